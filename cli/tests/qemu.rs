@@ -59,11 +59,9 @@ fn debug_aids_are_on_in_the_guest() {
     let report = boot(&["--memory", "256M", "page_owner=on", "init_on_alloc=1", "careful=3"]);
     expect(&report, &[(0, "DMA", 3998), (0, "DMA32", 61_407)]);
     let log = report["log"].to_string();
-    for expected in [
-        "page_owner is enabled",
-        "take precedence over init_on_alloc",
-        "random placement (seed 3)",
-    ] {
+    for expected in
+        ["page_owner is enabled", "take precedence over init_on_alloc", "random placement (seed 3)"]
+    {
         assert!(log.contains(expected), "{log}");
     }
 }

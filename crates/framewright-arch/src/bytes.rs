@@ -1,4 +1,4 @@
-//! Little-endian numbers out of byte slices; `None` where the slice ends too early.
+//! Reads little-endian numbers from byte slices; returns `None` if the slice ends too early.
 
 pub(crate) fn u8_at(bytes: &[u8], offset: usize) -> Option<u8> {
     bytes.get(offset).copied()
@@ -16,7 +16,7 @@ pub(crate) fn u64_at(bytes: &[u8], offset: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*bytes.get(offset..)?.first_chunk()?))
 }
 
-/// The sum of all bytes, which is zero over anything that carries an ACPI checksum.
+/// The sum of all bytes, which is zero over any structure that carries an ACPI checksum.
 pub(crate) fn sum(bytes: &[u8]) -> u8 {
     bytes.iter().fold(0, |sum, &byte| sum.wrapping_add(byte))
 }

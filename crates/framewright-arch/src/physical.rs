@@ -1,16 +1,16 @@
 //! How parsers read physical memory, and where they keep their copies.
 
-/// Physical memory that firmware or a boot loader wrote. It may change at any time: a virtual
-/// machine's host can write to it. So parsers read each byte once, into memory of their own, and
-/// look only there.
+/// Physical memory that firmware or a boot loader wrote. It may change at any time, because a
+/// virtual machine's host can write to it. Parsers therefore copy each byte once into memory of
+/// their own, and look only at that copy.
 ///
-/// Any closure `Fn(u64, &mut [u8]) -> bool` is one.
+/// Any closure `Fn(u64, &mut [u8]) -> bool` implements this.
 pub trait PhysicalMemory {
-    /// Copies the bytes from physical address `address` on to `to`. False when they cannot be
-    /// reached as a whole; `to` has then any content.
+    /// Copies the bytes that begin at physical address `address` to `to`. Returns false if they
+    /// cannot all be reached; the content of `to` is then unspecified.
     ///
-    /// What lies there may change meanwhile, so this reads with volatile or atomic accesses, and
-    /// makes no reference to it.
+    /// The memory may change during the copy, so this must read it with volatile or atomic accesses
+    /// and must not create a reference to it.
     fn copy(&self, address: u64, to: &mut [u8]) -> bool;
 }
 
@@ -20,7 +20,7 @@ impl<F: Fn(u64, &mut [u8]) -> bool> PhysicalMemory for F {
     }
 }
 
-/// A caller's memory for copies, handed out bit by bit.
+/// The caller's memory for copies, handed out piece by piece.
 pub(crate) struct Storage<'a> {
     left: &'a mut [u8],
 }
@@ -30,12 +30,12 @@ impl<'a> Storage<'a> {
         Self { left: bytes }
     }
 
-    /// Bytes that are left.
+    /// The number of bytes that are left.
     pub(crate) fn left(&self) -> usize {
         self.left.len()
     }
 
-    /// This many bytes, with any content; `None` when fewer are left.
+    /// Takes this many bytes, with unspecified content; `None` if fewer are left.
     pub(crate) fn take(&mut self, bytes: usize) -> Option<&'a mut [u8]> {
         if bytes > self.left.len() {
             return None;

@@ -1,4 +1,4 @@
-//! The atomics of model-checked code: the model checker replaces them by its own.
+//! The atomics of model-checked code, which the model checker replaces with its own.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic;
@@ -6,7 +6,7 @@ pub(crate) use loom::sync::atomic;
 #[cfg(not(loom))]
 pub(crate) use core::sync::atomic;
 
-/// One iteration of a busy wait.
+/// Performs one iteration of a busy wait.
 pub(crate) fn relax() {
     #[cfg(loom)]
     loom::thread::yield_now();

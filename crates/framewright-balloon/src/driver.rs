@@ -1,4 +1,4 @@
-//! The driver: it starts and resets the device, and does one bounded step of work at a time.
+//! The driver: starts and resets the device, and does one bounded step of work at a time.
 
 use crate::error::{DeviceFault, StartError};
 use crate::features::{Features, FreeContent};
@@ -12,21 +12,22 @@ use framewright_virtio::{self as virtio, Buffer, DmaPage, MOST_DESCRIPTORS, Priv
 use virtio_drivers::BufferDirection;
 use virtio_drivers::transport::{DeviceStatus, DeviceType, InterruptStatus, Transport};
 
-/// Fields of the configuration space, each of 32 bits.
+/// Offsets of 32-bit fields in the configuration space.
 const TARGET: usize = 0;
 const ACTUAL: usize = 4;
 const POISON: usize = 12;
 
-/// Descriptors of the queues that carry one request at a time. Some hosts want more than one.
+/// The number of descriptors in queues that carry one request at a time. Some hosts want more than
+/// one.
 const SMALL_RING: u16 = 8;
 
-/// How the driver is to work.
+/// How the driver should work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
-    /// What the kernel's free pages hold. This decides about PAGE_POISON and, where the host lacks
-    /// that, about reporting.
+    /// What the kernel's free pages hold. This decides whether PAGE_POISON is used and, if the host
+    /// lacks that, whether reporting is used.
     pub free_content: FreeContent,
-    /// Most ranges in one report; the queue's size and 128 are limits, too.
+    /// The most ranges in one report; the queue's size and 128 are limits, too.
     pub report_ranges: u16,
 }
 
@@ -39,27 +40,28 @@ impl Default for Settings {
 /// How far the balloon is from its target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress {
-    /// Pages of 4 KiB that the host wants.
+    /// The number of 4 KiB pages that the host wants.
     pub target_pages: u32,
-    /// Pages that are to be in the balloon: the target, or less after [`Balloon::relieve`].
+    /// The number of pages that should be in the balloon: the target, or less after
+    /// [`Balloon::relieve`].
     pub goal_pages: u32,
-    /// Pages that are in the balloon.
+    /// The number of pages that are in the balloon.
     pub held_pages: u32,
-    /// A request has not been answered.
+    /// Whether a request has not been answered yet.
     pub waiting: bool,
-    /// The last attempt found no memory that could go into the balloon, or none for the list of its
-    /// frames.
+    /// Whether the last attempt found no memory that could go into the balloon, or no memory for
+    /// the list of its frames.
     pub short: bool,
 }
 
-/// What the device is doing.
+/// The state of the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Running,
-    /// It has broken a rule. Its queues are not used until it is reset.
+    /// The device has broken a rule. Its queues are not used until it is reset.
     Faulty(DeviceFault),
     Resetting,
-    /// Reset, and not started.
+    /// The device is reset and has not been started.
     Stopped,
 }
 
@@ -67,7 +69,7 @@ enum State {
 struct Queues<H: PrivateMemory> {
     inflation: Inflation<H>,
     statistics: Option<(Ring<H>, DmaPage<H>)>,
-    /// Not used, but a host that offers hints expects the queue.
+    /// This queue is not used, but a host that offers hints expects it.
     hint: Option<Ring<H>>,
     reports: Option<Reports<H>>,
 }
@@ -81,44 +83,44 @@ impl<H: PrivateMemory> Queues<H> {
     }
 }
 
-/// A virtio balloon.
+/// A virtio balloon device.
 ///
 /// Dropping it resets the device. Frames that are then in the balloon are lost;
 /// [`stop`](Self::stop) gives them back first.
 pub struct Balloon<H: PrivateMemory, T: Transport> {
     /// Dropped only when the device does not use them any more.
     queues: ManuallyDrop<Queues<H>>,
-    /// Left to `virtio::release`.
+    /// `virtio::release` drops it.
     transport: ManuallyDrop<T>,
     settings: Settings,
     features: Features,
     state: State,
     target_pages: u32,
     relief: Option<Relief>,
-    /// The value of the device's `actual` field, once written.
+    /// The value that was last written to the device's `actual` field, if any.
     actual_pages: Option<u32>,
     reports_made: u64,
 }
 
-/// The balloon was made smaller than the host wants.
+/// A request to make the balloon smaller than the host wants it.
 #[derive(Clone, Copy)]
 struct Relief {
-    /// The target at that time: any other target ends the relief.
+    /// The target when the request was made: any other target ends the relief.
     target_pages: u32,
     goal_pages: u32,
 }
 
 impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
-    /// Resets the device, agrees on features, sets up queues and starts it.
+    /// Resets the device, agrees on features, sets up queues and starts the device.
     ///
     /// # Errors
-    /// See [`StartError`]. The transport is dropped then, or, when the device does not complete a
+    /// See [`StartError`]. The transport is then dropped or, if the device does not complete a
     /// reset, forgotten: dropping it could wait for ever.
     pub fn new(transport: T, settings: Settings) -> Result<Self, StartError> {
         let mut transport = ManuallyDrop::new(transport);
         let (features, queues) = match prepare(&mut *transport, settings) {
             Ok(prepared) => prepared,
-            // It has been waited for.
+            // The driver has already waited for the reset.
             Err(StartError::ResetPending) => return Err(StartError::ResetPending),
             Err(error) => {
                 virtio::release(ManuallyDrop::into_inner(transport));
@@ -140,13 +142,13 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
         Ok(balloon)
     }
 
-    /// What it was started with.
+    /// What free pages hold, as set when the driver was started.
     #[cfg(feature = "reporting")]
     pub(crate) const fn free_content(&self) -> FreeContent {
         self.settings.free_content
     }
 
-    /// What device and driver have agreed on.
+    /// The features that device and driver have agreed on.
     #[must_use]
     pub fn features(&self) -> Features {
         self.features
@@ -158,19 +160,19 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
         self.queues.reports.as_mut().map(|reports| reports.ring().queue())
     }
 
-    /// Ranges that one report may have; 0 when the host takes none.
+    /// The number of ranges that one report may have; 0 if the host takes none.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.queues.reports.as_ref().map_or(0, Reports::capacity)
     }
 
-    /// Reports that the device has not answered.
+    /// The number of reports that the device has not answered.
     #[must_use]
     pub fn reports_in_flight(&self) -> usize {
         self.queues.reports.as_ref().map_or(0, Reports::in_flight)
     }
 
-    /// Why the device is not running, if it is not.
+    /// Why the device is not running, or `None` if it is.
     #[must_use]
     pub fn fault(&self) -> Option<DeviceFault> {
         match self.state {
@@ -181,11 +183,11 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
         }
     }
 
-    /// How many pages of 4 KiB the host wants in the balloon at this moment. [`work`](Self::work)
+    /// How many 4 KiB pages the host wants in the balloon at this moment. [`work`](Self::work)
     /// reads this by itself.
     ///
     /// # Errors
-    /// There is no running device, or its configuration cannot be read.
+    /// The device is not running, or its configuration cannot be read.
     pub fn target_pages(&self) -> Result<u32, DeviceFault> {
         if let Some(fault) = self.fault() {
             return Err(fault);
@@ -196,32 +198,32 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
             .map_err(DeviceFault::Configuration)
     }
 
-    /// Gives free memory to the host: physical address and bytes of each range, whole pages. Does
-    /// not wait.
+    /// Gives free memory to the host. Each range is a physical address and a size in bytes, in
+    /// whole pages. Does not wait.
     ///
     /// # Errors
     /// See [`SubmitError`]; the host has none of the ranges then.
     ///
     /// # Safety
-    /// The memory is the caller's, and nobody reads or writes it until [`poll`](Self::poll) has
-    /// returned the token, or a reset is complete. What it held is lost, and its content afterwards
-    /// is unknown: an answer proves nothing.
+    /// The memory belongs to the caller, and nobody reads or writes it until [`poll`](Self::poll)
+    /// has returned the token, or a reset is complete. Its content is lost, and what it contains
+    /// afterwards is unknown: an answer does not prove anything about the content.
     pub unsafe fn submit(&mut self, ranges: &[(u64, u32)]) -> Result<Token, SubmitError> {
         if let Some(fault) = self.fault() {
             return Err(SubmitError::Fault(fault));
         }
         let Some(reports) = &mut self.queues.reports else { return Err(SubmitError::NotSupported) };
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller keeps this function's promise.
         let token = unsafe { reports.submit(&mut *self.transport, ranges, self.reports_made)? };
         self.reports_made += 1;
         Ok(token)
     }
 
-    /// The next report that the device has answered, in the order of its answers. It reads only
-    /// memory, so it may be called often.
+    /// Returns the next report that the device has answered, in the order of its answers. This only
+    /// reads memory, so it may be called often.
     ///
     /// # Errors
-    /// The device has broken a rule. What it has not answered stays with it until a reset.
+    /// The device has broken a rule. It keeps the reports that it has not answered until a reset.
     pub fn poll(&mut self) -> Result<Option<Completion>, DeviceFault> {
         if let Some(fault) = self.fault() {
             return Err(fault);
@@ -230,14 +232,14 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
         self.record_fault(polled)
     }
 
-    /// One step of everything else; never waits. Call it now and then, after an interrupt if there
-    /// are any, and again soon while the balloon has not reached its goal. It acknowledges the
-    /// interrupt, answers a request for statistics with what `statistics` returns, finishes a
-    /// request for pages, and begins the next (at most 4 MiB).
+    /// Does one step of everything else; never waits. Call it now and then, after an interrupt if
+    /// there are any, and again soon while the balloon has not reached its goal. It acknowledges
+    /// the interrupt, answers a request for statistics with what `statistics` returns, finishes a
+    /// request for pages, and begins the next one (at most 4 MiB).
     ///
     /// # Safety
-    /// `memory` is the one that all frames in the balloon came from: frames go back to it by number
-    /// (invariant 42).
+    /// `memory` is the memory that all frames in the balloon came from: frames go back to it by
+    /// number (invariant 42).
     ///
     /// # Errors
     /// The device has broken a rule, or asks to be reset.
@@ -249,14 +251,14 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
         if let Some(fault) = self.fault() {
             return Err(fault);
         }
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller keeps this function's promise.
         let step = unsafe { self.step(memory, statistics) };
         self.record_fault(step)
     }
 
-    /// Lowers the goal by `pages` below what the balloon holds, because the guest needs memory more
+    /// Lowers the goal to `pages` below what the balloon holds, because the guest needs memory more
     /// urgently than the host. [`work`](Self::work) then deflates; the goal stays until the host
-    /// changes its target. False when the host does not allow it (DEFLATE_ON_OOM).
+    /// changes its target. Returns false if the host does not allow this (DEFLATE_ON_OOM).
     pub fn relieve(&mut self, pages: u32) -> bool {
         if !self.features.contains(Features::DEFLATE_ON_OOM) {
             return false;
@@ -269,14 +271,14 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
         true
     }
 
-    /// Acknowledges an interrupt, for a handler that has to do so at once.
+    /// Acknowledges an interrupt, for a handler that must do so at once.
     pub fn acknowledge_interrupt(&mut self) -> InterruptStatus {
         self.transport.ack_interrupt()
     }
 
-    /// Resets the device and starts it again. Returns when it has completed the reset, however long
-    /// that takes; [`try_reset`](Self::try_reset) does not wait. The device then has no reports any
-    /// more, and their tokens will never be returned. The balloon keeps its pages.
+    /// Resets the device and starts it again. Returns only when the device has completed the reset,
+    /// however long that takes; [`try_reset`](Self::try_reset) does not wait. The device then has
+    /// no reports any more, and their tokens will never be returned. The balloon keeps its pages.
     ///
     /// # Errors
     /// The device could not be started again. It has no reports any more, and takes no new ones.
@@ -287,8 +289,8 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
         Ok(())
     }
 
-    /// Begins a reset, or continues one: true once the device has completed it and was started
-    /// again. Until then the device keeps all reports.
+    /// Begins a reset, or continues one. Returns true once the device has completed it and was
+    /// started again. Until then the device keeps all reports.
     ///
     /// # Errors
     /// As for [`reset`](Self::reset).
@@ -303,8 +305,8 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
             .rings()
             .any(|ring| transport.max_queue_size(ring.queue()) < ring.size().into());
         if features != self.features || shrunk {
-            // Queues would have other numbers, or not fit. A device that changes at a reset cannot
-            // be used.
+            // Queues would have other numbers, or would not fit. A device that changes at a reset
+            // cannot be used.
             self.transport.set_status(DeviceStatus::FAILED);
             return Err(StartError::Changed);
         }
@@ -312,9 +314,9 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
         Ok(true)
     }
 
-    /// Stops the device and gives the balloon's pages back: true once that is done. False when the
-    /// device has not completed its reset: then call this again. [`reset`](Self::reset)
-    /// starts it again.
+    /// Stops the device and gives the balloon's pages back. Returns true once that is done. Returns
+    /// false if the device has not completed its reset: call this again then.
+    /// [`reset`](Self::reset) starts the device again.
     ///
     /// # Safety
     /// As for [`work`](Self::work).
@@ -322,13 +324,14 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
         if self.state != State::Stopped && !self.poll_reset() {
             return false;
         }
-        // SAFETY: the frames came from `memory`, as the caller says, and the device has been reset.
+        // SAFETY: the caller promises that the frames came from `memory`, and the device has been
+        // reset.
         unsafe { self.queues.inflation.empty(memory) };
         true
     }
 
-    /// Begins a reset if none has begun. True once it is complete: the device then uses no memory
-    /// of the driver (invariant 32).
+    /// Begins a reset if none has begun. Returns true once it is complete: the device then uses no
+    /// memory of the driver (invariant 32).
     fn poll_reset(&mut self) -> bool {
         if self.state != State::Resetting {
             self.state = State::Resetting;
@@ -344,7 +347,7 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
         true
     }
 
-    /// Starts a device that has been reset and accepted its features.
+    /// Starts a device that has been reset and has accepted its features.
     fn start(&mut self) -> Result<(), StartError> {
         if let Some(poison) = self.settings.free_content.poison()
             && self.features.contains(Features::PAGE_POISON)
@@ -372,13 +375,14 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
         memory: &mut dyn BalloonMemory,
         statistics: &mut dyn FnMut(Statistic) -> Option<u64>,
     ) -> Result<Progress, DeviceFault> {
-        // The bits are not used: hosts with only message-signalled interrupts do not set them.
+        // The returned bits are not used: hosts with only message-signalled interrupts do not set
+        // them.
         self.transport.ack_interrupt();
         if self.transport.get_status().contains(DeviceStatus::DEVICE_NEEDS_RESET) {
             return Err(DeviceFault::NeedsReset);
         }
         self.answer_statistics(statistics)?;
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller keeps this function's promise.
         unsafe { self.queues.inflation.finish(memory)? };
         self.target_pages = self.target_pages()?;
         let goal_pages = self.goal_pages();
@@ -409,7 +413,8 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
         }
     }
 
-    /// The host has the buffer from the start and returns it when it wants new values.
+    /// Gives the host the buffer with the statistics. The host has it from the start and returns it
+    /// when it wants new values.
     fn answer_statistics(
         &mut self,
         statistics: &mut dyn FnMut(Statistic) -> Option<u64>,
@@ -423,7 +428,7 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
         if ring.chains_out() == 0 {
             let bytes = statistics::write(page, statistics);
             let buffer = Buffer { address: page.physical(), bytes, device_writes: false };
-            // SAFETY: the driver's own page, which the device only reads (invariant 32).
+            // SAFETY: the page belongs to the driver, and the device only reads it (invariant 32).
             if unsafe { ring.add([buffer].into_iter(), 0) } {
                 ring.notify(&mut *self.transport);
             }
@@ -431,7 +436,7 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
         Ok(())
     }
 
-    /// Records a fault.
+    /// Records the fault, if `result` is one.
     fn record_fault<V>(&mut self, result: Result<V, DeviceFault>) -> Result<V, DeviceFault> {
         if let Err(fault) = result {
             self.state = State::Faulty(fault);
@@ -453,17 +458,17 @@ impl<H: PrivateMemory, T: Transport> fmt::Debug for Balloon<H, T> {
 
 impl<H: PrivateMemory, T: Transport> Drop for Balloon<H, T> {
     fn drop(&mut self) {
-        // SAFETY: taken once, and not used afterwards.
+        // SAFETY: the transport is taken once, and not used afterwards.
         let transport = unsafe { ManuallyDrop::take(&mut self.transport) };
         if virtio::release(transport) {
-            // SAFETY: dropped once, and not used afterwards.
+            // SAFETY: the queues are dropped once, and not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.queues) };
         }
-        // Otherwise the device may still write into the queues: they are leaked.
+        // Otherwise the device may still write into the queues, so they are leaked.
     }
 }
 
-/// Resets the device, agrees on features and makes its queues.
+/// Resets the device, agrees on features and creates its queues.
 fn prepare<H: PrivateMemory, T: Transport>(
     transport: &mut T,
     settings: Settings,
@@ -481,7 +486,7 @@ fn prepare<H: PrivateMemory, T: Transport>(
     Ok((features, queues))
 }
 
-/// Agrees with a device that has been reset on features.
+/// Agrees on features with a device that has been reset.
 fn negotiate<T: Transport>(transport: &mut T, settings: Settings) -> Result<Features, StartError> {
     let choose = |offered| Features::accept(offered, settings.free_content).bits();
     let agreed = virtio::agree(transport, choose)?;

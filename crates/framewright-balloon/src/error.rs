@@ -8,37 +8,38 @@ use virtio_drivers::transport::DeviceType;
 /// Why a device cannot be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StartError {
-    /// It is no balloon.
+    /// The device is not a balloon.
     NotABalloon(DeviceType),
-    /// It speaks only the protocol before version 1.
+    /// The device speaks only the protocol before version 1.
     Legacy,
-    /// It does not access memory by physical address and as CPUs do: it is behind an IOMMU, or the
-    /// guest's memory is hidden from it, or it is real hardware. This driver does not support that.
+    /// The device does not access memory by physical address as CPUs do: it is behind an IOMMU, or
+    /// the guest's memory is hidden from it, or it is real hardware. This driver does not support
+    /// that.
     NeedsPlatform {
-        /// It offers VIRTIO_F_ACCESS_PLATFORM.
+        /// Whether it offers VIRTIO_F_ACCESS_PLATFORM.
         access: bool,
-        /// It offers VIRTIO_F_ORDER_PLATFORM.
+        /// Whether it offers VIRTIO_F_ORDER_PLATFORM.
         order: bool,
     },
-    /// It does not complete its reset.
+    /// The device does not complete its reset.
     ResetPending,
-    /// It does not accept what it has offered itself.
+    /// The device refuses features that it has itself offered.
     FeaturesRefused {
-        /// What was asked of it.
+        /// The features that it was asked for.
         asked: u64,
     },
     /// A feature is offered without its queue.
     MissingQueue {
-        /// What the queue is for.
+        /// The purpose of the queue.
         kind: QueueKind,
-        /// Its number.
+        /// The number of the queue.
         queue: u16,
     },
-    /// After a reset it offers something else than before.
+    /// After a reset the device offers different features or queues than before.
     Changed,
     /// There is no memory for queues.
     OutOfMemory,
-    /// Its configuration space is missing or too small.
+    /// The configuration space of the device is missing or too small.
     Configuration(virtio_drivers::Error),
 }
 
@@ -83,39 +84,40 @@ impl From<HandshakeError> for StartError {
     }
 }
 
-/// What a running device did wrong. What it was given stays with it until it is reset.
+/// What a running device did wrong. The device keeps everything that it was given until it is
+/// reset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeviceFault {
-    /// It says that it has returned more than it was given, or its count runs backwards.
+    /// The device claims to have returned more than it was given, or its count ran backwards.
     IndexOutOfStep {
-        /// Number of the queue.
+        /// The number of the queue.
         queue: u16,
-        /// Requests returned since the last look, as it says.
+        /// The requests returned since the last poll, as the device claims.
         returned: u16,
-        /// Requests that it had.
+        /// The requests that it had.
         given: u16,
     },
-    /// It returned a descriptor that is not the first of a request that it had.
+    /// The device returned a descriptor that is not the first one of a request that it had.
     NotGiven {
-        /// Number of the queue.
+        /// The number of the queue.
         queue: u16,
         /// The descriptor.
         descriptor: u32,
     },
-    /// It says that it has written more than it was given.
+    /// The device claims to have written more than it was given.
     TooLong {
-        /// Number of the queue.
+        /// The number of the queue.
         queue: u16,
-        /// Bytes, as it says.
+        /// The number of bytes that it claims.
         written: u32,
     },
-    /// It asks to be reset.
+    /// The device asks to be reset.
     NeedsReset,
     /// A reset has begun and is not complete.
     Resetting,
-    /// It was stopped, or could not be started again after a reset.
+    /// The device was stopped, or could not be started again after a reset.
     Stopped,
-    /// Its configuration space cannot be read or written.
+    /// The configuration space of the device cannot be read or written.
     Configuration(virtio_drivers::Error),
 }
 

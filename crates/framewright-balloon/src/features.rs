@@ -1,22 +1,24 @@
-//! What device and driver agree on (virtio 1.2, 5.5.3), and how that numbers the queues (5.5.2).
+//! What device and driver agree on (virtio 1.2, 5.5.3), and how that determines the numbers of the
+//! queues (5.5.2).
 
 use crate::error::StartError;
 use crate::queue_kind::QueueKind;
 use virtio_drivers::transport::Transport;
 
 bitflags::bitflags! {
-    /// Feature bits, by the names of the virtio specification.
+    /// Feature bits, with the names of the virtio specification.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct Features: u64 {
-        /// Pages may be used again only after the host was told. This driver always tells first.
+        /// Pages may be used again only after the host was told. This driver always tells the host
+        /// first.
         const MUST_TELL_HOST = 1 << 0;
         /// There is a queue for statistics.
         const STATS_VQ = 1 << 1;
-        /// Pages may be taken out of the balloon when the guest is short of memory.
+        /// Pages may be taken out of the balloon if the guest is short of memory.
         const DEFLATE_ON_OOM = 1 << 2;
         /// There is a queue for hints about free pages.
         const FREE_PAGE_HINT = 1 << 3;
-        /// The host is told what free pages hold, and gives them back with that.
+        /// The host is told what free pages hold, and returns them with that content.
         const PAGE_POISON = 1 << 4;
         /// There is a queue for reports of free pages.
         const REPORTING = 1 << 5;
@@ -28,18 +30,18 @@ bitflags::bitflags! {
 /// What the kernel's free pages hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum FreeContent {
-    /// Anything: nobody relies on it.
+    /// Anything: nobody relies on the content.
     #[default]
     Any,
-    /// Zeros: pages are cleared when they are freed, and taken to be clear.
+    /// Zeros: pages are cleared when they are freed, and then assumed to be clear.
     Zero,
-    /// This byte throughout: pages are filled when they are freed and checked when they are
+    /// This byte throughout: pages are filled when they are freed, and checked when they are
     /// allocated.
     Fill(u8),
 }
 
 impl FreeContent {
-    /// The value for the device's `poison_val`; `None` when it does not matter.
+    /// The value for the device's `poison_val`; `None` if it does not matter.
     pub(crate) fn poison(self) -> Option<u32> {
         match self {
             Self::Any => None,
@@ -50,16 +52,17 @@ impl FreeContent {
 }
 
 impl Features {
-    /// What the driver accepts of `offered`, given what free pages hold.
+    /// Returns the features of `offered` that the driver accepts, given what free pages hold.
     ///
-    /// A feature with a queue is accepted where it is offered, used or not, because devices number
-    /// queues by what they offer. Only reporting may be declined, because its queue is the last.
+    /// A feature with a queue is accepted whenever it is offered, used or not, because devices
+    /// number queues by what they offer. Only reporting may be declined, because its queue is the
+    /// last one.
     pub(crate) fn accept(offered: u64, content: FreeContent) -> Self {
         let mut features = Self::from_bits_truncate(offered);
         if content == FreeContent::Any {
             features.remove(Self::PAGE_POISON);
         } else if !features.contains(Self::PAGE_POISON) {
-            // The host would give reported pages back with something else in them.
+            // The host would return reported pages with some other content.
             features.remove(Self::REPORTING);
         }
         features
@@ -75,8 +78,8 @@ impl Features {
         }
     }
 
-    /// The queue's number and the largest size that the device allows; `None` where the queue does
-    /// not exist.
+    /// The queue's number and the largest size that the device allows; `None` if the queue does not
+    /// exist.
     pub(crate) fn queue<T: Transport>(
         self,
         kind: QueueKind,
@@ -94,8 +97,8 @@ impl Features {
     }
 
     /// Whether the device uses the specification's fixed numbers. Most devices number only the
-    /// queues that exist, in the specification's order. The two differ from the first queue on that
-    /// does not exist, where a device with fixed numbers has a gap.
+    /// queues that exist, in the specification's order. The two schemes differ after the first
+    /// queue that does not exist, because a device with fixed numbers has a gap there.
     fn numbers_are_fixed<T: Transport>(self, transport: &mut T) -> bool {
         let mut is_gap = |kind| {
             transport.max_queue_size(self.compact(kind)) == 0

@@ -1,4 +1,4 @@
-//! Inflates and deflates towards the host's target, one request at a time, of up to 4 MiB.
+//! Inflates and deflates towards the host's target, one request of up to 4 MiB at a time.
 
 use crate::error::DeviceFault;
 use crate::ledger::{Ledger, Run};
@@ -6,42 +6,43 @@ use framewright_virtio::{Buffer, DmaPage, PrivateMemory, Ring, Used};
 use virtio_drivers::transport::Transport;
 use virtio_drivers::{BufferDirection, Hal};
 
-/// Frame numbers have 32 bits on the queue, so memory from 16 TiB on cannot go into a balloon.
+/// Frame numbers have 32 bits in the queue, so memory from 16 TiB on cannot go into a balloon.
 pub const END_PFN: u64 = 1 << 32;
 /// The order of a 2 MiB block.
 const LARGE_ORDER: u32 = 9;
 const LARGE_PAGES: u32 = 1 << LARGE_ORDER;
-/// Frame numbers in one request: as many as a page holds.
+/// The number of frame numbers in one request: as many as a page holds.
 const LIST_PAGES: u32 = 1024;
 const PFN_BYTES: u32 = 4;
 
-/// Where the balloon's frames come from.
+/// The memory that the balloon's frames come from.
 ///
 /// # Safety
-/// A frame that [`take`](Self::take) has returned is used by nobody until it comes back through
+/// Nobody uses a frame that [`take`](Self::take) has returned until it comes back through
 /// [`give_back`](Self::give_back): the host may discard it at any time.
 pub unsafe trait BalloonMemory {
     /// Takes `1 << order` contiguous frames of 4 KiB, aligned to their number, all below `end_pfn`,
-    /// and returns the first. `order` is 9 or 0. `None` when there are none to spare: the driver
-    /// goes on with smaller ones, or tries again at the next call of
+    /// and returns the first one. `order` is 9 or 0. `None` if there are none to spare: the driver
+    /// continues with smaller ones, or tries again at the next call of
     /// [`Balloon::work`](crate::Balloon::work).
     fn take(&mut self, order: u32, end_pfn: u64) -> Option<u64>;
 
-    /// Takes frames back, which may be part of a block that was taken as a whole. Their content is
-    /// undefined: an allocator that keeps free frames cleared or filled has to do so with these.
+    /// Takes frames back, which may be a part of a block that was taken as a whole. Their content
+    /// is undefined: an allocator that keeps free frames cleared or filled must do that again for
+    /// these.
     ///
     /// # Safety
-    /// [`take`](Self::take) of this memory gave them to the caller, who gives them back once and
-    /// does not use them any more (invariant 42).
+    /// [`take`](Self::take) of this memory gave the frames to the caller, who gives them back once
+    /// and does not use them any more (invariant 42).
     unsafe fn give_back(&mut self, first_pfn: u64, pages: u32);
 }
 
 /// What the device has been asked to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Request {
-    /// This many frames, the newest of the ledger, go to the host.
+    /// Give this many frames, the newest in the ledger, to the host.
     Inflate(u32),
-    /// This many frames, the newest of the ledger, come back.
+    /// Get this many frames, the newest in the ledger, back.
     Deflate(u32),
 }
 
@@ -53,7 +54,7 @@ impl Request {
     }
 }
 
-/// The two queues for pages, and what is in the balloon.
+/// The two queues for pages, and the record of what is in the balloon.
 pub struct Inflation<H: PrivateMemory> {
     inflate: Ring<H>,
     deflate: Ring<H>,
@@ -64,7 +65,7 @@ pub struct Inflation<H: PrivateMemory> {
 }
 
 impl<H: PrivateMemory> Inflation<H> {
-    /// `None` when there is no memory.
+    /// `None` if there is no memory.
     pub fn new(inflate: Ring<H>, deflate: Ring<H>) -> Option<Self> {
         let list = DmaPage::new(BufferDirection::DriverToDevice)?;
         Some(Self { inflate, deflate, list, ledger: Ledger::new(), request: None })
@@ -74,13 +75,13 @@ impl<H: PrivateMemory> Inflation<H> {
         [&mut self.inflate, &mut self.deflate]
     }
 
-    /// How many frames the host has.
+    /// The number of frames that the host has.
     pub fn held_pages(&self) -> u32 {
         let unanswered = match self.request {
             Some(Request::Inflate(pages)) => pages,
             _ => 0,
         };
-        // The target has 32 bits, and nothing goes in beyond it.
+        // The target has 32 bits, and the balloon never holds more than the target.
         u32::try_from(self.ledger.pages() - u64::from(unanswered)).unwrap_or(u32::MAX)
     }
 
@@ -96,12 +97,12 @@ impl<H: PrivateMemory> Inflation<H> {
         }
     }
 
-    /// Polls for the answer. True when the number of frames in the balloon has changed.
+    /// Polls for the answer. Returns true if there was one.
     ///
     /// # Safety
-    /// `memory` is what all frames in the balloon came from.
+    /// `memory` is the memory that all frames in the balloon came from.
     pub unsafe fn finish(&mut self, memory: &mut dyn BalloonMemory) -> Result<bool, DeviceFault> {
-        // There is no request on the other queue: an answer there is an error.
+        // Only one queue has a request: an answer in the other one is an error.
         let inflated = self.inflate.poll()?.map(|used| (used, self.inflate.queue()));
         let deflated = self.deflate.poll()?.map(|used| (used, self.deflate.queue()));
         let Some((Used { written, room, .. }, queue)) = inflated.or(deflated) else {
@@ -112,7 +113,8 @@ impl<H: PrivateMemory> Inflation<H> {
         }
         match self.request.take() {
             Some(Request::Deflate(pages)) => {
-                // SAFETY: passed on to the caller; the device has answered for these frames.
+                // SAFETY: the caller keeps this function's promise; the device has answered for
+                // these frames.
                 unsafe { self.give_back_newest(pages, memory) };
             }
             Some(Request::Inflate(_)) | None => {}
@@ -120,8 +122,8 @@ impl<H: PrivateMemory> Inflation<H> {
         Ok(true)
     }
 
-    /// Begins the next request towards `goal_pages`, unless one is in flight. False when there was
-    /// no memory.
+    /// Begins the next request towards `goal_pages`, unless one is in flight. Returns false if
+    /// there was no memory.
     pub fn approach<T: Transport>(
         &mut self,
         goal_pages: u32,
@@ -150,12 +152,12 @@ impl<H: PrivateMemory> Inflation<H> {
     /// Gives all frames back.
     ///
     /// # Safety
-    /// They came from `memory`, and the device has been reset.
+    /// The frames came from `memory`, and the device has been reset.
     pub unsafe fn empty(&mut self, memory: &mut dyn BalloonMemory) {
         self.request = None;
         while let Some(run) = self.ledger.pop(u32::MAX) {
-            // SAFETY: the ledger names what `memory` gave and what is not given back yet, and the
-            // device does not have it any more (invariant 42).
+            // SAFETY: the ledger names only frames that `memory` gave and that are not given back
+            // yet, and the device does not have them any more (invariant 42).
             unsafe { memory.give_back(run.first_pfn, run.pages) };
         }
     }
@@ -167,15 +169,15 @@ impl<H: PrivateMemory> Inflation<H> {
         };
         let bytes = request.pages() * PFN_BYTES;
         let list = Buffer { address: self.list.physical(), bytes, device_writes: false };
-        // One request is in flight at a time, so there is room.
-        // SAFETY: the driver's own page, which the device only reads (invariant 32).
+        // Only one request is in flight at a time, so there is room.
+        // SAFETY: the page belongs to the driver, and the device only reads it (invariant 32).
         let added = unsafe { ring.add([list].into_iter(), 0) };
         debug_assert!(added, "room for one request");
         ring.notify(transport);
     }
 
-    /// Takes up to `wanted` frames, by 2 MiB while that is possible, and adds them to ledger and
-    /// list.
+    /// Takes up to `wanted` frames, 2 MiB at a time while that is possible, and adds them to the
+    /// ledger and the list.
     fn fill(&mut self, wanted: u32, memory: &mut dyn BalloonMemory) -> u32 {
         let mut taken = 0;
         let mut large = true;
@@ -186,7 +188,8 @@ impl<H: PrivateMemory> Inflation<H> {
                 Some(first_pfn) => {
                     let run = Run { first_pfn, pages: 1 << order };
                     if !self.is_usable(run) || !self.ledger.push(run) {
-                        // SAFETY: taken just now; neither device nor ledger has it (invariant 42).
+                        // SAFETY: the frames were just taken; neither device nor ledger has them
+                        // (invariant 42).
                         unsafe { memory.give_back(run.first_pfn, run.pages) };
                         break;
                     }
@@ -200,7 +203,7 @@ impl<H: PrivateMemory> Inflation<H> {
         taken
     }
 
-    /// Whether the queue can name these frames, and they are aligned as requested.
+    /// Whether the queue can name these frames, and whether they are aligned as requested.
     fn is_usable(&self, run: Run) -> bool {
         let end = run.first_pfn.checked_add(u64::from(run.pages));
         run.first_pfn.is_multiple_of(u64::from(run.pages)) && end.is_some_and(|end| end <= END_PFN)
@@ -224,13 +227,13 @@ impl<H: PrivateMemory> Inflation<H> {
     /// Gives back the newest `pages` frames of the ledger.
     ///
     /// # Safety
-    /// They came from `memory`, and the device does not have them any more.
+    /// The frames came from `memory`, and the device does not have them any more.
     unsafe fn give_back_newest(&mut self, pages: u32, memory: &mut dyn BalloonMemory) {
         let mut left = pages;
         while left > 0 {
             let Some(run) = self.ledger.pop(left) else { return };
-            // SAFETY: the ledger names what `memory` gave and what is not given back yet, and the
-            // device does not have it any more (invariant 42).
+            // SAFETY: the ledger names only frames that `memory` gave and that are not given back
+            // yet, and the device does not have them any more (invariant 42).
             unsafe { memory.give_back(run.first_pfn, run.pages) };
             left -= run.pages;
         }
@@ -241,7 +244,7 @@ impl<H: PrivateMemory> Inflation<H> {
     }
 }
 
-/// Writes the frames of `run` into a list, from index `at` on.
+/// Writes the frame numbers of `run` into a list, from index `at` on.
 fn write_list<H: Hal>(list: &DmaPage<H>, at: u32, run: Run) {
     for (index, pfn) in (at..LIST_PAGES).zip(run.first_pfn..run.first_pfn + u64::from(run.pages)) {
         // The ledger holds only frames below `END_PFN`.

@@ -1,14 +1,14 @@
-//! Which frames are in the balloon: a stack of runs, in memory that no device reaches
+//! The record of the frames in the balloon: a stack of runs, in memory that no device can access
 //! ([`PrivateMemory`]), because it decides which frames are given back.
 //!
-//! One page holds 510 runs of up to 512 frames: a balloon of 2 MiB blocks costs 4 KiB for nearly
-//! 1 GiB.
+//! One page holds 510 runs of up to 512 frames: a balloon of 2 MiB blocks needs 4 KiB for nearly 1
+//! GiB.
 
 use framewright_virtio::{PRIVATE_PAGE_BYTES, Private, PrivateMemory};
 
 const RUNS_IN_PAGE: usize = 510;
 
-/// Contiguous frames, at least one.
+/// A run of contiguous frames, at least one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Run {
     pub first_pfn: u64,
@@ -28,7 +28,7 @@ impl PackedRun {
     }
 }
 
-/// A page of runs, at least one once the page is in use.
+/// A page of runs; it has at least one once it is in use.
 struct Page<H: PrivateMemory> {
     older: Option<Private<H, Page<H>>>,
     count: usize,
@@ -37,7 +37,7 @@ struct Page<H: PrivateMemory> {
 
 /// A stack of runs.
 pub struct Ledger<H: PrivateMemory> {
-    /// The page that has room; it owns the older ones.
+    /// The page that has room; it owns the older pages.
     newest: Option<Private<H, Page<H>>>,
     pages: u64,
 }
@@ -51,13 +51,13 @@ impl<H: PrivateMemory> Ledger<H> {
         Self { newest: None, pages: 0 }
     }
 
-    /// Frames in all runs.
+    /// The number of frames in all runs.
     pub fn pages(&self) -> u64 {
         self.pages
     }
 
-    /// Pushes a run. False when there is no memory for it, or its first frame's number has more
-    /// than 32 bits.
+    /// Pushes a run. Returns false if there is no memory for it, or if its first frame's number has
+    /// more than 32 bits.
     pub fn push(&mut self, run: Run) -> bool {
         let Ok(first_pfn) = u32::try_from(run.first_pfn) else { return false };
         if self.newest.as_ref().is_none_or(|page| page.count == RUNS_IN_PAGE) {
@@ -87,7 +87,7 @@ impl<H: PrivateMemory> Ledger<H> {
         if left == 0 {
             page.count = last;
             if last == 0 {
-                // Taken out before the empty page is dropped, so that older pages stay.
+                // Moved out before the empty page is dropped, so that older pages stay.
                 let older = page.older.take();
                 self.newest = older;
             }
@@ -106,8 +106,9 @@ impl<H: PrivateMemory> Ledger<H> {
 
 impl<H: PrivateMemory> Drop for Ledger<H> {
     fn drop(&mut self) {
-        // Frames that are still in the balloon are lost, but not the pages that name them. They are
-        // dropped one by one: dropping the newest would drop all others recursively.
+        // Frames that are still in the balloon are lost, but the pages of the ledger are freed.
+        // They are dropped one by one, because dropping the newest page would drop all others
+        // recursively.
         while let Some(mut page) = self.newest.take() {
             self.newest = page.older.take();
         }

@@ -1,13 +1,13 @@
-//! A virtio-balloon driver for kernels: no heap, nothing that waits, errors are values.
+//! A virtio-balloon driver for kernels: it has no heap, it does not wait, and errors are values.
 //!
 //! It uses the transport and [`Hal`](virtio_drivers::Hal) of the crate `virtio-drivers`, the queues
-//! of `framewright-virtio`, and now and then a page that no device reaches ([`PrivateMemory`]).
+//! of `framewright-virtio`, and now and then a page that no device can access ([`PrivateMemory`]).
 //! Whatever a device says or writes is checked: no host can make the driver give back a frame that
-//! was not in the balloon. [`Balloon`] does
-//! * free page reporting, as a device that is given ranges and polled later: [`Balloon::capacity`],
+//! was not in the balloon. [`Balloon`] supports
+//! * free page reporting: the device is given ranges and polled later: [`Balloon::capacity`],
 //!   [`submit`](Balloon::submit), [`poll`](Balloon::poll), [`reset`](Balloon::reset);
-//! * inflation and deflation towards the host's target, and statistics, one bounded step a call:
-//!   [`Balloon::work`]. Memory comes from a [`BalloonMemory`], by 2 MiB where possible.
+//! * inflation and deflation towards the host's target, and statistics, one bounded step per call:
+//!   [`Balloon::work`]. Memory comes from a [`BalloonMemory`], 2 MiB at a time where possible.
 //!
 //! The device's state, as the driver sees it:
 //!
@@ -20,8 +20,9 @@
 //!                    +-- reset, try_reset -- stopped <- resetting (all memory stays the device's)
 //! ```
 //!
-//! Not done: free page hinting (a mechanism for migration that the host drives). The feature is
-//! accepted where it is offered, because devices number their queues by it; its queue stays empty.
+//! Free page hinting (a mechanism for migration that the host drives) is not implemented. The
+//! feature is accepted if it is offered, because devices number their queues by it; its queue stays
+//! empty.
 //!
 //! ```
 //! use framewright_balloon::{Balloon, BalloonMemory, Settings};

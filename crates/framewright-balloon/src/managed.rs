@@ -9,29 +9,30 @@ use framewright::{Manager, Platform, Request};
 use framewright_virtio::PrivateMemory;
 use virtio_drivers::transport::Transport;
 
-/// Ranges of one report.
+/// The most ranges in one report.
 const RANGES: usize = 32;
 
-/// A manager's frames for inflation. They are *unmovable*: nobody moves what the host has, and it
-/// would keep memory in place that is there to be moved or removed.
+/// A manager's frames for inflation. They are *unmovable*: nothing can move frames that the host
+/// has. Taken from movable memory, they would pin memory that is meant to be moved or removed.
 pub struct ManagedFrames<'a, P: Platform> {
     manager: &'a Manager<P>,
     error: Option<FreeError>,
 }
 
 impl<'a, P: Platform> ManagedFrames<'a, P> {
-    /// Those of this manager.
+    /// The frames of this manager.
     pub const fn new(manager: &'a Manager<P>) -> Self {
         Self { manager, error: None }
     }
 
-    /// Why frames that came back could not be freed, which are lost then; once for each time.
+    /// Why frames that came back could not be freed, and were therefore lost. Each call returns an
+    /// error at most once.
     pub fn take_error(&mut self) -> Option<FreeError> {
         self.error.take()
     }
 }
 
-// SAFETY: what the manager has allocated nobody else uses until it is freed.
+// SAFETY: nobody else uses frames that the manager has allocated until they are freed.
 unsafe impl<P: Platform> BalloonMemory for ManagedFrames<'_, P> {
     fn take(&mut self, order: u32, end_pfn: u64) -> Option<u64> {
         let order = Order::new(u8::try_from(order).ok()?)?;
@@ -61,35 +62,35 @@ unsafe impl<P: Platform> BalloonMemory for ManagedFrames<'_, P> {
 /// ([`Manager::register_reporting`]).
 pub struct ReportingBalloon<H: PrivateMemory, T: Transport> {
     balloon: Balloon<H, T>,
-    /// The report that is out.
+    /// The report that the device has.
     token: Option<Token>,
     error: Option<StartError>,
 }
 
 impl<H: PrivateMemory, T: Transport> ReportingBalloon<H, T> {
-    /// Nothing where it takes no reports; it is dropped then, so who wants it for something else
-    /// asks for its [capacity](Balloon::capacity) first.
+    /// Returns `None` if the balloon takes no reports. The balloon is then dropped, so a caller
+    /// that wants it for something else must check its [capacity](Balloon::capacity) first.
     #[must_use]
     pub fn new(balloon: Balloon<H, T>) -> Option<Self> {
-        // As a device's capacity 0 would mean the usual one.
+        // For a report device, a capacity of 0 would mean the usual capacity.
         let takes_reports = balloon.capacity() != 0;
         takes_reports.then_some(Self { balloon, token: None, error: None })
     }
 
-    /// The balloon, for what else it does: inflation, statistics.
+    /// The balloon, for its other functions: inflation and statistics.
     pub const fn balloon(&mut self) -> &mut Balloon<H, T> {
         &mut self.balloon
     }
 
-    /// Why it was not started again after a reset; once for each time.
+    /// Why the device was not started again after a reset. Each error is returned once.
     pub const fn take_error(&mut self) -> Option<StartError> {
         self.error.take()
     }
 }
 
-// SAFETY: a report is the device's from a `submit` that succeeds until the driver has its answer or
-// the device has completed a reset, which is what the driver promises (invariant 32); the device is
-// told of nothing but the ranges and the driver's own pages. `content` claims no more than
+// SAFETY: a report belongs to the device from a successful `submit` until the driver has its answer
+// or the device has completed a reset, which is what the driver promises (invariant 32). The device
+// is told of nothing but the ranges and the driver's own pages. `content` claims no more than
 // PAGE_POISON does.
 unsafe impl<H: PrivateMemory, T: Transport> ReportDevice for ReportingBalloon<H, T> {
     fn capacity(&self) -> usize {
@@ -103,8 +104,8 @@ unsafe impl<H: PrivateMemory, T: Transport> ReportDevice for ReportingBalloon<H,
             *buffers.get_mut(index).ok_or(SubmitError::Failed)? = (range.start, bytes);
         }
         let buffers = buffers.get(..ranges.len()).ok_or(SubmitError::Failed)?;
-        // SAFETY: passed on to the caller: the ranges are this device's until it says that it is
-        // done.
+        // SAFETY: the caller promises that the ranges belong to this device until the device says
+        // that it is done.
         match unsafe { self.balloon.submit(buffers) } {
             Ok(token) => {
                 self.token = Some(token);
@@ -124,7 +125,7 @@ unsafe impl<H: PrivateMemory, T: Transport> ReportDevice for ReportingBalloon<H,
                     Err(_) => Progress::Failed,
                 }
             }
-            // A device that is at fault has the memory until it is reset.
+            // A faulty device keeps the memory until it is reset.
             Ok(_) | Err(_) => Progress::Pending,
         }
     }
@@ -133,7 +134,7 @@ unsafe impl<H: PrivateMemory, T: Transport> ReportDevice for ReportingBalloon<H,
         let is_done = match self.balloon.try_reset() {
             Ok(is_done) => is_done,
             Err(error) => {
-                // It has completed the reset, and has nothing of ours.
+                // The device has completed the reset, and has none of our memory.
                 self.error = Some(error);
                 true
             }
@@ -144,13 +145,13 @@ unsafe impl<H: PrivateMemory, T: Transport> ReportDevice for ReportingBalloon<H,
         is_done
     }
 
-    /// What the host promises with PAGE_POISON is to leave in free memory what is there; without
-    /// it, nothing.
+    /// With PAGE_POISON the host promises that free memory keeps its content; without it, the host
+    /// promises nothing.
     fn content(&self) -> Content {
         match self.balloon.free_content() {
             _ if !self.balloon.features().contains(Features::PAGE_POISON) => Content::Undefined,
-            // Not zero: memory that nobody has freed yet holds what firmware left, and a locked
-            // host keeps that.
+            // Not `Zero`: memory that was never freed holds what firmware left there, and a host
+            // that locks its memory keeps that content.
             FreeContent::Zero => Content::ZeroOrKept,
             FreeContent::Fill(POISON) => Content::Poison,
             FreeContent::Any | FreeContent::Fill(_) => Content::Undefined,

@@ -1,28 +1,28 @@
-//! What the device's queues are for.
+//! The purposes of the device's queues.
 
 use core::fmt;
 
-/// What a queue is for.
+/// The purpose of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QueueKind {
     /// Pages that go into the balloon.
     Inflate,
-    /// Pages that come out.
+    /// Pages that come out of the balloon.
     Deflate,
     /// Statistics.
     Statistics,
-    /// Hints about free pages, not used.
+    /// Hints about free pages; not used.
     Hint,
     /// Reports of free pages.
     Reporting,
 }
 
 impl QueueKind {
-    /// All of them, in the specification's order.
+    /// All kinds, in the specification's order.
     pub(crate) const IN_ORDER: [Self; 5] =
         [Self::Inflate, Self::Deflate, Self::Statistics, Self::Hint, Self::Reporting];
 
-    /// The number in the specification.
+    /// The queue's number in the specification.
     pub(crate) const fn fixed(self) -> u16 {
         self as u16
     }

@@ -6,10 +6,10 @@ use framewright_virtio::{Buffer, PAGE_SIZE, Ring, Used};
 use virtio_drivers::Hal;
 use virtio_drivers::transport::Transport;
 
-/// Ranges of one request, unless [`Settings`](crate::Settings) ask for fewer or more.
+/// The number of ranges in one request, unless [`Settings`](crate::Settings) ask for fewer or more.
 pub const MOST_RANGES: u16 = 32;
 
-/// A submitted request. Each has its own token.
+/// Identifies a submitted request. Each request has its own token.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Token(u64);
 
@@ -20,14 +20,14 @@ pub enum SubmitError {
     NotSupported,
     /// There is no room until the device has answered earlier requests.
     Busy,
-    /// A request has at least one range and at most [`capacity`](crate::Balloon::capacity).
+    /// The request has no range, or more than [`capacity`](crate::Balloon::capacity).
     BadCount {
-        /// How many it has.
+        /// The number of ranges that it has.
         count: usize,
     },
-    /// A range is empty, not of whole pages, or ends beyond all addresses.
+    /// A range is empty, is not in whole pages, or ends beyond the address space.
     BadRange {
-        /// Which.
+        /// The index of the range.
         index: usize,
     },
     /// The device must be reset first.
@@ -69,13 +69,13 @@ impl fmt::Display for BadAnswer {
 
 impl core::error::Error for BadAnswer {}
 
-/// A request that the device has returned. Its memory is the caller's again; its content is
-/// undefined.
+/// A request that the device has returned. Its memory belongs to the caller again; the content of
+/// the memory is undefined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Completion {
-    /// Which.
+    /// The token of the request.
     pub token: Token,
-    /// An error does not mean that the host still has the memory.
+    /// An error here does not mean that the host still has the memory.
     pub result: Result<(), BadAnswer>,
 }
 
@@ -125,7 +125,7 @@ impl<H: Hal> Reports<H> {
         }
         let buffers =
             ranges.iter().map(|&(address, bytes)| Buffer { address, bytes, device_writes: true });
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller keeps this function's promise.
         if !unsafe { self.ring.add(buffers, number) } {
             return Err(SubmitError::Busy);
         }

@@ -3,8 +3,8 @@
 use framewright_virtio::DmaPage;
 use virtio_drivers::Hal;
 
-/// What the host may ask for. The number is the tag of the specification; amounts of memory are in
-/// bytes, everything else is a count since boot.
+/// What the host may ask for. The number is the tag in the specification; amounts of memory are in
+/// bytes, and everything else is a count since boot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
 pub enum Statistic {
@@ -16,11 +16,11 @@ pub enum Statistic {
     MajorFaults = 2,
     /// Page faults that needed none.
     MinorFaults = 3,
-    /// Memory that nobody uses.
+    /// Memory that is not in use.
     Free = 4,
     /// All memory that the guest can use.
     Total = 5,
-    /// Memory that could be had without swapping.
+    /// Memory that could be made available without swapping.
     Available = 6,
     /// Memory in caches that could be dropped.
     Caches = 7,
@@ -28,7 +28,7 @@ pub enum Statistic {
     HugeAllocated = 8,
     /// Huge pages that could not be allocated.
     HugeFailed = 9,
-    /// Processes killed for memory.
+    /// Processes killed because memory ran out.
     OutOfMemoryKills = 10,
     /// Allocations that had to wait for memory.
     AllocationStalls = 11,
@@ -43,7 +43,7 @@ pub enum Statistic {
 }
 
 impl Statistic {
-    /// All of them, by tag.
+    /// All statistics, by tag.
     pub const ALL: [Self; 16] = [
         Self::SwapIn,
         Self::SwapOut,
@@ -64,11 +64,11 @@ impl Statistic {
     ];
 }
 
-/// A tag of 16 bits, then a value of 64, without a gap.
+/// A tag of 16 bits, then a value of 64 bits, without a gap.
 const ENTRY_BYTES: u32 = 10;
 
 /// Writes what `value` returns into `page`, and returns the length in bytes. A buffer must not be
-/// empty: without any value it holds one count of zero.
+/// empty, so without any value it holds one count of zero.
 pub fn write<H: Hal>(page: &DmaPage<H>, value: &mut dyn FnMut(Statistic) -> Option<u64>) -> u32 {
     let mut length = 0;
     let mut put = |tag: Statistic, value: u64| {

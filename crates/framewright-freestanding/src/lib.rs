@@ -1,10 +1,10 @@
-//! The symbols that compiled code expects from a C library: memory functions and the unwinder's
-//! name, for programs without one. Name the crate once (`use framewright_freestanding as _;`) and
-//! link nothing else that defines them.
+//! The symbols that compiled code expects from a C library, for programs without one: memory
+//! functions, and the name of the unwinder's personality function. Name the crate once
+//! (`use framewright_freestanding as _;`) and link nothing else that defines these symbols.
 //!
-//! They are assembly, so that the compiler cannot turn a loop into a call to itself. They work by
-//! words, because an emulator takes one step per iteration of a string instruction: words are seven
-//! times faster there than bytes.
+//! They are written in assembly, so that the compiler cannot turn a loop into a call of the
+//! function itself. They work in words, because an emulator takes one step per iteration of a
+//! string instruction: there, words are seven times faster than bytes.
 #![no_std]
 #![cfg(all(target_arch = "x86_64", not(test)))]
 
@@ -16,8 +16,8 @@ use core::arch::asm;
 /// As in C.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, count: usize) -> *mut u8 {
-    // SAFETY: the caller promises both ranges; the two instructions copy count / 8 words, then the
-    // rest.
+    // SAFETY: the caller promises both ranges; the two instructions copy count / 8 words, and then
+    // the remaining bytes.
     unsafe {
         asm!(
             "rep movsq",
@@ -40,12 +40,12 @@ unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, count: usize) -> *mut 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, count: usize) -> *mut u8 {
     if to.addr().wrapping_sub(from.addr()) >= count {
-        // SAFETY: the caller promises both ranges, and copying upward never overtakes its source
-        // here.
+        // SAFETY: the caller promises both ranges, and here an upward copy never overwrites source
+        // bytes that are not copied yet.
         return unsafe { memcpy(to, from, count) };
     }
     // SAFETY: the caller promises both ranges. They overlap with `to` above `from`, so this copies
-    // downward: the odd bytes at the end, then words. The direction flag is set back.
+    // downward: the odd bytes at the end, then words. The direction flag is cleared again.
     unsafe {
         asm!(
             "std",
@@ -73,8 +73,8 @@ unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, count: usize) -> *mut
 unsafe extern "C" fn memset(to: *mut u8, value: i32, count: usize) -> *mut u8 {
     // A multiplication, because filling an array of eight bytes would call `memset`.
     let word = u64::from(value.to_le_bytes()[0]) * 0x0101_0101_0101_0101;
-    // SAFETY: the caller promises the range; the two instructions fill count / 8 words, then the
-    // rest.
+    // SAFETY: the caller promises the range; the two instructions fill count / 8 words, and then
+    // the remaining bytes.
     unsafe {
         asm!(
             "rep stosq",
@@ -97,10 +97,10 @@ unsafe extern "C" fn memset(to: *mut u8, value: i32, count: usize) -> *mut u8 {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memcmp(left: *const u8, right: *const u8, count: usize) -> i32 {
     for index in 0..count {
-        // SAFETY: the caller promises `count` bytes. Volatile, so that this is not turned into a
-        // call to itself.
+        // SAFETY: the caller promises `count` bytes. The reads are volatile, so that the compiler
+        // cannot turn the loop into a call of `memcmp` itself.
         let first = unsafe { left.wrapping_add(index).read_volatile() };
-        // SAFETY: as above.
+        // SAFETY: as for the left byte.
         let second = unsafe { right.wrapping_add(index).read_volatile() };
         if first != second {
             return i32::from(first) - i32::from(second);
@@ -115,10 +115,10 @@ unsafe extern "C" fn memcmp(left: *const u8, right: *const u8, count: usize) -> 
 /// As in C.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn bcmp(left: *const u8, right: *const u8, count: usize) -> i32 {
-    // SAFETY: the same promise.
+    // SAFETY: `memcmp` requires the same promise.
     unsafe { memcmp(left, right, count) }
 }
 
-/// Named by the precompiled core library, never called: panics abort.
+/// The precompiled core library refers to this symbol but never calls it: panics abort.
 #[unsafe(no_mangle)]
 extern "C" fn rust_eh_personality() {}

@@ -1,33 +1,34 @@
-//! The clock of jobs: the time stamp counter where the system keeps time by it. Reading it takes
-//! half as long as reading the system's clock.
+//! The clock of jobs: the time stamp counter if the system keeps time by it. Reading it takes half
+//! as long as reading the system's clock.
 //!
-//! A job that turns out to be small reads the clock twice and pays for little else. Only
+//! A job that turns out to be small reads the clock twice and has little other overhead. Only
 //! differences within a job matter, so the counter's rate is measured once, over a tenth of a
-//! millisecond: to 0.1 % or better.
+//! millisecond, which gives an accuracy of 0.1 % or better.
 //!
-//! A thread that finds the rate unknown measures it, even if others do so too; the first result
-//! counts for all. No thread waits for another, because that may be a thread of the parent, which a
-//! child made by fork does not have.
+//! A thread that finds the rate unknown measures it, even if other threads do so too; the first
+//! result is used by all of them. No thread waits for another, because the other may be a thread of
+//! the parent, which a child made by fork does not have.
 
 use super::system;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How long the counter's rate is measured.
+/// How long the counter's rate is measured, in nanoseconds.
 const MEASURED_NS: u64 = 100_000;
-/// Readings of counter and clock together, of which the best is taken.
+/// How many times counter and clock are read together; the best reading is taken.
 const ATTEMPTS: usize = 8;
-/// Fraction bits of the rate.
+/// The number of fraction bits in the rate.
 const FRACTION_BITS: u32 = 32;
 
-/// The rate of the time stamp counter: nanoseconds a tick, in units of 2^-32. Times begin where the
-/// counter does.
+/// The rate of the time stamp counter: nanoseconds per tick, in units of 2^-32. Time 0 is where the
+/// counter is 0.
 #[derive(Clone, Copy, Debug)]
 struct Counter {
     rate: u64,
 }
 
 impl Counter {
-    /// Nothing where the system does not keep time by the counter, or forbids reading it.
+    /// Measures the rate. `None` if the system does not keep time by the counter, or forbids
+    /// reading it.
     fn measure() -> Option<Self> {
         const SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
         let is_trusted = std::fs::read_to_string(SOURCE).is_ok_and(|name| name.trim() == "tsc");
@@ -43,7 +44,7 @@ impl Counter {
         }
     }
 
-    /// From two readings of counter and clock. Nothing when the counter stood still.
+    /// Computes the rate from two readings of counter and clock. `None` if the counter stood still.
     fn from_readings(start: (u64, u64), end: (u64, u64)) -> Option<Self> {
         let (ticks, ns) = (end.0.checked_sub(start.0)?, end.1.checked_sub(start.1)?);
         let rate = (u128::from(ns) << FRACTION_BITS).checked_div(u128::from(ticks))?;
@@ -51,21 +52,22 @@ impl Counter {
         Some(Self { rate })
     }
 
-    /// A reading of the counter as nanoseconds.
+    /// Converts a reading of the counter to nanoseconds.
     #[inline]
     fn ns(self, ticks: u64) -> u64 {
         let ns = (u128::from(ticks) * u128::from(self.rate)) >> FRACTION_BITS;
-        // Wide enough for five centuries.
+        // Large enough for five centuries.
         u64::try_from(ns).unwrap_or(u64::MAX)
     }
 }
 
-/// In [`Clock`]: the rate was not measured yet.
+/// In [`Clock`]: the rate has not been measured yet.
 const UNKNOWN: u64 = 0;
-/// In [`Clock`]: no counter keeps time.
+/// In [`Clock`]: there is no counter that keeps time.
 const NONE: u64 = u64::MAX;
 
-/// The counter's rate, once it was measured. It is one word, so that no thread sees half of it.
+/// The counter's rate, once it has been measured. It is one word, so that no thread sees half of
+/// it.
 struct Clock(AtomicU64);
 
 impl Clock {
@@ -73,10 +75,10 @@ impl Clock {
         Self(AtomicU64::new(UNKNOWN))
     }
 
-    /// The counter, if there is one; measured at the first call.
+    /// The counter, if there is one. The first call measures its rate.
     #[inline]
     fn counter(&self, measure: impl FnOnce() -> Option<Counter>) -> Option<Counter> {
-        // Relaxed here and below: there is nothing but this word.
+        // Relaxed here and below: no other data depends on this word.
         let mut rate = self.0.load(Ordering::Relaxed);
         if rate == UNKNOWN {
             rate = self.find(measure);
@@ -94,8 +96,8 @@ impl Clock {
     }
 }
 
-/// Counter and clock at one moment. Other threads may run for milliseconds between two readings,
-/// which would spoil the rate, so the attempt counts in which least time passed.
+/// Reads counter and clock at about the same moment. Other threads may run for milliseconds between
+/// two readings, which would spoil the rate, so the attempt that took the least time is used.
 fn both() -> Option<(u64, u64)> {
     tightest(
         std::iter::repeat_with(|| Some((system::counter()?, system::now_ns(), system::counter()?)))
@@ -110,7 +112,7 @@ fn tightest(readings: impl Iterator<Item = Option<(u64, u64, u64)>>) -> Option<(
     Some((before + after.saturating_sub(before) / 2, ns))
 }
 
-/// Nanoseconds on a clock that all CPUs share.
+/// The time in nanoseconds on a clock that all CPUs share.
 #[inline]
 pub(super) fn now_ns() -> u64 {
     static CLOCK: Clock = Clock::new();
@@ -126,12 +128,12 @@ mod tests {
 
     #[test]
     fn readings_become_times() {
-        // 2 GHz.
+        // A counter of 2 GHz.
         let counter = Counter::from_readings((1_000, 70), (201_000, 100_070)).expect("it runs");
         let since_start = |ticks| counter.ns(ticks) - counter.ns(1_000);
         assert_eq!([1_000, 3_000, 201_000].map(since_start), [0, 1_000, 100_000]);
         assert_eq!([0, 1_000].map(|ticks| counter.ns(ticks)), [0, 500]);
-        // A year later; 3 GHz, whose ticks are no binary fraction of a nanosecond.
+        // A year later; then a counter of 3 GHz, whose tick is no binary fraction of a nanosecond.
         let year_ns = 365 * 86_400 * 1_000_000_000_u64;
         assert_eq!(since_start(1_000 + 2 * year_ns), year_ns);
         let counter = Counter::from_readings((0, 0), (300_000, 100_000)).expect("it runs");
@@ -164,7 +166,7 @@ mod tests {
         let begin = (system::now_ns(), now_ns(), system::now_ns());
         std::thread::sleep(std::time::Duration::from_millis(20));
         let end = (system::now_ns(), now_ns(), system::now_ns());
-        // However long the readings themselves were delayed.
+        // This holds however long the readings themselves were delayed.
         let (least, most) = (end.0 - begin.2, end.2 - begin.0);
         let ours = end.1 - begin.1;
         assert!(
@@ -173,7 +175,7 @@ mod tests {
         );
     }
 
-    /// The first result counts for all, also that there is no counter.
+    /// The first result is used by everyone, even if it says that there is no counter.
     #[test]
     fn the_rate_is_found_once() {
         let (clock, rate) = (Clock::new(), |rate: u64| Some(Counter { rate }));

@@ -9,18 +9,19 @@ use std::sync::Arc;
 pub(super) struct Context {
     pub cpus: CpuMask,
     policy: Option<MemoryPolicy>,
-    /// Where helpers run at lowered priority, only `IDLE_LEVEL` is told from other levels.
+    /// The scheduling level. If helpers run at lowered priority, `IDLE_LEVEL` is the only level
+    /// that is distinguished from the others.
     pub level: i32,
 }
 
 thread_local! {
-    /// What the thread's last job found, since it seldom changes.
+    /// What this thread's last job found; kept because it seldom changes.
     static LAST: RefCell<Option<Arc<Context>>> = const { RefCell::new(None) };
 }
 
 impl Context {
-    /// The context of the calling thread, now; nothing when the system does not say on which CPUs
-    /// it may run.
+    /// The present context of the calling thread, or `None` if the system does not say on which
+    /// CPUs it may run.
     pub fn of_this_thread(with_level: bool) -> Option<Arc<Self>> {
         let level = match with_level {
             true => system::level().ok()?,
@@ -39,17 +40,18 @@ impl Context {
             }
             last.clone()
         });
-        // A thread that is ending cannot keep it.
+        // A thread that is ending cannot keep it in its thread-local storage.
         last.ok().flatten().or_else(|| Some(Arc::new(now)))
     }
 
-    /// What [`Context::of_this_thread`] found last in this thread.
+    /// What [`Context::of_this_thread`] found last in this thread, or its present context if there
+    /// is none.
     pub fn last(with_level: bool) -> Option<Arc<Self>> {
         let last = LAST.try_with(|last| last.try_borrow().ok()?.clone()).ok().flatten();
         last.or_else(|| Self::of_this_thread(with_level))
     }
 
-    /// This context with other CPUs.
+    /// Returns this context with other CPUs.
     #[cfg(test)]
     pub fn with_cpus(&self, cpus: CpuMask) -> Self {
         Self { cpus, policy: self.policy, level: self.level }
@@ -64,9 +66,9 @@ pub(super) struct Adopted {
 }
 
 impl Adopted {
-    /// Makes the calling helper adopt `context`, with the CPUs of `node` preferred. `narrowed`: its
-    /// CPUs were changed since it last did. Returns whether it succeeded; if not, the helper must
-    /// not work.
+    /// Makes the calling helper adopt `context`, preferring the CPUs of `node`. `narrowed` says
+    /// that its CPUs were changed since it last adopted a context. Returns whether it succeeded; if
+    /// not, the helper must not work.
     pub fn adopt(
         &mut self,
         context: &Arc<Context>,
@@ -82,7 +84,7 @@ impl Adopted {
         }
         let policy_is_new =
             self.context.as_ref().is_none_or(|adopted| adopted.policy != context.policy);
-        // All of it is adopted, or the helper counts as having adopted nothing.
+        // The helper adopts all of the context, or it counts as having adopted nothing.
         *self = Self::default();
         let near = node.map(|(_, cpus)| context.cpus.and(cpus)).filter(|near| near.count() != 0);
         let adopted = near.is_some_and(|near| near.adopt().is_ok()) || context.cpus.adopt().is_ok();
@@ -98,7 +100,7 @@ impl Adopted {
 mod tests {
     use super::*;
 
-    /// What a helper does on a thread of its own, with fewer CPUs than this machine has.
+    /// A helper that runs on a thread of its own, with fewer CPUs than this machine has.
     #[test]
     fn cpus_are_adopted_all_or_none() {
         let all = Context::of_this_thread(false).expect("the system says");
@@ -114,17 +116,17 @@ mod tests {
                 assert!(adopted.adopt(&with(one.clone()), None, false));
                 assert_eq!((here().count(), here().and(&one).count()), (1, 1));
                 assert!(adopted.adopt(&all, None, false) && here() == all.cpus);
-                // A node narrows it, unless the caller may not go there.
+                // A node narrows the mask, unless the caller may not use that node.
                 assert!(adopted.adopt(&all, Some((0, &one)), false) && here().count() == 1);
                 assert!(
                     adopted.adopt(&all, Some((1, &CpuMask::of([]))), false) && here() == all.cpus
                 );
-                // CPUs that were changed from outside.
+                // The CPUs were changed from outside.
                 assert!(adopted.adopt(&all, None, false));
                 one.adopt().expect("it may");
                 assert!(adopted.adopt(&all, None, false) && here().count() == 1);
                 assert!(adopted.adopt(&all, None, true) && here() == all.cpus);
-                // CPUs that do not exist.
+                // The CPUs do not exist.
                 assert!(!adopted.adopt(&with(CpuMask::of([8191])), None, false));
                 assert!(adopted.adopt(&all, None, false));
             });

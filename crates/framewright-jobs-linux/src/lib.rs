@@ -1,22 +1,22 @@
-//! Threads that help with [jobs](framewright_jobs), under the resource control of their caller.
+//! Threads that help with [jobs](framewright_jobs) within the resource limits of their caller.
 //!
 #![doc = include_str!("../README.md")]
 //!
-//! # What a job can be
+//! # Kinds of jobs
 //!
-//! * [`Job::indices`]: units are indices, chunks have a `Range<usize>`; [`Job::new`] has units in
-//!   `u64`.
+//! * [`Job::indices`]: units are indices, and chunks get a `Range<usize>`; the units of
+//!   [`Job::new`] are `u64`.
 //! * [`Job::for_each`]: chunks that cannot fail.
 //! * [`Job::for_slice_mut`], [`Job::try_for_slice_mut`], [`Job::for_slice_mut_or_undo`]: each chunk
-//!   has its part of a slice.
+//!   gets its part of a slice.
 //! * [`Job::map_into`]: writes a value to each element of a slice.
 //! * [`Job::reduce`], [`Job::with_states`]: each worker has a state of its own.
 //! * [`Job::run`], [`Job::run_or_undo`]: chunks of units, with errors and with undo.
 //! * [`Job::cancelled_by`], [`Job::counting_in`], [`Job::max_threads`], [`Job::align`]: stop,
 //!   progress, limits.
 //!
-//! The caller works itself, and threads help only if a job is worth their start: a loop of a
-//! microsecond stays a loop. [`Job`] says what there is beside these. `parallel_prefault` and
+//! The caller works as well, and threads help only if a job is worth their start: a loop of a
+//! microsecond stays a loop. [`Job`] documents the other settings. `parallel_prefault` and
 //! `parallel_checksum` are examples.
 //!
 //! # What a helper does
@@ -25,31 +25,33 @@
 //!
 //! * **stays on the CPUs that its caller may use**: it adopts the caller's affinity mask, which
 //!   includes its cpuset, before it does anything for the job; if it cannot, it does nothing;
-//! * **starts on another CPU than its caller's**, because a thread that is woken is not always put
-//!   on an idle CPU: it sleeps with the caller's CPU left out of its mask, and takes the whole mask
-//!   before it works;
-//! * **gets memory where its caller does**: it adopts the NUMA memory policy in the same way, where
-//!   the system has one;
-//! * **stays within the CPU quota** of the process's control groups: the smallest quota in CPUs,
-//!   rounded, less one for the caller, is the most helpers that run in all jobs together; it is
-//!   read again once a second;
-//! * **disturbs no other thread, and is not starved while its caller waits**: see [`Priority`]; a
-//!   helper whose CPU time stands still is sent to the CPU of its caller, which leaves it;
-//! * **sees no signal that is meant for the program**: all are blocked, except those that a chunk
-//!   itself raises.
+//! * **starts on another CPU than its caller's**, because the scheduler does not always put a woken
+//!   thread on an idle CPU: it sleeps with the caller's CPU left out of its mask, and adopts the
+//!   whole mask before it works;
+//! * **allocates memory where its caller does**: it adopts the NUMA memory policy in the same way,
+//!   if the system has one;
+//! * **stays within the CPU quota** of the process's control groups: at most as many helpers run in
+//!   all jobs together as the smallest quota has CPUs (rounded), less one for the caller; the quota
+//!   is read again once a second;
+//! * **disturbs no other thread, and does not starve while its caller waits**: see [`Priority`]; a
+//!   helper whose CPU time stands still is moved to the CPU of its caller, which then goes to
+//!   sleep;
+//! * **gets no signal that is meant for the program**: all signals are blocked, except those that a
+//!   chunk itself raises.
 //!
-//! Helpers have stacks of 2 MiB, whatever `RUST_MIN_STACK` says, and a chunk that needs more ends
-//! the process without the standard library's message.
+//! Helpers have stacks of 2 MiB, whatever `RUST_MIN_STACK` says. A chunk that needs more ends the
+//! process without the standard library's message.
 //!
-//! Threads are started when a job first wants them, spin for 20 us after their work (not under a
-//! quota) and then sleep. A child process made with `fork` has none of its parent's threads; it
-//! starts its own when it needs them. A process that forks inside a chunk must not return from that
-//! chunk in the child: that would go on with the job, on memory that it may share, and then wait
-//! for threads that it does not have, where it is ended with a message.
+//! Threads are started when a job first wants them. After their work they spin for 20 us (but not
+//! under a quota) and then sleep. A child process made with `fork` has none of its parent's
+//! threads; it starts its own when it needs them. A process that forks inside a chunk must not
+//! return from that chunk in the child. The child would continue the job, on memory that it may
+//! share with the parent, and then wait for threads that it does not have; it is then aborted with
+//! a message.
 //!
-//! Quotas of threaded control groups, which only some threads of the process are in, are not
-//! heeded. What the caller changes about itself while its job runs reaches only helpers that come
-//! later.
+//! Quotas of threaded control groups, which contain only some threads of the process, are not taken
+//! into account. If the caller changes its own settings while its job runs, the change reaches only
+//! helpers that come later.
 
 mod clock;
 mod context;
@@ -77,10 +79,10 @@ use per_process::PerProcess;
 use pool::Pool;
 use std::fmt;
 
-/// Bounds of what a helper is assumed to cost before it does its first unit. With the lower bound a
-/// job asks for no helper while less than 20 us are left. A helper that spins comes sooner, but on
-/// busy CPUs a job of 16 us took 27 us with one. A helper that sleeps costs its caller 7 us for the
-/// wake-up, where that interrupts another virtual CPU, and comes after 25 us.
+/// Bounds for the assumed cost of a helper before it does its first unit. With the lower bound, a
+/// job does not ask for helpers while less than 20 us of work are left. A helper that spins comes
+/// sooner, but on busy CPUs a job of 16 us took 27 us with one. A helper that sleeps costs its
+/// caller 7 us for the wake-up if that interrupts another virtual CPU, and it comes after 25 us.
 const MIN_START_NS: u64 = 10_000;
 const MIN_ASLEEP_NS: u64 = 25_000;
 const MAX_START_NS: u64 = 40_000;
@@ -89,9 +91,9 @@ const MAX_START_NS: u64 = 40_000;
 /// can be running then.
 pub struct HostedHelpers {
     pool: PerProcess<Pool>,
-    /// The most helpers; `None`: one for each CPU of the system except one.
+    /// The most helpers; `None` means one for each CPU of the system except one.
     limit: Option<usize>,
-    /// `None`: [`Priority::Lent`] if it is possible.
+    /// `None` means [`Priority::Lent`] if it is possible, else [`Priority::Kept`].
     priority: Option<Priority>,
 }
 
@@ -102,15 +104,15 @@ impl Default for HostedHelpers {
 }
 
 impl HostedHelpers {
-    /// As many helpers as the system has CPUs, less one for the caller. They are started when a job
-    /// first wants them.
+    /// Creates as many helpers as the system has CPUs, less one for the caller. Their threads are
+    /// started when a job first wants them.
     #[must_use]
     pub const fn new() -> Self {
         Self { pool: PerProcess::new(), limit: None, priority: None }
     }
 
-    /// At most this many helpers, which may be more than the system has CPUs. A job still gets
-    /// fewer helpers than its caller may use CPUs.
+    /// Sets the most helpers, which may be more than the system has CPUs. A job still gets fewer
+    /// helpers than the number of CPUs that its caller may use.
     #[must_use]
     pub const fn with_helpers(mut self, limit: usize) -> Self {
         self.limit = Some(limit);
@@ -118,14 +120,14 @@ impl HostedHelpers {
     }
 
     /// Fixes how helpers are scheduled, instead of finding out what is possible. [`Priority::Lent`]
-    /// turns into [`Priority::Kept`] when a loan is refused.
+    /// turns into [`Priority::Kept`] if a loan is refused.
     #[must_use]
     pub const fn with_priority(mut self, priority: Priority) -> Self {
         self.priority = Some(priority);
         self
     }
 
-    /// Helpers that the whole program can share. They live as long as the process.
+    /// The helpers that the whole program can share. They live as long as the process.
     #[must_use]
     pub fn shared() -> &'static Self {
         static SHARED: HostedHelpers = HostedHelpers::new();
@@ -145,13 +147,14 @@ impl HostedHelpers {
         self.pool().priority()
     }
 
-    /// The number of threads that were started in this process.
+    /// The number of helper threads that were started in this process, without those that a change
+    /// of priority has replaced.
     #[must_use]
     pub fn started(&self) -> usize {
         self.pool.get().map_or(0, Pool::started)
     }
 
-    /// How long helpers took to start lately: a moving average in nanoseconds.
+    /// How long helpers have recently taken to start: a moving average in nanoseconds.
     #[must_use]
     pub fn mean_start_ns(&self) -> u64 {
         self.pool().scheduler().start_cost_ns()
@@ -197,9 +200,9 @@ impl Helpers for HostedHelpers {
         Some(clock::now_ns())
     }
 
-    /// What was measured, within bounds. While CPUs are busy, helpers come late or never and the
-    /// mean grows. Without an upper bound no job would ask any more, and none would find out that
-    /// CPUs are free again. A request that is not answered costs a wake-up call, a few
+    /// The measured start cost, within bounds. While CPUs are busy, helpers come late or never and
+    /// the mean grows. Without an upper bound no job would ask any more, and none would find out
+    /// that CPUs are free again. A request that is not answered costs a wake-up call, a few
     /// microseconds.
     fn start_cost_ns(&self) -> Option<u64> {
         let least = if self.pool().first_sleeps() { MIN_ASLEEP_NS } else { MIN_START_NS };

@@ -1,4 +1,4 @@
-//! A helper that runs at its caller's priority for a while: [`Loan`].
+//! Lets a helper run at its caller's priority for a while: [`Loan`].
 //!
 //! The state is one word: the number of the helper's current stint (one piece of work for one job),
 //! and what was lent to that stint.
@@ -11,20 +11,22 @@
 //!       +-------------------------> stint n + 1 <-----------------------+
 //! ```
 //!
-//! The caller lends to a stint that it sees running. The helper gives back after the stint, when no
-//! caller waits for it any more. A loan that comes too late finds another number and is not made.
+//! The caller lends to a stint that it sees running. The helper gives the loan back after the
+//! stint, when no caller waits for it any more. A loan that comes too late finds another stint
+//! number and is not made.
 //!
 //! Memory ordering: every change of the word is an exchange with AcqRel or a store with Release,
-//! and every load an Acquire, so whichever side finds a stint lent or lowered sees the priority as
-//! it was left. A failed exchange is Relaxed, because the word is loaded again.
+//! and every load is an Acquire. Whichever side finds that a stint was lent to, or that it was
+//! lowered again, therefore sees the priority that the other side has set. A failed exchange is
+//! Relaxed, because the word is loaded again.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A caller lends at this moment.
+/// A caller is lending at this moment.
 const LENDING: u64 = 1;
 /// A priority was lent.
 const LENT: u64 = 2;
-/// The helper was sent to its caller's CPU.
+/// The helper was moved to its caller's CPU.
 const MOVED: u64 = 4;
 const TAGS: u64 = LENDING | LENT | MOVED;
 const NEXT: u64 = TAGS + 1;
@@ -34,23 +36,24 @@ const NEXT: u64 = TAGS + 1;
 pub(super) struct Loan(AtomicU64);
 
 impl Loan {
-    /// Lends a priority to the stint that `done` is about, unless that is done or has one. `raise`
-    /// does so and says whether it succeeded. Returns whether the stint has a loan.
+    /// Lends a priority to the stint that `done` is about, unless that stint is done or has one
+    /// already. `raise` raises the priority and says whether it succeeded. Returns whether the
+    /// stint has a loan.
     pub fn lend(&self, done: &dyn Fn() -> bool, raise: impl FnOnce() -> bool) -> bool {
         self.give(LENT, done, raise)
     }
 
-    /// Sends the helper to its caller's CPU in the stint that `done` is about, unless that is done
-    /// or the helper was sent. `send` does so and says whether it succeeded. Returns whether the
-    /// helper was sent.
+    /// Moves the helper to its caller's CPU in the stint that `done` is about, unless that stint is
+    /// done or the helper was already moved. `send` moves it and says whether it succeeded. Returns
+    /// whether the helper was moved.
     pub fn lend_cpu(&self, done: &dyn Fn() -> bool, send: impl FnOnce() -> bool) -> bool {
         self.give(MOVED, done, send)
     }
 
     fn give(&self, what: u64, done: &dyn Fn() -> bool, give: impl FnOnce() -> bool) -> bool {
         loop {
-            // Loaded before `done` is asked: if the stint is not done then, this is its number or
-            // an older one, with which the exchange fails.
+            // Load the word before asking `done`: if the stint is not done after that, the word
+            // holds its number or an older one, and with an older one the exchange fails.
             let word = self.0.load(Ordering::Acquire);
             if done() {
                 return false;
@@ -70,8 +73,8 @@ impl Loan {
         }
     }
 
-    /// Ends the helper's stint, after its caller was told. Calls `lower` if a priority was lent.
-    /// Returns whether the helper was sent to its caller's CPU.
+    /// Ends the helper's stint, after the caller was told. Calls `lower` if a priority was lent.
+    /// Returns whether the helper was moved to its caller's CPU.
     pub fn end_stint(&self, lower: impl FnOnce()) -> bool {
         loop {
             let word = self.0.load(Ordering::Acquire);
@@ -80,7 +83,7 @@ impl Loan {
                 std::thread::yield_now();
                 continue;
             }
-            // While a priority is given back, no CPU is lent.
+            // While the priority is being given back, no caller may lend anything.
             let lent = word & LENT != 0;
             let held = if lent { word | LENDING } else { next };
             if self.0.compare_exchange(word, held, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
@@ -119,7 +122,7 @@ mod tests {
         assert!(!loan.lend_cpu(&|| false, || false) && loan.lend_cpu(&|| false, || true));
         assert!(loan.lend_cpu(&|| false, || unreachable!()));
         assert!(loan.end_stint(|| unreachable!()) && !loan.end_stint(|| unreachable!()));
-        // Each is lent independently.
+        // Each of them is lent independently.
         assert!(loan.lend(&|| false, || true) && loan.lend_cpu(&|| false, || true));
         assert!(
             loan.lend(&|| false, || unreachable!()) && loan.lend_cpu(&|| false, || unreachable!())
@@ -129,8 +132,8 @@ mod tests {
         assert!(!loan.end_stint(|| unreachable!()));
     }
 
-    /// A caller that is late does not send the helper away in its next stint: it acts before the
-    /// stint that it saw has ended, or not at all.
+    /// A caller that is late does not move the helper in its next stint: it acts before the stint
+    /// that it saw has ended, or not at all.
     #[test]
     fn no_helper_is_sent_in_another_stint() {
         const STINTS: u32 = 50_000;
@@ -164,7 +167,7 @@ mod tests {
         });
     }
 
-    /// A helper works stint after stint, and a caller lends to each, too early, in time or too
+    /// A helper works stint after stint, and a caller lends to each: too early, in time or too
     /// late. Between stints the priority must be low.
     #[test]
     fn no_priority_is_left_behind() {

@@ -5,7 +5,7 @@ use super::system::{self, CpuMask};
 use framewright_jobs::{MAX_NODES, NodeSet};
 use std::path::Path;
 
-/// The nodes that have CPUs; empty on a machine with one node, or with none that is known.
+/// The nodes that have CPUs; empty on a machine with one node, or if no node is known.
 #[derive(Default)]
 pub(super) struct Nodes {
     masks: Vec<(u32, CpuMask)>,
@@ -13,7 +13,7 @@ pub(super) struct Nodes {
 }
 
 impl Nodes {
-    /// From `sys/devices/system/node` under `root`.
+    /// Reads the nodes from `sys/devices/system/node` under `root`.
     pub fn read(root: &Path) -> Self {
         let folder = root.join("sys/devices/system/node");
         let mut nodes = Self::default();
@@ -72,7 +72,7 @@ mod tests {
         }
         let nodes = Nodes::read(&root);
         fs::remove_dir_all(&root).expect("it is there");
-        // A node without CPUs, and one that cannot be read, are left out.
+        // A node without CPUs and a node that cannot be read are left out.
         assert_eq!(nodes.set(), NodeSet::EMPTY.with(0).with(2));
         assert_eq!(nodes.of_cpu, [0, 0, 2, 2, 0]);
         assert_eq!(

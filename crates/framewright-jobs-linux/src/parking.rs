@@ -1,12 +1,12 @@
-//! Where a helper sleeps, so that it does not start on its caller's CPU: [`Parking`].
+//! Where a helper sleeps so that it does not start on its caller's CPU: [`Parking`].
 //!
-//! A thread that is woken is not always put on a CPU that is idle. In a virtual machine Linux takes
-//! a CPU that sleeps for one whose host has taken it away, finds no idle one, and leaves the thread
-//! on the CPU that wakes it. There the caller works on, and the helper waits up to a tick for the
-//! next load balancing, which is too late for jobs of 0.03 to 1.5 ms. So a helper sleeps with its
-//! caller's CPU left out of its mask, and takes the whole mask back before it works. That costs the
-//! helper two system calls while no caller waits for it, and the caller one if it moved to another
-//! CPU since its last job.
+//! A woken thread is not always put on an idle CPU. In a virtual machine, Linux takes a sleeping
+//! CPU for one that the host has taken away, finds no idle CPU, and leaves the thread on the CPU
+//! that wakes it. The caller keeps working on that CPU, and the helper waits up to a tick for the
+//! next load balancing, which is too late for jobs of 0.03 to 1.5 ms. Therefore a helper sleeps
+//! with its caller's CPU left out of its mask, and takes the whole mask back before it works. This
+//! costs the helper two system calls while no caller waits for it, and it costs the caller one if
+//! it moved to another CPU since its last job.
 //!
 //! ```text
 //!            helper: sleep            waker: wake              waker: CPUs are set
@@ -15,9 +15,9 @@
 //!      +--- helper: has work ---+
 //! ```
 //!
-//! Memory ordering: the state is SeqCst where a helper says that it sleeps and then looks for work,
-//! and where a waker, after its fence, looks for a sleeper, so one of them sees the other. Relaxed
-//! loads are hints, or failed exchanges.
+//! Memory ordering: the state is SeqCst where a helper announces that it sleeps and then looks for
+//! work, and where a waker, after its fence, looks for a sleeper, so at least one of them sees the
+//! other. Relaxed loads are hints, and a Relaxed exchange is one that failed.
 
 use super::context::Context;
 use super::nodes::Nodes;
@@ -25,12 +25,12 @@ use super::system::{self, CpuMask};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What the job in a slot says about where its helper runs.
+/// What the job in a slot says about where its helper should run.
 #[derive(Clone)]
 pub(super) struct Call {
     pub context: Arc<Context>,
     pub node: Option<u32>,
-    /// The CPU on which its caller was.
+    /// The CPU on which the job's caller was.
     caller_cpu: u32,
 }
 
@@ -42,13 +42,13 @@ impl PartialEq for Call {
 }
 
 impl Call {
-    /// A call from the calling thread.
+    /// Creates a call from the calling thread.
     pub fn from_here(context: Arc<Context>, node: Option<u32>) -> Self {
         Self { context, node, caller_cpu: system::cpu() }
     }
 
     /// The CPUs on which the helper should start: those of the node if there are some, without its
-    /// caller's. Nothing if only that is left.
+    /// caller's. `None` if no other CPU is left.
     fn start_cpus(&self, nodes: &Nodes) -> Option<CpuMask> {
         let others = self.context.cpus.without(self.caller_cpu);
         let near = self.node.and_then(|node| nodes.cpus(node)).map(|near| others.and(near));
@@ -58,34 +58,34 @@ impl Call {
 
 const AWAKE: u32 = 0;
 const ASLEEP: u32 = 1;
-/// A waker sets the CPUs on which the helper wakes up.
+/// A waker is setting the CPUs on which the helper will wake up.
 const MOVING: u32 = 2;
 
 /// Where a helper sleeps; see the module documentation.
 ///
-/// The helper runs at the lowest priority, so a thread that waited for it to leave a lock might
-/// wait long. Callers wait for nothing here: the lock of `call` is held only to copy two words, and
-/// `narrowed_for` belongs to the helper, or to the waker while the state is `MOVING`.
+/// The helper runs at the lowest priority, so a thread that waited for it to release a lock might
+/// wait for long. Callers do not have to wait here: the lock of `call` is held only to copy two
+/// words, and `narrowed_for` belongs to the helper, or to the waker while the state is `MOVING`.
 ///
-/// Only one thread sleeps here, and its successor begins when it has ended, so a helper that sets
-/// itself from `ASLEEP` to `AWAKE` takes no other's place.
+/// Only one thread sleeps here, and its successor begins only after it has ended. A helper that
+/// sets itself from `ASLEEP` to `AWAKE` therefore cannot take another thread's wake-up.
 #[derive(Default)]
 pub(super) struct Parking {
     state: AtomicU32,
-    /// The call of the job in the slot, set before its offer.
+    /// The call of the job in the slot, set before the offer.
     call: Mutex<Option<Call>>,
-    /// The call that the helper's CPUs were narrowed for since it last took the whole mask.
+    /// The call for which the helper's CPUs were narrowed since it last took the whole mask.
     narrowed_for: Mutex<Option<Call>>,
 }
 
-/// Locks `mutex`, also after a panic.
+/// Locks `mutex`, even after a panic.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing under these locks is left half done by a panic.
+    // A panic leaves nothing half done under these locks.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Parking {
-    /// Sets the call of a job of the calling thread.
+    /// Sets the call for a job of the calling thread.
     pub fn prepare(&self, call: Option<Call>) {
         let mut place = lock(&self.call);
         if *place != call {
@@ -93,10 +93,10 @@ impl Parking {
         }
     }
 
-    /// Puts the calling helper to sleep until it is woken, unless it `has_something` to do. It
-    /// expects its last caller again, on that caller's last CPU. While it is on that CPU itself,
-    /// its CPUs stay as they are: moving a thread that runs costs two thread switches, moving one
-    /// that sleeps none.
+    /// Puts the calling helper to sleep until it is woken, unless it `has_something` to do. The
+    /// helper assumes that its last caller will call again, from that caller's last CPU. If the
+    /// helper itself runs on that CPU, its mask stays as it is: moving a running thread costs two
+    /// thread switches, and moving a sleeping one costs none.
     pub fn sleep(&self, nodes: &Nodes, has_something: impl FnOnce() -> bool) {
         self.narrow(nodes, |call, cpus| call.caller_cpu != system::cpu() && cpus.adopt().is_ok());
         let before = self.state.swap(ASLEEP, Ordering::SeqCst);
@@ -126,17 +126,19 @@ impl Parking {
     }
 
     /// Wakes helper `tid` if it sleeps, on the CPUs of its call if it has one. A helper that sleeps
-    /// has said who it is; before, the number may be 0, which is the calling thread to the system.
+    /// has stored its thread number; before that the number may be 0, which to the system means the
+    /// calling thread.
     pub fn wake(&self, tid: &AtomicI32, nodes: &Nodes) {
         // The fence in `JobSlots::offer_reserved` makes this see a helper that did not see the
-        // work. From here on the waker sets the CPUs.
+        // work. From here on only this waker sets the helper's CPUs.
         let sleeps = self.state.load(Ordering::SeqCst) == ASLEEP
             && self
                 .state
                 .compare_exchange(ASLEEP, MOVING, Ordering::SeqCst, Ordering::Relaxed)
                 .is_ok();
         if sleeps {
-            // Relaxed: the exchange above has seen the helper's swap, which comes after its store.
+            // Relaxed: the exchange above has seen the helper's swap, and the helper stored its
+            // number before that.
             let tid = tid.load(Ordering::Relaxed);
             self.narrow(nodes, |_, cpus| cpus.give_to(tid).is_ok());
             self.state.store(AWAKE, Ordering::Release);
@@ -155,7 +157,7 @@ impl Parking {
     }
 
     /// Begins the work of the calling helper: returns its call, and whether its CPUs were narrowed
-    /// since this was last called.
+    /// since the last `begin`.
     pub fn begin(&self) -> (Option<Call>, bool) {
         let call = lock(&self.call).clone();
         (call, lock(&self.narrowed_for).take().is_some())
@@ -195,7 +197,7 @@ mod tests {
         assert!(start(&[70], 70).is_none());
     }
 
-    /// Does what `wake` does for a helper that sleeps, to the calling thread.
+    /// Does to the calling thread what `wake` does to a helper that sleeps.
     fn send(parking: &Parking) {
         parking.state.store(ASLEEP, Ordering::Relaxed);
         parking.wake(&AtomicI32::new(system::tid()), &Nodes::default());
@@ -207,7 +209,7 @@ mod tests {
         let Some([first, second]) = two_cpus() else { return };
         let (nodes, both) = (Nodes::default(), CpuMask::of([first, second]));
         let is = |cpu: u32| here().count() == 1 && here().and(&CpuMask::of([cpu])).count() == 1;
-        // On a thread of its own, because its CPUs change.
+        // On a separate thread, because its CPUs change.
         let check = || {
             let parking = Parking::default();
             send(&parking);
@@ -218,7 +220,7 @@ mod tests {
             assert!(!parking.begin().1, "it was at work");
             send(&parking);
             assert!(is(second));
-            // A caller that has moved.
+            // The caller has moved.
             parking.prepare(Some(call(&both, second)));
             send(&parking);
             assert!(is(first));
@@ -229,8 +231,8 @@ mod tests {
         std::thread::scope(|scope| scope.spawn(check).join().expect("no panic"));
     }
 
-    /// Wake-ups before, while and after the helper falls asleep: it misses none that came after it
-    /// last looked.
+    /// Wake-ups before, while and after the helper falls asleep: the helper misses none that came
+    /// after it last looked.
     #[test]
     fn no_wake_up_is_lost() {
         const ROUNDS: u32 = 2_000;
@@ -264,7 +266,7 @@ mod tests {
                     std::thread::yield_now();
                 }
             }
-            // It may have gone to sleep before it saw that all is over.
+            // The helper may have gone to sleep before it saw that the test is over.
             parking.wake(&tid, &nodes);
         });
     }

@@ -2,7 +2,8 @@
 //! memory of the parent's threads, but not the threads.
 //!
 //! Memory ordering: the exchange that publishes a value is AcqRel; its partners are the Acquire
-//! loads. The generation is Relaxed: a child has one thread after the fork, which counted itself.
+//! loads. The generation is Relaxed: after the fork a child has one thread, and that thread itself
+//! counted the fork.
 
 use std::marker::PhantomData;
 use std::ptr;
@@ -15,12 +16,12 @@ extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
 }
 
-/// The number of this process among those that came from one another by fork.
+/// How many forks lie between the first process and this one.
 pub(super) fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }
 
-/// Whether forks are counted.
+/// Whether forks are counted yet.
 static COUNTS_FORKS: AtomicBool = AtomicBool::new(false);
 
 /// Counts forks from now on. Several threads may register at once, and so may the child of a fork
@@ -39,7 +40,7 @@ fn register() {
     unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
 }
 
-/// At most one `T` for each process, made when it is first wanted. No thread waits for another
+/// At most one `T` for each process, created when it is first needed. No thread waits for another
 /// here, so a child can use it whatever the threads of its parent were doing.
 pub(super) struct PerProcess<T> {
     made: AtomicPtr<Made<T>>,
@@ -52,7 +53,7 @@ struct Made<T> {
 }
 
 impl<T> Made<T> {
-    /// The value, if it is this process's.
+    /// The value, if it belongs to this process.
     #[inline]
     fn own(&self) -> Option<&T> {
         (self.generation == generation()).then_some(&self.value)
@@ -69,19 +70,21 @@ impl<T> PerProcess<T> {
     pub fn get(&self) -> Option<&T> {
         // Acquire pairs with the Release of the exchange in `make_after`.
         let made = self.made.load(Ordering::Acquire);
-        // SAFETY: null, or a box that is given up only by `drop` (invariant 27).
+        // SAFETY: the pointer is null, or comes from a box that only `drop` gives up (invariant
+        // 27).
         unsafe { made.as_ref() }.and_then(Made::own)
     }
 
-    /// This process's value, made if there is none. The parent's value is left alone, because its
-    /// threads may have been changing it.
+    /// This process's value, created if there is none. The parent's value is left alone, because
+    /// the parent's threads may have been changing it at the fork.
     pub fn get_or_make(&self, make: impl FnOnce() -> T) -> &T {
         self.make_after(|| count_forks(&COUNTS_FORKS, register), make)
     }
 
-    /// Makes the value, if there is none, after something else.
+    /// Calls `before` and creates the value, if there is none.
     fn make_after(&self, before: impl FnOnce(), make: impl FnOnce() -> T) -> &T {
-        // What is looked at is what is replaced: another thread may make the value meanwhile.
+        // The exchange below replaces exactly what was loaded here, because another thread may
+        // create the value meanwhile.
         let old = self.made.load(Ordering::Acquire);
         // SAFETY: as in `get`.
         if let Some(value) = unsafe { old.as_ref() }.and_then(Made::own) {
@@ -92,12 +95,12 @@ impl<T> PerProcess<T> {
         let made = match self.made.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => new,
             Err(theirs) => {
-                // SAFETY: it was made above, and no other thread has seen it.
+                // SAFETY: the box was created above, and no other thread has seen it.
                 drop(unsafe { Box::from_raw(new) });
                 theirs
             }
         };
-        // SAFETY: a box that is given up only by `drop` (invariant 27).
+        // SAFETY: the pointer comes from a box that only `drop` gives up (invariant 27).
         unsafe { &(*made).value }
     }
 }
@@ -105,17 +108,18 @@ impl<T> PerProcess<T> {
 impl<T> Drop for PerProcess<T> {
     fn drop(&mut self) {
         let made = *self.made.get_mut();
-        // SAFETY: as in `get`; there is no reference while this is dropped.
+        // SAFETY: as in `get`; no reference exists while this is dropped.
         if unsafe { made.as_ref() }.is_some_and(|made| made.own().is_some()) {
-            // SAFETY: it came from a box, and is given up once (invariant 27).
+            // SAFETY: the pointer came from a box, and is given up only once (invariant 27).
             drop(unsafe { Box::from_raw(made) });
         }
     }
 }
 
-// SAFETY: it hands out shared references to a `T` and drops it, as a box would (invariant 27).
+// SAFETY: this type hands out shared references to a `T` and drops it, as a box would (invariant
+// 27).
 unsafe impl<T: Send + Sync> Sync for PerProcess<T> {}
-// SAFETY: as for `Sync`: it owns the box (invariant 27).
+// SAFETY: as for `Sync`: this type owns the box (invariant 27).
 unsafe impl<T: Send> Send for PerProcess<T> {}
 
 #[cfg(test)]
@@ -149,7 +153,7 @@ mod tests {
         }
     }
 
-    /// A thread that has found none is stopped, and another makes the value.
+    /// A thread that has found no value is stopped, and another creates the value.
     #[test]
     fn what_is_made_meanwhile_stays() {
         let cell = PerProcess::new();
@@ -157,7 +161,7 @@ mod tests {
         assert_eq!((*made, cell.get()), (7, Some(&7)));
     }
 
-    /// A child that is forked while a thread of its parent makes the value does not have that
+    /// A child that is forked while a thread of its parent creates the value does not have that
     /// thread.
     #[test]
     fn a_child_does_not_wait_for_a_thread_of_its_parent() {

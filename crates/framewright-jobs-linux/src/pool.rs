@@ -1,9 +1,9 @@
 //! The helper threads of one process: [`Pool`].
 //!
 //! Memory ordering: the flags by which threads find one another (`closing`, `keeps_priority`,
-//! `ended`, `awaited`) are SeqCst, because each side stores its own before it loads the other's.
-//! Each Release names the Acquire that it pairs with. Hints and counts are Relaxed: a helper's work
-//! reaches it through its slot.
+//! `ended`, `awaited`) are SeqCst, because each side stores its own flag before it loads the
+//! other's. Each Release names the Acquire that it pairs with. Hints and counts are Relaxed: a
+//! helper gets its work through its slot.
 
 use super::context::{Adopted, Context};
 use super::loan::Loan;
@@ -27,15 +27,15 @@ use std::time::Duration;
 /// How long a helper looks for more work before it sleeps, and how long a caller waits before it
 /// lends its priority.
 const SPIN_NS: u64 = 20_000;
-/// How long a caller waits before it sleeps: as long as it takes to wake it on a virtual CPU that
-/// sleeps.
+/// How long a caller waits before it sleeps: as long as it takes to wake it on a sleeping virtual
+/// CPU.
 const CALLER_SPIN_NS: u64 = 60_000;
-/// Looks between two clock readings while spinning.
+/// How many times to look between two clock readings while spinning.
 const LOOKS: u32 = 16;
-/// How old the known quota may be. Reading it takes about 50 us.
+/// How old the known quota may become. Reading it takes about 50 us.
 const QUOTA_AGE_NS: u64 = 1_000_000_000;
-/// How often a helper that waits for a helper of its own, and has no priority to lend, looks
-/// whether it was lent one.
+/// A helper may itself wait for a helper of its own. While it has no priority to lend, it checks
+/// this often whether it was lent one.
 const LOOK_FOR_LOAN: Duration = Duration::from_millis(1);
 
 thread_local! {
@@ -50,13 +50,13 @@ pub(super) type Payload = Box<dyn Any + Send>;
 #[derive(Default)]
 #[repr(align(128))]
 struct HelperState {
-    /// What the job at the slot says, written by its caller before the offer, and where the helper
-    /// sleeps.
+    /// Where the helper sleeps, and what the job in the slot says; its caller writes that before
+    /// the offer.
     parking: Parking,
     panic: Mutex<Option<Payload>>,
-    /// Counts the ends of its work; callers sleep on it.
+    /// Counts how often the helper's work has ended; callers sleep on it.
     ended: AtomicU32,
-    /// A caller sleeps on `ended`, or is about to.
+    /// Whether a caller sleeps on `ended`, or is about to.
     awaited: AtomicBool,
     loan: Loan,
     tid: AtomicI32,
@@ -69,10 +69,11 @@ pub(super) struct Pool {
 
 #[derive(Default)]
 struct Threads {
-    /// By helper number.
+    /// The threads by helper number.
     handles: Vec<Thread>,
-    /// Threads that end because priorities cannot be raised any more, by helper number. Each is
-    /// taken by its successor, which waits for it, so a slot never has two threads.
+    /// Threads that end because priorities cannot be raised any more, by helper number. Each of
+    /// them is taken by its successor, which waits until it has ended, so a slot never has two
+    /// threads.
     ending: Vec<Option<Thread>>,
 }
 
@@ -84,25 +85,26 @@ struct Shared {
     nodes: Nodes,
     threads: Mutex<Threads>,
     closing: AtomicBool,
-    /// Whether `keeps_priority` was found out, or chosen.
+    /// Whether `keeps_priority` is known, because it was probed or chosen.
     priority_is_known: AtomicBool,
-    /// Set at most once, under the lock of `threads`. Helpers at lowered priority end then.
+    /// Set at most once, under the lock of `threads`. Helpers at lowered priority then end.
     keeps_priority: AtomicBool,
-    /// Threads that do not end. Changed under the lock of `threads`.
+    /// The number of threads, without those that are ending. Changed under the lock of `threads`.
     started: AtomicUsize,
-    /// When to try again after a thread could not be started. Changed like `started`.
+    /// When to try again after a thread could not be started. Changed under the same lock as
+    /// `started`.
     not_before_ns: AtomicU64,
-    /// Helpers that work now.
+    /// The number of helpers that work now.
     working: AtomicUsize,
-    /// Helpers that the quota allows; `usize::MAX` without one.
+    /// How many helpers the quota allows; `usize::MAX` without a quota.
     quota_helpers: AtomicUsize,
     quota_read_ns: AtomicU64,
-    /// Whether it was read once.
+    /// Whether the quota was read at least once.
     quota_is_known: AtomicBool,
 }
 
 impl Pool {
-    /// A pool of up to `helpers` threads, of which none runs yet.
+    /// Creates a pool of up to `helpers` threads, none of which runs yet.
     pub fn new(helpers: usize, priority: Option<Priority>) -> Self {
         let shared = Shared {
             generation: generation(),
@@ -124,10 +126,11 @@ impl Pool {
         Self { shared: Arc::new(shared) }
     }
 
-    /// The slots in which work of this thread finds a helper: those with threads, and those for
-    /// which its [allowance](Self::allowance) starts some. A job that held any other would wait for
-    /// nobody, and count as having its share. There is always one, so that who could have no helper
-    /// when it last looked, asks again: only the allowance reads quota and mask once more.
+    /// The slots in which work of this thread can find a helper: those with threads, and those for
+    /// which its [allowance](Self::allowance) will start some. A job that reserved any other slot
+    /// would wait in vain, and would still count as having its share of helpers. There is always at
+    /// least one slot, so that a thread which could have no helper the last time asks again: quota
+    /// and mask are read again only by `allowance`.
     pub fn slots_with_threads(&self) -> &[WorkerSlot] {
         let shared = &self.shared;
         let not_before_ns = shared.not_before_ns.load(Ordering::Relaxed);
@@ -137,7 +140,8 @@ impl Pool {
         shared.slots.get(..wanted.max(self.started()).max(1)).unwrap_or(&shared.slots)
     }
 
-    /// How many helpers a thread with this context may have, by the quota as it was last read.
+    /// How many helpers a thread with this context may have, going by the quota as it was last
+    /// read.
     fn most_helpers(&self, context: &Context) -> usize {
         let quota = self.shared.quota_helpers.load(Ordering::Relaxed);
         context.cpus.count().saturating_sub(1).min(quota).min(self.shared.slots.len())
@@ -158,24 +162,24 @@ impl Pool {
             let _one_probe = lock(&shared.threads);
             if !shared.priority_is_known.load(Ordering::Acquire) {
                 shared.keeps_priority.store(Priority::probe() == Priority::Kept, Ordering::Relaxed);
-                // Pairs with the Acquire above.
+                // Release pairs with the Acquire loads above.
                 shared.priority_is_known.store(true, Ordering::Release);
             }
         }
         if shared.keeps_priority() { Priority::Kept } else { Priority::Lent }
     }
 
-    /// Whether priorities are kept, so that chunks must be short.
+    /// Whether helpers keep their priority, so that chunks must be short.
     pub fn keeps_priority(&self) -> bool {
         self.shared.keeps_priority()
     }
 
-    /// Threads that run.
+    /// The number of threads that run.
     pub fn started(&self) -> usize {
         self.shared.started.load(Ordering::Relaxed)
     }
 
-    /// How many helpers a job of this thread may have; they are started if they do not run yet.
+    /// How many helpers a job of this thread may have; helpers that do not run yet are started.
     pub fn allowance(&self) -> usize {
         if !self.shared.read_quota() {
             return 0;
@@ -186,20 +190,20 @@ impl Pool {
         if wanted > self.started() { wanted.min(self.start(wanted)) } else { wanted }
     }
 
-    /// Whether the helper that a job would get first sleeps, or was not started yet.
+    /// Whether the helper that a job would get first is asleep or has not been started yet.
     pub fn first_sleeps(&self) -> bool {
         self.started() == 0
             || self.shared.states.first().is_some_and(|state| state.parking.is_asleep())
     }
 
-    /// Starts helpers until there are `wanted`; returns how many there are.
+    /// Starts helpers until there are `wanted`; returns how many there are now.
     #[cold]
     fn start(&self, wanted: usize) -> usize {
         let shared = &self.shared;
         let mut threads = lock(&shared.threads);
         let lowered = !shared.keeps_priority();
         if !lowered && IS_LOWERED.get() {
-            // A thread begins at the priority of its creator, which is too low here.
+            // A thread inherits its creator's priority, which would be too low here.
             return self.started();
         }
         let now = system::now_ns();
@@ -219,7 +223,7 @@ impl Pool {
         self.started()
     }
 
-    /// A job of this thread has reserved slot `helper`.
+    /// Records the call of a job of this thread that has reserved slot `helper`.
     pub fn prepare(&self, helper: usize) {
         if let Some(state) = self.shared.states.get(helper) {
             let context = Context::last(self.shared.keeps_priority());
@@ -238,7 +242,7 @@ impl Pool {
         lock(&self.shared.states.get(helper)?.panic).take()
     }
 
-    /// Waits until `done`, which `helper` makes true.
+    /// Waits until `done` returns true, which `helper` brings about.
     pub fn wait_for(&self, helper: usize, done: &dyn Fn() -> bool) {
         let Some(state) = self.shared.states.get(helper) else { return };
         if spin_until(SPIN_NS, done) {
@@ -251,8 +255,8 @@ impl Pool {
         }
         let mut moved = false;
         while !done() {
-            // A helper that works for the job has its slot until `done`. If not, it exists only in
-            // the parent process.
+            // A helper that works for the job holds its slot until `done`. If it does not, the
+            // helper exists only in the parent process.
             if self.shared.slots.get(helper).is_none_or(WorkerSlot::is_idle) && !done() {
                 forked_inside_a_job();
             }
@@ -270,11 +274,11 @@ impl Pool {
     }
 }
 
-/// Ends a child of fork that waits for a thread of its parent in the middle of a job.
+/// Aborts a forked child that waits for a thread of its parent in the middle of a job.
 #[cold]
 fn forked_inside_a_job() -> ! {
-    // Not through the standard library, whose lock a thread of the parent may have held at the
-    // fork.
+    // The standard library's functions are avoided, because a thread of the parent may have held
+    // their lock at the fork.
     system::write_stderr(
         "framewright: a process that was forked inside a job went on with the job, \
          whose other threads it does not have\n",
@@ -293,7 +297,7 @@ impl Drop for Pool {
     }
 }
 
-/// Spins until `done`, for a short while. Returns whether it is.
+/// Spins for a short while until `done` returns true. Returns whether it did.
 fn spin_until(most_ns: u64, done: &dyn Fn() -> bool) -> bool {
     let began = system::now_ns();
     loop {
@@ -314,8 +318,8 @@ impl HelperState {
         self.parking.wake(&self.tid, nodes);
     }
 
-    /// Keeps what a chunk threw in place of what an earlier job left here, which may throw again
-    /// when it is dropped.
+    /// Keeps the panic payload of a chunk, and drops the payload that an earlier job may have left
+    /// here. That drop may panic again.
     fn keep_panic(&self, payload: Payload) {
         let left = lock(&self.panic).replace(payload);
         if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(left))) {
@@ -323,7 +327,7 @@ impl HelperState {
         }
     }
 
-    /// Tells the caller that the helper's work is over.
+    /// Tells the caller that the helper's work has ended.
     fn tell_end(&self) {
         self.ended.fetch_add(1, Ordering::SeqCst);
         if self.awaited.swap(false, Ordering::SeqCst) {
@@ -337,12 +341,12 @@ impl Shared {
         self.keeps_priority.load(Ordering::Relaxed)
     }
 
-    /// Sees to it that the helpers that the quota allows beside their caller are known. They are
-    /// not yet, if this returns false: another caller reads the quota for the first time.
+    /// Makes sure that the number of helpers that the quota allows is known, and returns true.
+    /// Returns false if another caller is just reading the quota for the first time.
     fn read_quota(&self) -> bool {
         let (now, read) = (system::now_ns(), self.quota_read_ns.load(Ordering::Relaxed));
         if read == 0 || now.saturating_sub(read) > QUOTA_AGE_NS {
-            // Only one of several callers reads it.
+            // Only one of several callers reads the quota.
             let mine = self
                 .quota_read_ns
                 .compare_exchange(read, now, Ordering::Relaxed, Ordering::Relaxed)
@@ -351,7 +355,7 @@ impl Shared {
                 let helpers =
                     CpuQuota::read(Path::new("/")).map_or(usize::MAX, |quota| quota.cpus() - 1);
                 self.quota_helpers.store(helpers, Ordering::Relaxed);
-                // Pairs with the Acquire below.
+                // Release pairs with the Acquire below.
                 self.quota_is_known.store(true, Ordering::Release);
             }
         }
@@ -364,7 +368,7 @@ impl Shared {
             return false;
         }
         let Ok(own) = Schedule::of_this_thread() else { return false };
-        // A helper that nobody has lent anything has nothing to pass on yet.
+        // A helper that was lent nothing itself has nothing to pass on yet.
         if own.is_idle() || IS_LOWERED.get() && own.is_lowered() {
             return false;
         }
@@ -377,22 +381,23 @@ impl Shared {
         })
     }
 
-    /// Sends the helper of `state` to the calling thread's CPU, which the caller is about to leave.
-    /// A helper that has lost its own CPU in the middle of a chunk goes on there at once. It may
-    /// move away again.
+    /// Moves the helper of `state` to the calling thread's CPU, which the caller is about to leave.
+    /// A helper that has lost its own CPU in the middle of a chunk continues there at once. It may
+    /// be moved away again.
     fn lend_cpu(&self, state: &HelperState, done: &dyn Fn() -> bool) -> bool {
         state.loan.lend_cpu(done, || {
             let tid = state.tid.load(Ordering::Relaxed);
             let Some(context) = Context::last(self.keeps_priority()) else { return false };
             let moved = CpuMask::of([system::cpu()]).give_to(tid).is_ok();
-            // From now on it may use the whole mask, which it adopts again before its next stint.
+            // From now on the helper may use the whole mask, which it adopts again before its next
+            // stint.
             let _ = context.cpus.give_to(tid);
             moved
         })
     }
 
-    /// Called when priorities cannot be raised any more: helpers at lowered priority end, and
-    /// others are started for the next job.
+    /// Called when priorities cannot be raised any more: helpers at lowered priority end, and the
+    /// next job starts others.
     #[cold]
     fn keep_priority(&self) {
         let mut threads = lock(&self.threads);
@@ -403,7 +408,7 @@ impl Shared {
         }
     }
 
-    /// What a helper does from its start to its end.
+    /// The body of a helper thread, from its start to its end.
     fn help(&self, index: usize, lowered: bool) {
         let (Some(slot), Some(state)) = (self.slots.get(index), self.states.get(index)) else {
             return;
@@ -457,8 +462,8 @@ impl Shared {
                 if std::mem::take(&mut is_idle) {
                     let _ = system::set_level(LOWEST_NICE);
                 }
-                // No busy wait where a quota counts the time,
-                // or after the helper was sent to its caller's CPU.
+                // Do not spin if a quota counts the CPU time, or after the helper was moved to its
+                // caller's CPU.
                 if self.quota_helpers.load(Ordering::Relaxed) == usize::MAX && !moved {
                     spin_until(SPIN_NS, &|| slot.has_work() || self.is_over(lowered));
                 }
@@ -474,11 +479,11 @@ impl Shared {
     }
 }
 
-/// Counts a helper that works until this is dropped.
+/// Counts a helper as working until this is dropped.
 struct Working<'a>(&'a Shared);
 
 impl<'a> Working<'a> {
-    /// Nothing if as many helpers work as the quota allows.
+    /// `None` if as many helpers already work as the quota allows.
     fn enter(shared: &'a Shared) -> Option<Self> {
         let working = Self(shared);
         let before = shared.working.fetch_add(1, Ordering::Relaxed);

@@ -6,25 +6,25 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// How helpers run beside everything else on the machine.
+/// How helpers are scheduled relative to everything else on the machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Priority {
-    /// At the lowest priority: nice 19 and `SCHED_BATCH`, which preempts no thread when it is
-    /// woken, or `SCHED_IDLE` if the caller is. A caller that has run out of work lends its own
-    /// priority to one helper after the other.
+    /// At the lowest priority: nice 19 and `SCHED_BATCH`, so that a woken helper preempts no
+    /// thread, or `SCHED_IDLE` if the caller has that policy. A caller that has run out of work
+    /// lends its own priority to one helper after the other.
     Lent,
     /// At the priority of the thread that started them, because a lowered priority could not be
-    /// raised again. Callers of lower priority get no helpers, and chunks that adapt take at most
+    /// raised again. Callers of lower priority get no helpers, and guided chunks take at most
     /// [`LONGEST_CHUNK_NS`].
     Kept,
 }
 
-/// How long a chunk may take on a helper that cannot be hurried: a millisecond.
+/// How long a chunk may take on a helper that cannot be sped up: a millisecond.
 pub const LONGEST_CHUNK_NS: u64 = 1_000_000;
 
 impl Priority {
-    /// Finds out on a thread of its own whether it can go down to the lowest priority and back up
-    /// to that of the calling thread.
+    /// Finds out, on a separate thread, whether a thread can go down to the lowest priority and
+    /// back up to that of the calling thread.
     pub(super) fn probe() -> Self {
         let allowed = Arc::new(AtomicBool::new(false));
         let answer = Arc::clone(&allowed);
@@ -35,7 +35,7 @@ impl Priority {
             });
             answer.store(may.is_ok(), Ordering::Relaxed);
         });
-        // Relaxed: what the thread wrote is visible after its end.
+        // Relaxed: after the join, what the thread wrote is visible.
         let _ = tried.map(Thread::join);
         if allowed.load(Ordering::Relaxed) { Self::Lent } else { Self::Kept }
     }

@@ -1,20 +1,20 @@
-//! Whether a helper that its caller waits for makes progress: [`Progress`].
+//! Whether a helper makes progress while its caller waits for it: [`Progress`].
 //!
-//! A helper at the lowest priority, beside a busy process, runs for some milliseconds and then not
-//! for a hundred times as long, possibly in the middle of a chunk. Even when it is lent its
-//! caller's priority, it goes on late: it must first wait for what it ran ahead of its share (Linux
-//! scales that lag to the new weight in `reweight_entity`, `kernel/sched/fair.c`). Another thread
-//! can see this, because the helper's CPU time stands still.
+//! At the lowest priority, next to a busy process, a helper runs for some milliseconds and then
+//! waits a hundred times as long, possibly in the middle of a chunk. Even if it is lent its
+//! caller's priority, it continues late: it must first wait off the time by which it ran ahead of
+//! its share (Linux scales that lag to the new weight in `reweight_entity`, `kernel/sched/fair.c`).
+//! Another thread can see this, because the helper's CPU time stands still.
 
 use super::system::{self, Tid};
 use std::time::Duration;
 
-/// The first look comes this long after a caller has gone to sleep, and each later one after twice
-/// the time, up to [`LAST_LOOK_NS`].
+/// A caller looks for the first time this long after it has gone to sleep, and again after twice
+/// the previous time, up to [`LAST_LOOK_NS`].
 const FIRST_LOOK_NS: u64 = 1_000_000;
 const LAST_LOOK_NS: u64 = 8_000_000;
 
-/// What was seen of a thread at the last look.
+/// What was seen of a thread when it was last looked at.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Progress {
     tid: Tid,
@@ -34,8 +34,8 @@ impl Progress {
         }
     }
 
-    /// Looks again, and says whether the thread had a CPU for less than half of the time since the
-    /// last look. No if the system does not say.
+    /// Looks again, and returns whether the thread had a CPU for less than half of the time since
+    /// the last look. False if the system does not say.
     pub fn stands_still(&mut self) -> bool {
         let (now_ns, ran_ns) = (system::now_ns(), system::cpu_time_ns(self.tid));
         self.compare(now_ns, ran_ns)
@@ -48,7 +48,7 @@ impl Progress {
         ran < passed / 2
     }
 
-    /// How long to sleep until the next look.
+    /// How long to sleep before the next look.
     pub fn until_next_look(&mut self) -> Duration {
         let next = self.next_look_ns;
         self.next_look_ns = (next * 2).min(LAST_LOOK_NS);
@@ -66,7 +66,7 @@ mod tests {
         let mut progress =
             Progress { tid: 0, seen_ns: 1_000, ran_ns: Some(70), next_look_ns: FIRST_LOOK_NS };
         assert!(!progress.compare(2_000, Some(1_070)) && progress.compare(3_000, Some(1_569)));
-        // Measured from look to look, not from the first.
+        // The time is measured from look to look, not from the first one.
         assert!(!progress.compare(4_000, Some(2_069)) && progress.compare(1_000_000, Some(2_069)));
         assert!(
             !progress.compare(2_000_000, None) && !progress.compare(1_000_000, Some(3_000_000))
@@ -80,7 +80,8 @@ mod tests {
         assert_eq!(millis, [1, 2, 4, 8, 8]);
     }
 
-    /// Another thread sees that a thread that sleeps gets no CPU time, and that one that runs does.
+    /// Another thread can tell that a sleeping thread gets no CPU time, and that a running one
+    /// does.
     #[test]
     fn the_time_of_another_thread_can_be_read() {
         let (stop, stay) = (AtomicBool::new(false), std::sync::mpsc::channel::<()>());
@@ -103,7 +104,7 @@ mod tests {
             while system::cpu_time_ns(spinner).expect("it lives") < begin[1] + 2_000_000 {
                 std::thread::yield_now();
             }
-            // It may not have slept yet at first.
+            // The thread may not have slept yet at first.
             let slept = system::cpu_time_ns(sleeper).expect("it lives") - begin[0];
             stop.store(true, Ordering::Relaxed);
             drop(stay.0);

@@ -1,14 +1,14 @@
-//! How much CPU time its control groups allow this process: `cpu.max` of version 2,
+//! How much CPU time the control groups of this process allow it: `cpu.max` of cgroup version 2,
 //! `cpu.cfs_quota_us` and `cpu.cfs_period_us` of version 1.
 //!
-//! Parsers are pure functions of text. [`CpuQuota::read`] takes the root of the tree, so that trees
-//! of other machines can be read too.
+//! Parsers are pure functions of text. [`CpuQuota::read`] takes the root of the file tree as an
+//! argument, so that trees of other machines can be read too.
 
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// CPU time in each period, microseconds. Neither is 0.
+/// CPU time per period, in microseconds. Neither value is 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CpuQuota {
     quota_us: u64,
@@ -16,15 +16,15 @@ pub struct CpuQuota {
 }
 
 impl CpuQuota {
-    /// Nothing if either is 0.
+    /// `None` if either value is 0.
     #[must_use]
     pub fn new(quota_us: u64, period_us: u64) -> Option<Self> {
         (quota_us != 0 && period_us != 0).then_some(Self { quota_us, period_us })
     }
 
-    /// The quota in CPUs, rounded to the nearest whole number and up from a half, as proposed for
-    /// Linux's padata; at least one, because the caller of a job runs anyway. So at most half a CPU
-    /// is left unused, or lacking at the end of a period.
+    /// The quota in CPUs, rounded to the nearest whole number (halves are rounded up), as proposed
+    /// for Linux's padata. It is at least one, because the caller of a job runs anyway. At most
+    /// half a CPU is therefore left unused, or missing at the end of a period.
     #[must_use]
     pub fn cpus(self) -> usize {
         let (whole, rest) = (self.quota_us / self.period_us, self.quota_us % self.period_us);
@@ -32,9 +32,9 @@ impl CpuQuota {
         usize::try_from(rounded).unwrap_or(usize::MAX).max(1)
     }
 
-    /// The smallest quota of the groups that this process is in; nothing if none has one. `root` is
-    /// `/`, or a folder with the `proc` and `sys` of a machine. A file that cannot be read sets no
-    /// limit.
+    /// The smallest quota of the groups that this process is in, or `None` if none of them has one.
+    /// `root` is `/`, or a folder with the `proc` and `sys` of a machine. A file that cannot be
+    /// read sets no limit.
     #[must_use]
     pub fn read(root: &Path) -> Option<Self> {
         let text = |path: &str| fs::read_to_string(root.join(path)).ok();
@@ -64,7 +64,7 @@ impl CpuQuota {
     }
 }
 
-/// In hundredths of a CPU: `1.50 CPUs`.
+/// Prints hundredths of a CPU: `1.50 CPUs`.
 impl fmt::Display for CpuQuota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let hundredths = u128::from(self.quota_us) * 100 / u128::from(self.period_us);
@@ -72,8 +72,8 @@ impl fmt::Display for CpuQuota {
     }
 }
 
-/// The content of `cpu.max`: `max 100000`, or quota and period in microseconds. Nothing if there is
-/// no limit, or the text is not understood.
+/// Parses the content of `cpu.max`: `max 100000`, or quota and period in microseconds. `None` if
+/// there is no limit, or the text is not understood.
 #[must_use]
 pub fn parse_cpu_max(text: &str) -> Option<CpuQuota> {
     let mut words = text.split_ascii_whitespace();
@@ -82,17 +82,17 @@ pub fn parse_cpu_max(text: &str) -> Option<CpuQuota> {
     CpuQuota::new(quota, period).filter(|_| words.next().is_none())
 }
 
-/// The contents of `cpu.cfs_quota_us`, -1 for no limit, and `cpu.cfs_period_us`.
+/// Parses the contents of `cpu.cfs_quota_us` (-1 for no limit) and `cpu.cfs_period_us`.
 #[must_use]
 pub fn parse_cfs(quota: &str, period: &str) -> Option<CpuQuota> {
     CpuQuota::new(quota.trim().parse().ok()?, period.trim().parse().ok()?)
 }
 
-/// A hierarchy of groups that is mounted.
+/// A mounted hierarchy of groups.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mount {
-    /// True for the one hierarchy of version 2, false for that of the CPU controller in version 1.
-    /// Others are left out.
+    /// True for the single hierarchy of version 2, false for the hierarchy of the CPU controller in
+    /// version 1. Other hierarchies are left out.
     pub unified: bool,
     /// The group at the mount point.
     pub group: String,
@@ -100,7 +100,7 @@ pub struct Mount {
     pub point: String,
 }
 
-/// The lines of `/proc/self/mountinfo` that can have CPU quotas.
+/// Parses those lines of `/proc/self/mountinfo` that can have CPU quotas.
 #[must_use]
 pub fn parse_mounts(text: &str) -> Vec<Mount> {
     text.lines().filter_map(parse_mount).collect()
@@ -119,8 +119,8 @@ fn parse_mount(line: &str) -> Option<Mount> {
     Some(Mount { unified, group, point })
 }
 
-/// Decodes names in which the kernel writes spaces, line ends and backslashes as a backslash and
-/// three octal digits (`mangle_path` in Linux's `fs/seq_file.c`).
+/// Decodes names. The kernel writes spaces, line ends and backslashes as a backslash and three
+/// octal digits (`mangle_path` in Linux's `fs/seq_file.c`).
 fn unescape(text: &str) -> String {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -147,9 +147,9 @@ fn unescape(text: &str) -> String {
 /// A group that the process is in.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Group {
-    /// Whether it is of version 2.
+    /// Whether the group is of version 2.
     pub unified: bool,
-    /// Its path in its hierarchy.
+    /// The group's path in its hierarchy.
     pub path: String,
 }
 
@@ -159,7 +159,7 @@ impl Group {
     }
 }
 
-/// The lines of `/proc/self/cgroup` that can have CPU quotas.
+/// Parses those lines of `/proc/self/cgroup` that can have CPU quotas.
 #[must_use]
 pub fn parse_groups(text: &str) -> Vec<Group> {
     let group = |line: &str| {
@@ -175,7 +175,7 @@ pub fn parse_groups(text: &str) -> Vec<Group> {
 /// The folders of a group and of its ancestors, as far as they are visible at the mount.
 fn folders(mount: &Mount, group: &str) -> Vec<String> {
     let around = mount.group.trim_end_matches('/');
-    // Of a group outside the mounted one only the mount point is visible.
+    // For a group outside the mounted one, only the mount point is visible.
     let inside = group
         .strip_prefix(around)
         .filter(|rest| rest.is_empty() || rest.starts_with('/'))

@@ -3,10 +3,12 @@
 use std::fs;
 use std::path::Path;
 
-/// CPUs of the largest system that Linux can be built for; a number above is nonsense.
+/// The number of CPUs of the largest system that Linux can be built for; larger numbers are
+/// nonsense.
 const MAX_CPUS: u32 = 8192;
 
-/// The numbers `N` of the entries `prefixN` of a folder, ascending; none if it is not there.
+/// The numbers `N` of all entries `prefixN` of a folder, ascending; empty if the folder does not
+/// exist.
 pub(super) fn numbered(folder: &Path, prefix: &str) -> Vec<u32> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let mut numbers: Vec<u32> = entries
@@ -17,7 +19,7 @@ pub(super) fn numbered(folder: &Path, prefix: &str) -> Vec<u32> {
     numbers
 }
 
-/// The CPUs of a list as Linux writes it (`0-3,8`). An empty list is a list.
+/// Parses a list of CPUs as Linux writes it (`0-3,8`). An empty list is valid.
 pub(super) fn cpu_list(text: &str) -> Option<Vec<u32>> {
     let text = text.trim();
     if text.is_empty() {
@@ -38,7 +40,7 @@ pub(super) fn cpu_list(text: &str) -> Option<Vec<u32>> {
     Some(cpus)
 }
 
-/// Decimal digits and nothing else, not even a sign.
+/// Parses decimal digits and nothing else, not even a sign.
 fn decimal(text: &str) -> Option<u32> {
     let is_plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     is_plain.then(|| text.parse().ok()).flatten()

@@ -1,4 +1,4 @@
-//! The system calls of the helpers: which CPUs and which memory a thread may use, how it is
+//! The system calls that helpers need: which CPUs and which memory a thread may use, how it is
 //! scheduled, and how it sleeps.
 
 use std::ffi::CStr;
@@ -13,11 +13,11 @@ fn check(result: libc::c_long) -> io::Result<libc::c_long> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// The CPUs that a thread may use, up to 8192, which is the most that Linux can be built for.
+/// The CPUs that a thread may use: up to 8192, which is the most that Linux can be built for.
 #[derive(Clone)]
 pub(super) struct CpuMask {
     words: [u64; 128],
-    /// Words that the kernel uses.
+    /// The number of words that the kernel uses.
     used: usize,
 }
 
@@ -28,7 +28,7 @@ impl PartialEq for CpuMask {
 }
 
 impl CpuMask {
-    /// The CPUs of the calling thread.
+    /// The CPUs that the calling thread may use.
     pub fn of_this_thread() -> io::Result<Self> {
         let mut mask = Self { words: [0; 128], used: 128 };
         let size = size_of_val(&mask.words);
@@ -74,12 +74,12 @@ impl CpuMask {
         others
     }
 
-    /// Keeps the calling thread on these CPUs.
+    /// Restricts the calling thread to these CPUs.
     pub fn adopt(&self) -> io::Result<()> {
         self.give_to(0)
     }
 
-    /// Keeps thread `tid`, 0 for the caller, on these CPUs.
+    /// Restricts thread `tid` to these CPUs; 0 means the caller.
     pub fn give_to(&self, tid: Tid) -> io::Result<()> {
         let words = self.words();
         // SAFETY: the slice is live and of the size that is passed.
@@ -90,22 +90,22 @@ impl CpuMask {
     }
 }
 
-/// From which nodes a thread gets memory: mode and node mask of `set_mempolicy`.
+/// The nodes from which a thread gets memory: mode and node mask of `set_mempolicy`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct MemoryPolicy {
     mode: libc::c_int,
     nodes: [u64; 16],
 }
 
-/// The kernel subtracts one (`get_nodes` in Linux's `mm/mempolicy.c`).
+/// The kernel subtracts one from this number (`get_nodes` in Linux's `mm/mempolicy.c`).
 const POLICY_NODES: libc::c_ulong = 16 * 64 + 1;
 
 impl MemoryPolicy {
-    /// The policy of the calling thread; nothing if the system has none, or does not say.
+    /// The policy of the calling thread, or `None` if the system has no policies or does not say.
     pub fn of_this_thread() -> Option<Self> {
         let mut policy = Self { mode: 0, nodes: [0; 16] };
-        // SAFETY: both places are live; the mask has room for the nodes that are passed, rounded up
-        // to a word.
+        // SAFETY: both places are live; the mask has room for the number of nodes that is passed,
+        // rounded up to a word.
         let result = unsafe {
             libc::syscall(
                 libc::SYS_get_mempolicy,
@@ -121,7 +121,7 @@ impl MemoryPolicy {
 
     /// Gives the calling thread this policy.
     pub fn adopt(&self) -> io::Result<()> {
-        // SAFETY: the mask is live and has the nodes that are passed.
+        // SAFETY: the mask is live and has as many nodes as are passed.
         let result = unsafe {
             libc::syscall(libc::SYS_set_mempolicy, self.mode, self.nodes.as_ptr(), POLICY_NODES)
         };
@@ -138,12 +138,12 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    /// Whether it runs only when no other thread wants the CPU.
+    /// Whether the thread runs only when no other thread wants the CPU.
     pub fn is_idle(self) -> bool {
         self.policy == libc::SCHED_IDLE
     }
 
-    /// Whether it is that of a helper that nobody has lent a priority.
+    /// Whether this is the schedule of a helper that was lent no priority.
     pub fn is_lowered(self) -> bool {
         self.policy == libc::SCHED_BATCH && self.nice == LOWEST_NICE
     }
@@ -151,16 +151,16 @@ impl Schedule {
     /// The schedule of the calling thread.
     pub fn of_this_thread() -> io::Result<Self> {
         let mut realtime = 0;
-        // SAFETY: takes an integer and touches no memory of the process.
+        // SAFETY: the call takes an integer and touches no memory of the process.
         let policy = check(unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) })?;
-        // SAFETY: the parameter is one integer, and live.
+        // SAFETY: the parameter is one integer, and it is live.
         check(unsafe { libc::syscall(libc::SYS_sched_getparam, 0, &raw mut realtime) })?;
         let policy =
             libc::c_int::try_from(policy).unwrap_or(libc::SCHED_OTHER) & !libc::SCHED_RESET_ON_FORK;
         Ok(Self { policy, realtime, nice: nice()? })
     }
 
-    /// Gives this schedule to thread `tid`, 0 for the caller. A deadline is not passed on.
+    /// Gives this schedule to thread `tid`; 0 means the caller. A deadline is not passed on.
     pub fn give_to(self, tid: Tid) -> io::Result<()> {
         if matches!(self.policy, libc::SCHED_FIFO | libc::SCHED_RR) {
             return set_policy(tid, self.policy, self.realtime);
@@ -168,18 +168,19 @@ impl Schedule {
         let passed_on = matches!(self.policy, libc::SCHED_IDLE | libc::SCHED_BATCH);
         set_policy(tid, if passed_on { self.policy } else { libc::SCHED_OTHER }, 0)?;
         let id = libc::id_t::try_from(tid).unwrap_or(0);
-        // SAFETY: takes integers and touches no memory of the process.
+        // SAFETY: the call takes integers and touches no memory of the process.
         check(unsafe { libc::syscall(libc::SYS_setpriority, libc::PRIO_PROCESS, id, self.nice) })
             .map(drop)
     }
 }
 
-/// A thread that is scheduled in the usual way has its nice level, or this for `SCHED_IDLE`, which
-/// is below nice 19.
+/// The level of `SCHED_IDLE`, which is below nice 19. The level of a normally scheduled thread is
+/// its nice value.
 pub(super) const IDLE_LEVEL: libc::c_int = 20;
 
-/// The level of the calling thread, -20 to [`IDLE_LEVEL`]; below that for a thread that runs before
-/// all that are scheduled in the usual way, the lower the sooner.
+/// The level of the calling thread: -20 to [`IDLE_LEVEL`] for a normally scheduled thread, and less
+/// than -20 for a realtime thread, which runs before all of those. The lower the level, the sooner
+/// the thread runs.
 pub(super) fn level() -> io::Result<libc::c_int> {
     let own = Schedule::of_this_thread()?;
     Ok(match own.policy {
@@ -193,15 +194,15 @@ pub(super) fn level() -> io::Result<libc::c_int> {
 /// Whether the calling thread runs only when no other thread wants the CPU. False if the system
 /// does not say.
 pub(super) fn is_idle() -> bool {
-    // SAFETY: takes an integer and touches no memory of the process.
+    // SAFETY: the call takes an integer and touches no memory of the process.
     let policy = unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) };
     policy >= 0
         && policy & !libc::c_long::from(libc::SCHED_RESET_ON_FORK)
             == libc::c_long::from(libc::SCHED_IDLE)
 }
 
-/// Puts the calling thread on a level. Any thread may go lower. At nice 19 it is a batch thread,
-/// which preempts no thread when it is woken.
+/// Puts the calling thread on a level. Any thread may go to a weaker priority. At nice 19 it
+/// becomes a batch thread, which preempts no thread when it is woken.
 pub(super) fn set_level(level: libc::c_int) -> io::Result<()> {
     let policy = match level {
         IDLE_LEVEL => libc::SCHED_IDLE,
@@ -211,24 +212,24 @@ pub(super) fn set_level(level: libc::c_int) -> io::Result<()> {
     Schedule { policy, realtime: 0, nice: level.min(LOWEST_NICE) }.give_to(0)
 }
 
-/// Makes the calling thread a realtime one.
+/// Makes the calling thread a realtime thread.
 #[cfg(test)]
 pub(super) fn set_realtime(priority: libc::c_int) -> io::Result<()> {
     set_policy(0, libc::SCHED_FIFO, priority)
 }
 
-/// The nice level below which there is only [`IDLE_LEVEL`].
+/// The weakest nice level; only [`IDLE_LEVEL`] is weaker.
 pub(super) const LOWEST_NICE: libc::c_int = 19;
 
 fn set_policy(tid: Tid, policy: libc::c_int, realtime: libc::c_int) -> io::Result<()> {
-    // SAFETY: the parameter is one integer, and live.
+    // SAFETY: the parameter is one integer, and it is live.
     check(unsafe { libc::syscall(libc::SYS_sched_setscheduler, tid, policy, &raw const realtime) })
         .map(drop)
 }
 
 /// The nice level of the calling thread, -20 to 19.
 pub(super) fn nice() -> io::Result<libc::c_int> {
-    // SAFETY: takes integers and touches no memory of the process.
+    // SAFETY: the call takes integers and touches no memory of the process.
     let raw = check(unsafe { libc::syscall(libc::SYS_getpriority, libc::PRIO_PROCESS, 0) })?;
     // The system call returns 20 - nice.
     Ok(20 - libc::c_int::try_from(raw).unwrap_or(20))
@@ -236,19 +237,19 @@ pub(super) fn nice() -> io::Result<libc::c_int> {
 
 /// The number of the calling thread.
 pub(super) fn tid() -> Tid {
-    // SAFETY: takes nothing and touches no memory of the process.
+    // SAFETY: the call takes nothing and touches no memory of the process.
     unsafe { libc::gettid() }
 }
 
-/// The CPU on which the caller runs at this moment.
+/// The CPU on which the calling thread runs at this moment.
 pub(super) fn cpu() -> u32 {
-    // SAFETY: takes nothing and touches no memory of the process.
+    // SAFETY: the call takes nothing and touches no memory of the process.
     u32::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0)
 }
 
-/// CPUs that the system is configured for.
+/// The number of CPUs that the system is configured for.
 pub(super) fn cpus() -> usize {
-    // SAFETY: takes an integer and touches no memory of the process.
+    // SAFETY: the call takes an integer and touches no memory of the process.
     usize::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) }).unwrap_or(1).max(1)
 }
 
@@ -268,10 +269,10 @@ fn ns(time: libc::timespec) -> u64 {
         .wrapping_add(time.tv_nsec.cast_unsigned())
 }
 
-/// The CPU time of thread `tid` of this process; nothing if there is no such thread.
+/// The CPU time of thread `tid` of this process, or `None` if there is no such thread.
 pub(super) fn cpu_time_ns(tid: Tid) -> Option<u64> {
-    // Linux's name for the clock of a thread: `MAKE_THREAD_CPUCLOCK` with `CPUCLOCK_SCHED` in
-    // include/linux/posix-timers_types.h.
+    // Linux's number for the CPU-time clock of a thread: `MAKE_THREAD_CPUCLOCK` with
+    // `CPUCLOCK_SCHED` in include/linux/posix-timers_types.h.
     let clock = (!tid << 3) | 6;
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the place is live.
@@ -279,7 +280,7 @@ pub(super) fn cpu_time_ns(tid: Tid) -> Option<u64> {
     (result == 0).then(|| ns(time))
 }
 
-/// The time stamp counter, where programs can read one.
+/// Reads the time stamp counter, if programs can read one here.
 #[inline]
 pub(super) fn counter() -> Option<u64> {
     #[cfg(target_arch = "x86_64")]
@@ -292,7 +293,7 @@ pub(super) fn counter() -> Option<u64> {
 /// Whether this process may read [`counter`]; `prctl` can forbid it.
 pub(super) fn may_read_counter() -> bool {
     let mut answer: libc::c_int = 0;
-    // SAFETY: the call writes an integer to the place that it is given, which is live.
+    // SAFETY: the call writes an integer to the given place, which is live.
     let result = unsafe { libc::prctl(libc::PR_GET_TSC, &raw mut answer) };
     result == 0 && answer == libc::PR_TSC_ENABLE
 }
@@ -305,14 +306,14 @@ pub(super) fn sleep_while(word: &AtomicU32, seen: u32, longest: Option<Duration>
     });
     let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: the word lives as long as the reference, which is longer than the call; the time is
-    // null or live.
+    // SAFETY: the word lives as long as the reference, which outlives the call; the time is null or
+    // live.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, seen, time) };
 }
 
 /// Wakes one thread that sleeps on `word`.
 pub(super) fn wake_one(word: &AtomicU32) {
-    // SAFETY: the address is only a name to the kernel.
+    // SAFETY: to the kernel the address is only a name.
     unsafe {
         libc::syscall(
             libc::SYS_futex,
@@ -323,24 +324,24 @@ pub(super) fn wake_one(word: &AtomicU32) {
     };
 }
 
-/// Names the calling thread to the system, which keeps 15 bytes.
+/// Sets the calling thread's name in the system, which keeps 15 bytes of it.
 pub(super) fn name_this_thread(name: &CStr) {
     // SAFETY: the name is live and ends with a zero byte.
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
 }
 
-/// Writes `text` to standard error, as far as one call takes it, without a lock.
+/// Writes `text` to standard error, as much as one call accepts, without taking a lock.
 pub(super) fn write_stderr(text: &str) {
     // SAFETY: the bytes are live.
     unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
 }
 
 /// Calls `start` with all signals blocked except those that a thread raises by its own faults.
-/// Threads started in it never see signals that are meant for the program.
+/// Threads started in it never get signals that are meant for the program.
 pub(super) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     const OWN: [libc::c_int; 6] =
         [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
-    // SAFETY: a signal set is an array of integers, for which zero is a value.
+    // SAFETY: a signal set is an array of integers, for which zero is a valid value.
     let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };
     // SAFETY: the set is live.
     unsafe { libc::sigfillset(&raw mut all) };
@@ -361,17 +362,18 @@ pub(super) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Forks. The child calls `child` and exits with success if that returns true; a signal ends it
-/// after 20 s. Returns how it ended.
+/// Forks. The child calls `child` and exits with success if that returns true; a signal ends the
+/// child after 20 s. Returns how it ended.
 #[cfg(test)]
 pub(super) fn in_child(child: impl FnOnce() -> bool) -> std::process::ExitStatus {
     use std::os::unix::process::ExitStatusExt;
-    // SAFETY: the child has one thread, and calls what a child may call: that is what is tested.
+    // SAFETY: the child has one thread and calls only what a child may call, which is what is being
+    // tested.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
-        // SAFETY: takes an integer; the default action ends the child.
+        // SAFETY: the call takes an integer; the signal's default action ends the child.
         unsafe { libc::alarm(20) };
-        // SAFETY: ends the child at once.
+        // SAFETY: the call ends the child at once.
         unsafe { libc::_exit(i32::from(!child())) };
     }
     let mut status = 0;

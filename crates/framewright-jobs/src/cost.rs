@@ -1,38 +1,41 @@
-//! The cost of a unit, kept from one job to the next: [`UnitCost`].
+//! The cost of a unit, remembered from one job to the next: [`UnitCost`].
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::const_fn;
 use core::fmt;
 
-/// A cost is kept in units of 2^-20 nanoseconds.
+/// Costs are kept in units of 2^-20 nanoseconds.
 const FRACTION_BITS: u32 = 20;
-/// The lowest bits of `small` count the runs that still need no clock. The other bits are the
-/// number of units up to which they do not.
+/// The lowest bits of `small` count the jobs that still need no clock. The other bits hold the
+/// largest number of units for which that is so.
 const RUN_BITS: u32 = 4;
 const RUNS: u64 = (1 << RUN_BITS) - 1;
-/// A job is small if it takes at most one such part of what makes the first helper worth its start:
-/// should its units become eight times as dear, no helper is missed yet.
+/// A job is small if it takes at most this fraction (one eighth) of the work that makes the first
+/// helper worth its start. Even if its units become eight times as expensive, it is still worth no
+/// helper.
 const SMALL_PART: u64 = 8;
 
-/// What a unit costs in jobs that are alike, as the last of them found it. Each of them is given it
-/// by `Job::learning_in`; it may be a `static`. What the last job taught decides what the next
+/// The cost of a unit in similar jobs, as the last of them found it. Every such job gets it through
+/// `Job::learning_in`; it may be a `static`. What the last job taught decides what the next one
 /// does:
 ///
-/// * Nothing is known: it begins with a few units and times them, as without this.
-/// * All its units together take less than an eighth of what a helper must save: it is one call
-///   that never reads the clock. This holds for 15 jobs; the next is timed in its middle.
-/// * They take more, but are not worth a helper: it is timed in its middle.
-/// * They are worth helpers: it asks for them at once.
+/// * If nothing is known, the job begins with a few units and times them, as it does without a
+///   `UnitCost`.
+/// * If all its units together take less than an eighth of what a helper must save, the job is one
+///   call that never reads the clock. This holds for 15 jobs; the one after them is timed in its
+///   middle.
+/// * If the units take more than that but are not worth a helper, the job is timed in its middle.
+/// * If the units are worth helpers, the job asks for them at once.
 ///
-/// It is a hint. A wrong one costs time and nothing else. Units that have become dear are done by
-/// the caller alone in up to 15 jobs, and the job after them finds out in its middle; units that
-/// have become cheap wake helpers once for nothing. A job that fails, panics, is cancelled or has
+/// The cost is a hint. A wrong one costs time and nothing else. If units have become expensive, the
+/// caller does up to 15 jobs alone, and the job after them finds out in its middle; if units have
+/// become cheap, helpers are woken once for nothing. A job that fails, panics, is cancelled or has
 /// no units teaches nothing.
 ///
-/// It is two words, read and written without a locked instruction. Threads that share it overwrite
-/// what the others learned, which does no harm where their units are alike (each counts up to 15 of
-/// its own jobs then). Small jobs that run on several CPUs at once should have one for each CPU,
-/// because they would share its cache line.
+/// It consists of two words, read and written without a locked instruction. Threads that share it
+/// overwrite what the others learned, which does no harm if their units are alike (each thread then
+/// counts up to 15 jobs of its own). Small jobs that run on several CPUs at once should have one
+/// `UnitCost` for each CPU, because otherwise they contend for its cache line.
 ///
 /// ```
 /// use framewright_jobs::{Job, JobError, NoHelpers, Summary, UnitCost};
@@ -46,7 +49,8 @@ const SMALL_PART: u64 = 8;
 pub struct UnitCost {
     /// In units of 2^-20 nanoseconds; 0 when unknown.
     cost: AtomicU64,
-    /// How many more jobs need no clock, and the most units that they may have ([`RUN_BITS`]).
+    /// How many more jobs need no clock, and the most units that such a job may have (see
+    /// [`RUN_BITS`]).
     small: AtomicU64,
 }
 
@@ -64,24 +68,25 @@ impl fmt::Debug for UnitCost {
 
 impl UnitCost {
     const_fn! {
-        /// Nothing is known.
+        /// Creates a cost of which nothing is known.
         #[must_use]
         pub fn new() -> Self {
             Self { cost: AtomicU64::new(0), small: AtomicU64::new(0) }
         }
     }
 
-    /// Nanoseconds that `units` take one thread, by what was learned last; nothing before that.
-    /// `u64::MAX` stands for more as well.
+    /// The nanoseconds that `units` take one thread, by what was learned last, or `None` if nothing
+    /// was. `u64::MAX` also stands for anything larger.
     #[must_use]
     pub fn ns_of(&self, units: u64) -> Option<u64> {
-        // Relaxed, as everywhere here: a hint that orders nothing.
+        // Relaxed, like all accesses here: the cost is a hint that orders nothing.
         let cost = self.cost.load(Ordering::Relaxed);
         let ns = (u128::from(cost) * u128::from(units)) >> FRACTION_BITS;
         (cost != 0).then(|| u64::try_from(ns).unwrap_or(u64::MAX))
     }
 
-    /// Whether a job of this many units need not read the clock this time. To be called once a job.
+    /// Whether a job of this many units can do without the clock this time. To be called once per
+    /// job.
     #[inline]
     pub(crate) fn needs_no_clock(&self, units: u64) -> bool {
         let small = self.small.load(Ordering::Relaxed);
@@ -92,25 +97,25 @@ impl UnitCost {
         needs_none
     }
 
-    /// Whether this many units are known to be worth no helper.
+    /// Whether this many units are known not to be worth a helper.
     pub(crate) fn is_for_one(&self, units: u64) -> bool {
         self.cost.load(Ordering::Relaxed) != 0
             && units / SMALL_PART <= self.small.load(Ordering::Relaxed) >> RUN_BITS
     }
 
-    /// Units that take about `ns`, at least one, and what they take; nothing while the cost is
-    /// unknown.
+    /// A number of units that take about `ns`, at least one, and the time they take; `None` while
+    /// the cost is unknown.
     pub(crate) fn sample(&self, ns: u64) -> Option<(u64, u64)> {
         let units = divide(ns, self.cost.load(Ordering::Relaxed))?.max(1);
         Some((units, self.ns_of(units)?))
     }
 
-    /// Keeps that a job's `units` took one thread `ns`. A helper costs `start_cost_ns` before it
-    /// does its first unit.
+    /// Remembers that one thread did `units` of a job in `ns`. A helper costs `start_cost_ns`
+    /// before it does its first unit.
     pub(crate) fn learn(&self, units: u64, ns: u64, start_cost_ns: u64) {
         let Some(cost) = divide(ns, units) else { return };
         let cost = cost.max(1);
-        // Helpers pay from two of their starts on.
+        // The first helper pays off for work that takes at least twice its start cost.
         let small_units = divide(start_cost_ns.saturating_mul(2) / SMALL_PART, cost).unwrap_or(0);
         self.cost.store(cost, Ordering::Relaxed);
         self.small
@@ -118,12 +123,12 @@ impl UnitCost {
     }
 }
 
-/// `ns / by` in units of 2^-20: a cost if `by` is units, units if `by` is a cost. Nothing if it is
-/// 0.
+/// `ns / by` in units of 2^-20: a cost if `by` is a number of units, a number of units if `by` is a
+/// cost. `None` if `by` is 0.
 fn divide(ns: u64, by: u64) -> Option<u64> {
     match ns.checked_mul(1 << FRACTION_BITS) {
         Some(fractions) => fractions.checked_div(by),
-        // Times of five hours and more.
+        // Only for times of about five hours and more.
         None => Some(ns.checked_div(by)?.saturating_mul(1 << FRACTION_BITS)),
     }
 }

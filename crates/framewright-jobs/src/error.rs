@@ -4,7 +4,7 @@ use crate::nodes::{MAX_NODES, MAX_PARTS};
 use core::fmt;
 use core::ops::Range;
 
-/// A field of a [`Job`](crate::Job) that makes no sense. Nothing was called.
+/// An invalid field of a [`Job`](crate::Job). Nothing was called.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InvalidJob {
     /// `range`: its end lies before its start.
@@ -21,16 +21,16 @@ pub enum InvalidJob {
         /// As given.
         size: u64,
     },
-    /// `align` is 0. Every other value is allowed, powers of two or not.
+    /// `align` is 0. Every other value is allowed, whether a power of two or not.
     AlignZero,
-    /// `max_threads` is 0, but the caller is a thread.
+    /// `max_threads` is 0, but the caller itself is a thread.
     MaxThreadsZero,
-    /// `placement`: a node that is not below [`MAX_NODES`](crate::MAX_NODES).
+    /// `placement`: the node is not below [`MAX_NODES`](crate::MAX_NODES).
     PlacementNode {
         /// As given.
         node: u32,
     },
-    /// `parts`: more than [`MAX_PARTS`](MAX_PARTS).
+    /// `parts`: there are more than [`MAX_PARTS`](MAX_PARTS).
     TooManyParts {
         /// As given.
         count: usize,
@@ -40,7 +40,7 @@ pub enum InvalidJob {
         /// The part's index.
         index: usize,
     },
-    /// `parts`: a part begins before the part in front of it ends. They must ascend.
+    /// `parts`: a part begins before the previous part ends. Parts must ascend.
     PartOutOfOrder {
         /// The part's index.
         index: usize,
@@ -52,11 +52,11 @@ pub enum InvalidJob {
         /// As given.
         node: u32,
     },
-    /// The job has units that are no indices of the slice.
+    /// The job has units beyond the indices of the slice.
     BeyondSlice {
         /// One past the last unit.
         end: u64,
-        /// The elements of the slice.
+        /// The number of elements in the slice.
         len: usize,
     },
     /// There is no state for any worker.
@@ -101,18 +101,19 @@ impl core::error::Error for InvalidJob {}
 /// How a job can fail.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum JobError<E> {
-    /// It was not begun.
+    /// The job was invalid and was not begun.
     Invalid(InvalidJob),
     /// A chunk failed. Other chunks may have failed after it; their errors are dropped.
     Failed {
-        /// What the first chunk that failed returned.
+        /// The error that the first failing chunk returned.
         error: E,
-        /// The range with which it was called.
+        /// The range with which that chunk was called.
         range: Range<u64>,
     },
-    /// It was cancelled before everything was claimed.
+    /// The job was cancelled before everything was claimed.
     Cancelled {
-        /// Units of the chunks that returned without error. With an undo, they were undone.
+        /// The number of units in chunks that returned without error. If there is an undo, they
+        /// were undone.
         units: u64,
     },
 }
@@ -130,7 +131,7 @@ impl<E: fmt::Display> fmt::Display for JobError<E> {
 }
 
 /// The text of a `JobError` says everything in one line; its source is the error that a chunk
-/// returned, or what is wrong with the job.
+/// returned, or the reason why the job is invalid.
 impl<E: core::error::Error + 'static> core::error::Error for JobError<E> {
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         match self {
@@ -150,11 +151,11 @@ impl<E> From<InvalidJob> for JobError<E> {
 /// How much a job did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Summary {
-    /// Workers that called a chunk, including the caller. A helper that left for another job and
-    /// came back counts twice.
+    /// The number of workers that called a chunk, including the caller. A helper that left for
+    /// another job and came back counts twice.
     pub threads: u32,
-    /// Calls of the chunk function.
+    /// The number of calls of the chunk function.
     pub chunks: u64,
-    /// Units covered.
+    /// The number of units covered.
     pub units: u64,
 }

@@ -7,33 +7,35 @@ use crate::raw::WorkerSlot;
 use crate::scheduler::SchedulerState;
 use crate::scheduler::{MAX_HELPERS, Workers};
 
-/// What a job needs of the platform. [`NoHelpers`] is one without helpers.
+/// What a job needs from the platform. [`NoHelpers`] is a platform without helpers.
 ///
-/// # For an implementer
+/// # Implementing it
 ///
-/// 1. A [`WorkerSlot`] for each helper and one [`SchedulerState`], in static memory or in a pool:
-///    [`workers`](Self::workers).
+/// 1. Provide a [`WorkerSlot`] for each helper and one [`SchedulerState`], in static memory or in a
+///    pool, and return them from [`workers`](Self::workers).
 /// 2. Each helper, a thread or an idle CPU, loops as shown at [`WorkerSlot`].
-/// 3. [`wake`](Self::wake): a futex call, or an interrupt to the CPU.
-/// 4. If a busy wait for helpers is too dear: [`wait_for`](Self::wait_for). A platform with
-///    priorities lends the caller's priority here.
-/// 5. With resource control: [`allowance`](Self::allowance), [`prepare`](Self::prepare).
-/// 6. With a clock: [`now_ns`](Self::now_ns), which makes small jobs cheap. It is read at the
-///    borders of chunks, so it should take some ten nanoseconds.
-/// 7. With nodes: [`nodes`](Self::nodes), [`node_of`](Self::node_of),
+/// 3. [`wake`](Self::wake) is a futex call, or an interrupt to the CPU.
+/// 4. If a busy wait for helpers is too expensive, implement [`wait_for`](Self::wait_for). A
+///    platform with priorities lends the caller's priority here.
+/// 5. With resource control, implement [`allowance`](Self::allowance) and
+///    [`prepare`](Self::prepare).
+/// 6. With a clock, implement [`now_ns`](Self::now_ns), which makes small jobs cheap. It is read
+///    between chunks, so it should take no more than some tens of nanoseconds.
+/// 7. With NUMA nodes, implement [`nodes`](Self::nodes), [`node_of`](Self::node_of) and
 ///    [`current_node`](Self::current_node).
-/// 8. Where panics unwind: [`WorkerSlot::serve_with`] and [`resume_panic`](Self::resume_panic).
+/// 8. Where panics unwind, use [`WorkerSlot::serve_with`] and implement
+///    [`resume_panic`](Self::resume_panic).
 ///
-/// A kernel uses idle CPUs in this way: a `static` array of slots, an idle loop that serves the
-/// CPU's slot before it halts, and a [`wake`](Self::wake) that sends an interrupt.
+/// A kernel lends its idle CPUs in this way: a `static` array of slots, an idle loop that serves
+/// the CPU's slot before it halts, and a [`wake`](Self::wake) that sends an interrupt.
 ///
-/// Nothing in it is `unsafe`. An implementation that answers nonsense makes jobs slow, never wrong.
+/// Nothing here is `unsafe`. An implementation that returns nonsense makes jobs slow, never wrong.
 /// A helper that takes work and never returns from it makes its job wait for ever.
 ///
 /// All methods are called on the thread that runs the job; `current_node`, `relax`, `now_ns`,
-/// `longest_chunk_ns` and `wake` on helpers too.
+/// `longest_chunk_ns` and `wake` are called on helpers as well.
 ///
-/// Helpers that are threads and spin:
+/// An example whose helpers are threads that spin:
 ///
 /// ```
 /// use framewright_jobs::{Helpers, Job, SchedulerState, WorkerSlot, Workers};
@@ -64,41 +66,42 @@ use crate::scheduler::{MAX_HELPERS, Workers};
 /// });
 /// ```
 pub trait Helpers: Sync {
-    /// The helpers' slots and what jobs share; nothing when there are no helpers at all. Called
-    /// once a job.
+    /// The helpers' slots and the state that jobs share, or `None` if there are no helpers at all.
+    /// Called once per job.
     fn workers(&self) -> Option<Workers<'_>>;
 
-    /// Work was offered in slot `helper`. May be called when the helper has seen it already, or has
-    /// done it.
+    /// Tells helper `helper` that work was offered in its slot. May be called when the helper has
+    /// already seen the work, or has done it.
     fn wake(&self, helper: usize);
 
-    /// The most helpers that a job of the calling context may have at once, by its CPUs and the
+    /// The most helpers that a job of the calling context may have at once, given its CPUs and the
     /// quota of its group. Called when a job first wants a helper.
     fn allowance(&self) -> usize {
         MAX_HELPERS
     }
 
-    /// Slot `helper` was reserved for a job of the calling context; its helper does not see the
-    /// work yet. A platform whose helpers adopt the caller's CPUs and memory policy records them
-    /// here, and the helper adopts them in [`WorkerSlot::serve_with`].
+    /// Called after slot `helper` was reserved for a job of the calling context and before its
+    /// helper sees the work. A platform whose helpers adopt the caller's CPUs and memory policy
+    /// records them here, and the helper adopts them in [`WorkerSlot::serve_with`].
     fn prepare(&self, helper: usize) {
         let _ = helper;
     }
 
-    /// How long a chunk should take at most while helpers take part, nanoseconds: for a platform on
-    /// which a caller that waits for a helper cannot hurry it. Holds for chunks that adapt, where
-    /// there is a clock and their cost is known; a `min_chunk` is not undercut.
+    /// How long a chunk should take at most while helpers take part, in nanoseconds. This is for a
+    /// platform on which a caller that waits for a helper cannot speed that helper up. It applies
+    /// to guided chunks where there is a clock and the cost of units is known; chunks never get
+    /// smaller than `min_chunk` because of it.
     fn longest_chunk_ns(&self) -> u64 {
         u64::MAX
     }
 
-    /// Waits for `helper`, which still works for the calling job when all is claimed; called for
-    /// one helper after the other. `done` says whether it has ended; if this returns earlier, it is
-    /// called again. `done` becomes true before [`WorkerSlot::serve_with`] returns on the helper,
-    /// so the helper's loop can wake a waiter that sleeps after that call.
+    /// Waits for `helper`, which still works for the calling job although everything is claimed.
+    /// Called for one helper after the other. `done` says whether the helper has ended; if this
+    /// returns earlier, it is called again. `done` becomes true before [`WorkerSlot::serve_with`]
+    /// returns on the helper, so the helper's loop can wake a sleeping waiter after that call.
     ///
     /// A platform with priorities lends the caller's priority to this one helper here and takes it
-    /// back at the end, so that exactly one thread of the job has it at any time.
+    /// back at the end, so that exactly one thread of the job has that priority at any time.
     fn wait_for(&self, helper: usize, done: &dyn Fn() -> bool) {
         let _ = helper;
         while !done() {
@@ -106,18 +109,18 @@ pub trait Helpers: Sync {
         }
     }
 
-    /// One turn of a busy wait.
+    /// Performs one iteration of a busy wait.
     fn relax(&self) {
         crate::sync::relax();
     }
 
-    /// A monotonic clock in nanoseconds that all CPUs share, when there is one.
+    /// A monotonic clock in nanoseconds that all CPUs share, if there is one.
     fn now_ns(&self) -> Option<u64> {
         None
     }
 
-    /// What one helper costs before it does its first unit, nanoseconds, if the platform knows
-    /// better than [`SchedulerState::start_cost_ns`].
+    /// The time that a helper costs before it does its first unit, in nanoseconds, if the platform
+    /// knows better than [`SchedulerState::start_cost_ns`].
     fn start_cost_ns(&self) -> Option<u64> {
         None
     }
@@ -127,19 +130,20 @@ pub trait Helpers: Sync {
         NodeSet::EMPTY.with(0)
     }
 
-    /// The node on which `helper` always runs; nothing if it goes where [`WorkerSlot::node`] says.
+    /// The node on which `helper` always runs, or `None` if it goes where [`WorkerSlot::node`]
+    /// says.
     fn node_of(&self, helper: usize) -> Option<u32> {
         let _ = helper;
         None
     }
 
-    /// The node of the CPU that calls.
+    /// The node of the calling CPU.
     fn current_node(&self) -> u32 {
         0
     }
 
-    /// Continues, in the caller of the job, the panic of a chunk on `helper`. Called when all
-    /// workers have stopped, and before another job gets the slot.
+    /// Resumes, in the caller of the job, the panic of a chunk on `helper`. Called when all workers
+    /// have stopped, and before another job gets the slot.
     ///
     /// # Panics
     /// Always.
@@ -148,7 +152,7 @@ pub trait Helpers: Sync {
     }
 }
 
-/// So that one copy of what runs jobs serves helpers of all types: `&helpers` is a `&dyn Helpers`.
+/// Lets one copy of the job engine serve helpers of all types: pass `&helpers` as a `&dyn Helpers`.
 impl<H: Helpers + ?Sized> Helpers for &H {
     fn workers(&self) -> Option<Workers<'_>> {
         (**self).workers()

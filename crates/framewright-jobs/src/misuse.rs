@@ -1,5 +1,5 @@
-//! Code that the compiler must refuse, each next to similar code that it accepts, so that it is
-//! refused for the right reason.
+//! Code that the compiler must refuse. Most examples stand next to similar code that it accepts,
+//! which shows that the first is refused for the right reason.
 //!
 //! A chunk function that only one thread may call:
 //!
@@ -23,7 +23,7 @@
 //! let _ = Job::new(0..10).run(&NoHelpers, |_, _| { count += 1; Ok::<_, ()>(()) });
 //! ```
 //!
-//! An error that may not go to the caller's thread:
+//! An error that must not move to the caller's thread:
 //!
 //! ```compile_fail,E0277
 //! use framewright_jobs::{Job, NoHelpers};
@@ -51,7 +51,7 @@
 //! let _ = job.run(&NoHelpers, |_, _| Ok::<_, ()>(()));
 //! ```
 //!
-//! A worker that is kept beyond its chunk:
+//! A worker that is kept after its chunk ends:
 //!
 //! ```compile_fail,E0521
 //! use framewright_jobs::{Job, NoHelpers, Worker};
@@ -70,7 +70,7 @@
 //! });
 //! ```
 //!
-//! Parts of a slice whose elements may not go to another thread:
+//! Parts of a slice whose elements must not move to another thread:
 //!
 //! ```compile_fail,E0277
 //! use framewright_jobs::{Job, NoHelpers};
@@ -83,7 +83,7 @@
 //! let _ = Job::indices(0..1).for_slice_mut(&NoHelpers, &mut slice, |_, _, _| ());
 //! ```
 //!
-//! A part that is kept beyond its chunk:
+//! A part that is kept after its chunk ends:
 //!
 //! ```compile_fail,E0521
 //! use framewright_jobs::{Job, NoHelpers};

@@ -1,13 +1,15 @@
-//! NUMA nodes: sets of them, parts of a job on them, and the cursor that spreads helpers over them.
+//! NUMA nodes: sets of nodes, parts of a job on them, and the cursor that spreads helpers over
+//! them.
 
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::const_fn;
 use core::ops::Range;
 
-/// Nodes are numbered from 0 to below this: 1024, and 64 without the feature `many-nodes`.
+/// Nodes are numbered from 0 and stay below this limit: 1024, or 64 without the feature
+/// `many-nodes`.
 pub const MAX_NODES: u32 = if cfg!(feature = "many-nodes") { 1024 } else { 64 };
 
-/// Words of a set of nodes.
+/// The number of words in a set of nodes.
 const WORDS: usize = MAX_NODES as usize / 64;
 
 /// The most parts that a job may have.
@@ -18,7 +20,7 @@ pub const MAX_PARTS: usize = 64;
 pub struct NodeSet([u64; WORDS]);
 
 impl NodeSet {
-    /// No node.
+    /// The empty set.
     pub const EMPTY: Self = Self([0; WORDS]);
 
     /// This set with `node` added. A node that is not below [`MAX_NODES`] is left out.
@@ -30,13 +32,13 @@ impl NodeSet {
         self
     }
 
-    /// Whether `node` is in it.
+    /// Whether `node` is in the set.
     #[must_use]
     pub const fn contains(&self, node: u32) -> bool {
         node < MAX_NODES && self.0[node as usize / 64] >> (node % 64) & 1 != 0
     }
 
-    /// Whether no node is in it.
+    /// Whether the set has no nodes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0 == [0; WORDS]
@@ -48,7 +50,7 @@ impl NodeSet {
         Self(core::array::from_fn(|word| self.0[word] & other.0[word]))
     }
 
-    /// The first node after `node` in cyclic order, which is `node` itself when it is the only one.
+    /// The first node after `node` in cyclic order; `node` itself if it is the only one.
     fn after(&self, node: u32) -> Option<u32> {
         self.first_from(node + 1).or_else(|| self.first_from(0))
     }
@@ -78,18 +80,19 @@ pub struct Part {
     pub range: Range<u64>,
 }
 
-/// The node that any job used last, so that two jobs that run at once spread over different nodes.
+/// The node that a job used last, shared by all jobs so that two jobs that run at once spread over
+/// different nodes.
 pub(crate) struct NodeCursor(AtomicU32);
 
 impl NodeCursor {
     const_fn! {
-        /// A cursor whose first node is the lowest.
+        /// Creates a cursor that hands out the lowest node first.
         pub(crate) fn new() -> Self {
             Self(AtomicU32::new(MAX_NODES - 1))
         }
     }
 
-    /// The next node of `nodes` in cyclic order; nothing when the set is empty.
+    /// Advances to the next node of `nodes` in cyclic order; returns `None` if the set is empty.
     pub(crate) fn next(&self, nodes: NodeSet) -> Option<u32> {
         // Relaxed: the cursor is a number that orders nothing else.
         let mut last = self.0.load(Ordering::Relaxed);
@@ -117,7 +120,7 @@ mod tests {
         let given: Vec<_> = (0..4).filter_map(|_| cursor.next(nodes)).collect();
         assert_eq!(given, [1, 30, last, 1]);
         assert_eq!(cursor.next(NodeSet::EMPTY), None);
-        // In another set it goes on from where it was.
+        // In another set the cursor goes on from where it was.
         assert_eq!(cursor.next(NodeSet::from_iter([0, 5])), Some(5));
         assert_eq!(cursor.next(NodeSet::from_iter([5])), Some(5));
     }

@@ -1,15 +1,16 @@
-//! How jobs with a smallest chunk are divided, as `padata_do_multithreaded` does it in Linux's
-//! `kernel/padata.c`: pure functions of numbers.
+//! How jobs with a smallest chunk are divided, following `padata_do_multithreaded` in Linux's
+//! `kernel/padata.c`. These are pure functions of numbers.
 //!
-//! Units are the caller's. The order of the steps in [`chunk_units`] is part of the rule: raise to
-//! the smallest chunk, raise to one, round up to the alignment.
+//! Units are whatever the caller counts. The order of the steps in [`chunk_units`] is part of the
+//! rule: raise to the smallest chunk, raise to one, round up to the alignment.
 
 use core::ops::Range;
 
-/// Chunks for each thread on average, so that threads end close together.
+/// The average number of chunks for each thread; more than one, so that threads finish close
+/// together.
 pub const CHUNKS_PER_THREAD: u64 = 4;
 
-/// How many threads, the caller among them, a job of `size` units is worth. At least 1; at most
+/// How many threads, including the caller, a job of `size` units is worth: at least 1, and at most
 /// `max_threads` unless that is 0.
 ///
 /// An `align` or `min_chunk` of 0 counts as 1.
@@ -19,8 +20,8 @@ pub fn threads_wanted(size: u64, align: u64, min_chunk: u64, max_threads: u32) -
     u32::try_from(worth).unwrap_or(u32::MAX).min(max_threads).max(1)
 }
 
-/// Units of one chunk when `threads` take part: at least 1, and a multiple of `align` unless that
-/// would be 2^64 or more.
+/// The number of units in one chunk when `threads` take part: at least 1, and a multiple of `align`
+/// unless that would be 2^64 or more.
 #[must_use]
 pub fn chunk_units(size: u64, threads: u32, align: u64, min_chunk: u64) -> u64 {
     let shares = u64::from(threads.max(1)) * CHUNKS_PER_THREAD;
@@ -28,8 +29,8 @@ pub fn chunk_units(size: u64, threads: u32, align: u64, min_chunk: u64) -> u64 {
     chunk.checked_next_multiple_of(align.max(1)).unwrap_or(u64::MAX)
 }
 
-/// A range cut at every absolute multiple of `chunk`. The first piece is short when the range does
-/// not begin on a multiple, the last when it does not end on one.
+/// A range cut at every absolute multiple of `chunk`. The first piece is short if the range does
+/// not begin on a multiple, and the last if it does not end on one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Grid {
     start: u64,
@@ -38,14 +39,14 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// The pieces of `range`. A `chunk` of 0 counts as 1; a range whose end is not above its start
-    /// has no pieces.
+    /// Cuts `range` into pieces. A `chunk` of 0 counts as 1; a range whose end is not above its
+    /// start has no pieces.
     #[must_use]
     pub fn new(range: Range<u64>, chunk: u64) -> Self {
         Self { start: range.start, end: range.end.max(range.start), chunk: chunk.max(1) }
     }
 
-    /// How many pieces there are.
+    /// The number of pieces.
     #[must_use]
     pub fn count(&self) -> u64 {
         if self.start == self.end {
@@ -55,13 +56,13 @@ impl Grid {
         }
     }
 
-    /// Piece `index`, counted from 0 in ascending order.
+    /// Piece `index`, counted from 0 in ascending order, or `None` if there is no such piece.
     #[must_use]
     pub fn piece(&self, index: u64) -> Option<Range<u64>> {
         if index >= self.count() {
             return None;
         }
-        // A piece that exists begins below `end`, so only its end can be beyond 2^64.
+        // A piece that exists begins below `end`, so only its own end can lie beyond 2^64.
         let line = self.start / self.chunk + index;
         let from = (line * self.chunk).max(self.start);
         let to = (line + 1).checked_mul(self.chunk).map_or(self.end, |to| to.min(self.end));

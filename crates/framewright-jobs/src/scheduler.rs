@@ -6,29 +6,29 @@ use crate::raw::WorkerSlot;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::const_fn;
 
-/// The most helpers that a platform can use: a worker has one of 256 numbers, and the caller has
-/// the first.
+/// The most helpers that a platform can use: there are 256 worker numbers, and the caller has the
+/// first.
 pub const MAX_HELPERS: usize = 255;
 
-/// The start cost that is assumed until one was measured.
+/// The start cost that is assumed until one has been measured.
 const FIRST_START_COST_NS: u64 = 20_000;
 
-/// The most jobs in a row that ask for no helper, after one whose request was not answered.
+/// The most jobs in a row that do not ask for helpers after a job whose request was not answered.
 const MAX_SKIPPED: u32 = 15;
 
-/// What the jobs of one platform share: the node cursor, how many jobs are short of helpers, and
-/// how long helpers take to start.
+/// What the jobs of one platform share: the node cursor, the number of jobs that are short of
+/// helpers, and how long helpers take to start.
 ///
-/// All its atomics are Relaxed. They are hints and counts: a stale value costs time and orders
-/// nothing.
+/// All its atomics are Relaxed. They are hints and counts: a stale value costs time, and no other
+/// data depends on their order.
 pub struct SchedulerState {
     pub(crate) cursor: NodeCursor,
     jobs: AtomicU32,
     hungry: AtomicU32,
     start_cost_ns: AtomicU64,
-    /// Jobs in a row whose helpers had the time to come and did not.
+    /// The number of jobs in a row whose helpers had the time to come and did not.
     unanswered: AtomicU32,
-    /// Jobs since the last of them that were worth helpers.
+    /// The number of jobs worth helpers since the last of those jobs.
     skipped: AtomicU32,
 }
 
@@ -40,7 +40,8 @@ impl Default for SchedulerState {
 
 impl SchedulerState {
     const_fn! {
-        /// No job. A helper's start is assumed to take 20 us until some have started.
+        /// Creates the state of a platform without jobs. A helper's start is assumed to take 20 us
+        /// until some helpers have started.
         #[must_use]
         pub fn new() -> Self {
             Self {
@@ -54,7 +55,7 @@ impl SchedulerState {
         }
     }
 
-    /// Nanoseconds from asking for helpers to a helper's first claim: a moving average over the
+    /// Nanoseconds from a request for helpers to a helper's first claim: a moving average over the
     /// helpers that came.
     #[must_use]
     pub fn start_cost_ns(&self) -> u64 {
@@ -62,7 +63,7 @@ impl SchedulerState {
     }
 
     /// Whether a job that is not large should ask for helpers. While requests go unanswered, only
-    /// one job in 2, 4, 8, at most [`MAX_SKIPPED`] + 1 does. To be called once a job.
+    /// one job in 2, 4, 8, and at most [`MAX_SKIPPED`] + 1 does. To be called once per job.
     pub(crate) fn should_ask(&self) -> bool {
         let unanswered = self.unanswered.load(Ordering::Relaxed);
         if unanswered == 0 {
@@ -73,15 +74,15 @@ impl SchedulerState {
         self.skipped.fetch_add(1, Ordering::Relaxed) >= skip
     }
 
-    /// A job ended whose helpers had the time to come and did not.
+    /// Records that a job ended whose helpers had the time to come and did not.
     pub(crate) fn note_unanswered(&self) {
         let unanswered = self.unanswered.load(Ordering::Relaxed);
         self.unanswered.store(unanswered.saturating_add(1), Ordering::Relaxed);
         self.skipped.store(0, Ordering::Relaxed);
     }
 
-    /// Adds one helper's start to the average with a weight of an eighth. A start that was delayed
-    /// by a busy CPU counts as eight times the average at most.
+    /// Adds one helper's start to the average with a weight of one eighth. A start that was delayed
+    /// by a busy CPU counts as at most eight times the average.
     pub(crate) fn learn_start_cost(&self, sample_ns: u64) {
         if self.unanswered.load(Ordering::Relaxed) != 0 {
             self.unanswered.store(0, Ordering::Relaxed);
@@ -91,19 +92,19 @@ impl SchedulerState {
         self.start_cost_ns.store(old - old / 8 + sample / 8, Ordering::Relaxed);
     }
 
-    /// Jobs that asked for helpers and have not ended.
+    /// The number of jobs that asked for helpers and have not ended.
     #[must_use]
     pub fn jobs(&self) -> u32 {
         self.jobs.load(Ordering::Relaxed)
     }
 
-    /// How many jobs have fewer helpers than their share and than they want.
+    /// The number of jobs that have fewer helpers than their share and than they want.
     pub(crate) fn hungry(&self) -> u32 {
         self.hungry.load(Ordering::Relaxed)
     }
 
-    /// How many helpers each job may keep while another is short of some: at least one, so a single
-    /// helper stays where it is.
+    /// How many helpers each job may keep while another job is short of some: at least one, so a
+    /// single helper stays where it is.
     pub(crate) fn share(&self, slots: usize) -> u32 {
         let slots = u32::try_from(slots.min(MAX_HELPERS)).unwrap_or(u32::MAX);
         (slots / self.jobs().max(1)).max(1)
@@ -148,7 +149,7 @@ impl Drop for Registration<'_> {
 /// The workers that a platform lends to jobs: helper `i` serves `slots[i]`.
 #[derive(Clone, Copy)]
 pub struct Workers<'a> {
-    /// One slot for each helper; those from [`MAX_HELPERS`] on are not used.
+    /// One slot for each helper; slots from index [`MAX_HELPERS`] on are not used.
     pub slots: &'a [WorkerSlot],
     /// What all jobs that use these slots share.
     pub scheduler: &'a SchedulerState,

@@ -1,4 +1,4 @@
-//! Jobs whose units are indices: chunks without a `Result`, parts of a slice, a state for each
+//! Jobs whose units are indices: chunks without a `Result`, parts of a slice, one state for each
 //! worker.
 
 use crate::error::{JobError, Summary};
@@ -9,15 +9,16 @@ use crate::worker::Worker;
 use core::convert::Infallible;
 use core::ops::Range;
 
-/// What is done about the parts of a job that did not succeed: nothing.
+/// An absent undo: the parts of a failed job that succeeded are kept.
 type Kept<T> = Option<fn(Range<usize>, &mut [T])>;
 
 /// # Indices and slices
 ///
-/// The units of these jobs are the indices of a slice, or of anything else that has indices:
-/// [`indices`](Self::indices) makes one. What is said of [`run`](Self::run) holds for all of them.
+/// The units of these jobs are the indices of a slice, or of anything else that has indices;
+/// [`indices`](Self::indices) creates such a job. What is said about [`run`](Self::run) holds for
+/// all of them.
 impl Job<'_> {
-    /// [`run`](Self::run) with chunks that cannot fail.
+    /// Like [`run`](Self::run), with chunks that cannot fail.
     ///
     /// ```
     /// use framewright_jobs::{Job, NoHelpers};
@@ -48,8 +49,8 @@ impl Job<'_> {
         })
     }
 
-    /// Calls `chunk` for parts of `slice`, each with the indices that it has there. Parts do not
-    /// overlap, so chunks write without atomics and without locks.
+    /// Calls `chunk` with parts of `slice`, each together with its indices in the slice. Parts do
+    /// not overlap, so chunks write to them without atomics and without locks.
     ///
     /// ```
     /// use framewright_jobs::{Job, NoHelpers};
@@ -85,8 +86,8 @@ impl Job<'_> {
         })
     }
 
-    /// [`for_slice_mut`](Self::for_slice_mut) with chunks that can fail. Part of the slice is
-    /// written then.
+    /// Like [`for_slice_mut`](Self::for_slice_mut), with chunks that can fail. After a failure,
+    /// part of the slice is written.
     ///
     /// # Errors
     /// Those of [`run`](Self::run), and [`JobError::Invalid`] for a job that ends beyond the slice.
@@ -108,9 +109,10 @@ impl Job<'_> {
         on_parts(self, helpers, slice, chunk, None as Kept<T>)
     }
 
-    /// [`for_slice_mut`](Self::for_slice_mut) that leaves nothing half done: when a chunk fails, or
-    /// the job is cancelled before all is claimed, calls `undo` on this thread for every maximal
-    /// part whose chunks succeeded, in ascending order. A chunk that fails cleans up its own part.
+    /// Like [`for_slice_mut`](Self::for_slice_mut), but leaves nothing half done: if a chunk fails,
+    /// or the job is cancelled before everything is claimed, calls `undo` on this thread for every
+    /// maximal part whose chunks succeeded, in ascending order. A chunk that fails cleans up its
+    /// own part.
     ///
     /// ```
     /// use framewright_jobs::{Job, JobError, NoHelpers};
@@ -152,7 +154,7 @@ impl Job<'_> {
         on_parts(self, helpers, slice, chunk, Some(undo))
     }
 
-    /// Writes `value(index)` to every element of `slice` that is a unit of the job.
+    /// Writes `value(index)` to every element of `slice` whose index is a unit of the job.
     ///
     /// ```
     /// use framewright_jobs::{Job, NoHelpers};
@@ -185,12 +187,13 @@ impl Job<'_> {
         })
     }
 
-    /// Runs the job with a state for each worker, which no other worker has at the same time: a
-    /// buffer, a file, a partial result. At most as many threads take part as there are states. A
-    /// state may serve several workers one after the other, and some may serve none.
+    /// Runs the job with one state for each worker, such as a buffer, a file or a partial result.
+    /// No two workers have a state at the same time. At most as many threads take part as there are
+    /// states. A state may serve several workers one after the other, and some states may serve
+    /// none.
     ///
     /// # Errors
-    /// Those of [`run`](Self::run), and [`JobError::Invalid`] where there are no states.
+    /// Those of [`run`](Self::run), and [`JobError::Invalid`] if there are no states.
     ///
     /// # Panics
     /// When a chunk panics, after all workers have stopped.
@@ -210,10 +213,11 @@ impl Job<'_> {
     }
 
     /// Reduces the job to one value: `fold` adds chunks to its worker's state, and `join` adds the
-    /// states to the first one, which is the result. States begin as something that adds nothing,
-    /// and there is one for each thread that may take part.
+    /// other states to the first one, which is the result. Every state must begin as a value that
+    /// adds nothing. At most as many threads take part as there are states.
     ///
-    /// Which chunks a state gets differs from run to run, so the order of adding may not matter.
+    /// Which chunks a state gets differs from run to run, so the result must not depend on the
+    /// order of adding.
     ///
     /// ```
     /// use framewright_jobs::{Job, NoHelpers};
@@ -231,8 +235,8 @@ impl Job<'_> {
     /// ```
     ///
     /// # Errors
-    /// [`JobError::Invalid`], also where there are no states, and [`JobError::Cancelled`]; nothing
-    /// is joined then.
+    /// [`JobError::Invalid`], also if there are no states, and [`JobError::Cancelled`]; nothing is
+    /// joined then.
     ///
     /// # Panics
     /// When a chunk panics, after all workers have stopped.

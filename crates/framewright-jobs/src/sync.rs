@@ -1,4 +1,4 @@
-//! The one place that names atomics, so that a model checker can replace them with its own.
+//! The only place that names atomics, so that a model checker can replace them with its own.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic;
@@ -12,7 +12,8 @@ pub(crate) use core::sync::atomic;
 #[cfg(loom)]
 pub(crate) use loom::cell::UnsafeCell;
 
-/// A cell with the interface of the model checker's, which checks that accesses do not overlap.
+/// A cell with the interface of the model checker's cell, which checks that accesses do not
+/// overlap.
 #[cfg(not(loom))]
 pub(crate) struct UnsafeCell<T>(core::cell::UnsafeCell<T>);
 
@@ -27,8 +28,8 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// One turn of a busy wait. Under a model checker a waiter yields to other threads, or no model
-/// would end.
+/// Performs one iteration of a busy wait. Under a model checker it yields to other threads, or no
+/// model would terminate.
 pub(crate) fn relax() {
     #[cfg(loom)]
     loom::thread::yield_now();

@@ -1,10 +1,10 @@
-//! What a job shares with whoever watches it: [`Cancel`], [`DoneCount`] and [`WorkerStats`].
+//! What a job shares with code that watches it: [`Cancel`], [`DoneCount`] and [`WorkerStats`].
 
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::const_fn;
 
-/// Stops a job: no chunk is claimed after [`cancel`](Self::cancel), and those that run finish. May
-/// be given to several jobs.
+/// Stops a job: no chunk is claimed after [`cancel`](Self::cancel), and chunks that are running
+/// finish. One token may be given to several jobs.
 #[derive(Debug)]
 pub struct Cancel(AtomicBool);
 
@@ -16,14 +16,14 @@ impl Default for Cancel {
 
 impl Cancel {
     const_fn! {
-        /// Not cancelled.
+        /// Creates a token that is not cancelled.
         #[must_use]
         pub fn new() -> Self {
             Self(AtomicBool::new(false))
         }
     }
 
-    /// Cancels, from any thread or interrupt handler.
+    /// Cancels the jobs that have this token. May be called from any thread or interrupt handler.
     pub fn cancel(&self) {
         // Relaxed here and in the load: the flag carries no data.
         self.0.store(true, Ordering::Relaxed);
@@ -49,15 +49,15 @@ impl Default for DoneCount {
 
 impl DoneCount {
     const_fn! {
-        /// Nothing done.
+        /// Creates a count of 0.
         #[must_use]
         pub fn new() -> Self {
             Self(AtomicU64::new(0))
         }
     }
 
-    /// Units done so far. While a job runs, this does not say which units: what a chunk wrote is
-    /// visible when the job has returned.
+    /// The number of units done so far. While a job runs, this does not say which units: what a
+    /// chunk wrote is visible only when the job has returned.
     #[must_use]
     pub fn units(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
@@ -69,9 +69,9 @@ impl DoneCount {
 }
 
 /// What one worker did. A job is given a slice of these, one for each worker; worker 0 is the
-/// caller. A later job adds to what is there.
+/// caller. Later jobs add to the same values.
 ///
-/// It is written when the worker's part ends, so it is meaningful when the job has returned. A
+/// The values are written when the worker ends, so they are meaningful once the job has returned. A
 /// worker that panicked is not counted.
 #[derive(Debug)]
 pub struct WorkerStats {
@@ -89,7 +89,7 @@ impl Default for WorkerStats {
 
 impl WorkerStats {
     const_fn! {
-        /// A worker that did nothing.
+        /// Creates the statistics of a worker that did nothing.
         #[must_use]
         pub fn new() -> Self {
             Self {
@@ -101,31 +101,32 @@ impl WorkerStats {
         }
     }
 
-    /// Chunks that it called, including a chunk that failed.
+    /// The number of chunks that the worker called, including a chunk that failed.
     #[must_use]
     pub fn chunks(&self) -> u64 {
         self.chunks.load(Ordering::Relaxed)
     }
 
-    /// Units of the chunks that returned without error.
+    /// The number of units in chunks that returned without error.
     #[must_use]
     pub fn units(&self) -> u64 {
         self.units.load(Ordering::Relaxed)
     }
 
-    /// Nanoseconds from its first claim to the end of its last chunk; 0 without a clock.
+    /// Nanoseconds from the worker's first claim to the end of its last chunk; 0 without a clock.
     #[must_use]
     pub fn busy_ns(&self) -> u64 {
         self.busy_ns.load(Ordering::Relaxed)
     }
 
-    /// The node on which it worked last.
+    /// The node on which the worker ran last.
     #[must_use]
     pub fn node(&self) -> u32 {
         self.node.load(Ordering::Relaxed)
     }
 
-    /// Adds what a worker did. Relaxed: it becomes visible with what the worker's chunks wrote.
+    /// Adds what a worker did. Relaxed: the values become visible together with what the worker's
+    /// chunks wrote.
     pub(crate) fn record(&self, tally: &Tally, busy_ns: u64, node: u32) {
         self.chunks.fetch_add(tally.chunks, Ordering::Relaxed);
         self.units.fetch_add(tally.units, Ordering::Relaxed);

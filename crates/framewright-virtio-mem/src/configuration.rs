@@ -1,4 +1,5 @@
-//! The device's configuration space: fields, and the rules that they keep (virtio 1.2, 5.15.4).
+//! The device's configuration space: its fields, and the rules that they must obey (virtio 1.2,
+//! 5.15.4).
 
 use crate::error::Rule;
 use framewright_virtio::PAGE_SIZE;
@@ -13,31 +14,31 @@ const USABLE_SIZE: usize = 32;
 const PLUGGED_SIZE: usize = 40;
 const REQUESTED_SIZE: usize = 48;
 
-/// How often a configuration that changes while it is read is read again.
+/// How often the configuration is read again if it changes while it is read.
 const READS: u32 = 8;
 
-/// What never changes.
+/// The part of the configuration that never changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Region {
-    /// The unit of the device: size and alignment of all that is plugged and unplugged.
+    /// The device's block size: the size and alignment of everything that is plugged and unplugged.
     pub block_bytes: u64,
-    /// First physical address.
+    /// The first physical address.
     pub start_bytes: u64,
-    /// All memory that the device may ever give.
+    /// All memory that the device may ever provide.
     pub size_bytes: u64,
-    /// The proximity domain, for a device that has one.
+    /// The proximity domain, if the device has one.
     pub node: Option<u16>,
 }
 
 impl Region {
-    /// The first address behind it.
+    /// The first address after the region.
     #[must_use]
     pub const fn end_bytes(&self) -> u64 {
-        // `checked` has seen that it does not wrap.
+        // `checked` made sure that this does not wrap.
         self.start_bytes.saturating_add(self.size_bytes)
     }
 
-    /// Refuses what no device may say.
+    /// Refuses values that no device may have.
     fn checked(self) -> Result<Self, Rule> {
         let Self { block_bytes, start_bytes, size_bytes, .. } = self;
         if !block_bytes.is_power_of_two() || block_bytes < PAGE_SIZE {
@@ -55,18 +56,18 @@ impl Region {
     }
 }
 
-/// What changes.
+/// The part of the configuration that changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sizes {
     /// The part of the region, from its start on, that may be plugged.
     pub usable_bytes: u64,
     pub plugged_bytes: u64,
-    /// The wish.
+    /// How much the host wants to be plugged.
     pub requested_bytes: u64,
 }
 
 impl Sizes {
-    /// Refuses what a device with this region may not say.
+    /// Refuses values that a device with this region may not have.
     pub fn checked(self, region: &Region) -> Result<Self, Rule> {
         let Self { usable_bytes, plugged_bytes, requested_bytes } = self;
         let block_bytes = region.block_bytes;
@@ -90,7 +91,7 @@ impl Sizes {
     }
 }
 
-/// All of the configuration as it was at one moment.
+/// The whole configuration as it was at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Configuration {
     pub region: Region,
@@ -98,7 +99,8 @@ pub struct Configuration {
     pub generation: u32,
 }
 
-/// Reads the configuration. `None` when it changed all the time; the error is the transport's.
+/// Reads the configuration. `None` if it changed during every attempt; the error is the
+/// transport's.
 pub fn read<T: Transport>(
     transport: &T,
     has_node: bool,
@@ -122,14 +124,14 @@ pub fn read<T: Transport>(
     })
 }
 
-/// Reads what changes, and the generation. `None` when it changed all the time.
+/// Reads the part that changes, and the generation. `None` if it changed during every attempt.
 pub fn read_sizes<T: Transport>(
     transport: &T,
 ) -> Result<Option<(Sizes, u32)>, virtio_drivers::Error> {
     at_one_moment(transport, sizes)
 }
 
-/// The region if it keeps the rules.
+/// Returns the configuration if it obeys the rules.
 pub fn checked(configuration: Configuration) -> Result<Configuration, Rule> {
     let region = configuration.region.checked()?;
     configuration.sizes.checked(&region)?;
@@ -144,7 +146,8 @@ fn sizes<T: Transport>(transport: &T) -> Result<Sizes, virtio_drivers::Error> {
     })
 }
 
-/// What `read` returns when the generation is the same before and after, with that.
+/// Returns what `read` returned and the generation, once the generation was the same before and
+/// after the read.
 fn at_one_moment<T: Transport, V>(
     transport: &T,
     mut read: impl FnMut(&T) -> Result<V, virtio_drivers::Error>,
@@ -159,7 +162,7 @@ fn at_one_moment<T: Transport, V>(
     Ok(None)
 }
 
-/// A field of 64 bits. Transports read at most 32 bits at once.
+/// Reads a field of 64 bits. Transports read at most 32 bits at once.
 fn field<T: Transport>(transport: &T, offset: usize) -> Result<u64, virtio_drivers::Error> {
     let half = |offset| transport.read_config_space::<u32>(offset).map(u32::from_le);
     Ok(u64::from(half(offset)?) | u64::from(half(offset + 4)?) << 32)

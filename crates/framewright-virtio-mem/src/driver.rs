@@ -1,4 +1,4 @@
-//! The driver: it starts and resets the device, and does one bounded step of work at a time.
+//! The driver: starts and resets the device, and does one bounded step of work at a time.
 
 use crate::configuration::{self, Configuration, Region};
 use crate::error::{DeviceFault, StartError};
@@ -14,27 +14,27 @@ use core::mem::ManuallyDrop;
 use framewright_virtio::{self as virtio, PrivateMemory};
 use virtio_drivers::transport::{DeviceStatus, DeviceType, InterruptStatus, Transport};
 
-/// What the device is doing.
+/// The state of the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Running,
-    /// It has broken a rule. Its queue is not used until it is reset.
+    /// The device has broken a rule. Its queue is not used until it is reset.
     Faulty(DeviceFault),
-    /// A reset has begun; the fault is one after which it does not start again.
+    /// A reset has begun. If there is a fault, the device is not started again after it.
     Resetting(Option<DeviceFault>),
-    /// Reset, and not started.
+    /// The device is reset and has not been started.
     Stopped(Option<DeviceFault>),
 }
 
 /// A virtio-mem device.
 ///
-/// Dropping it resets the device. Memory that is in use then stays in use, and the next driver
-/// of the device, in this kernel or the next, unplugs all of it first: so nobody may use any of it
-/// by then.
+/// Dropping it resets the device. Memory that is in use then stays in use, but the next driver of
+/// the device, in this kernel or the next, unplugs all of it first. Nobody may use any of it by
+/// that time.
 pub struct VirtioMem<H: PrivateMemory, T: Transport> {
     /// Dropped only when the device does not use it any more.
     channel: ManuallyDrop<Channel<H>>,
-    /// Left to `virtio::release`.
+    /// `virtio::release` drops it.
     transport: ManuallyDrop<T>,
     features: Features,
     region: Region,
@@ -45,12 +45,12 @@ pub struct VirtioMem<H: PrivateMemory, T: Transport> {
 impl<H: PrivateMemory, T: Transport> VirtioMem<H, T> {
     /// Resets the device, agrees on features, checks its configuration and starts it.
     ///
-    /// `is_taken` gets the first and last address of the device's region, and says whether anything
-    /// else is there: memory, registers, another device's region. The region is the driver's from
-    /// then on.
+    /// `is_taken` is called with the first and the last address of the device's region, and says
+    /// whether anything else is there: memory, registers, or another device's region. From then on
+    /// the region belongs to the driver.
     ///
     /// # Errors
-    /// See [`StartError`]. The transport is dropped then, or, when the device does not complete a
+    /// See [`StartError`]. The transport is then dropped or, if the device does not complete a
     /// reset, forgotten: dropping it could wait for ever.
     pub fn new(
         transport: T,
@@ -66,7 +66,7 @@ impl<H: PrivateMemory, T: Transport> VirtioMem<H, T> {
                 device.start();
                 Ok(device)
             }
-            // It has been waited for.
+            // The driver has already waited for the reset.
             Err(StartError::ResetPending) => Err(StartError::ResetPending),
             Err(error) => {
                 virtio::release(ManuallyDrop::into_inner(transport));
@@ -75,7 +75,7 @@ impl<H: PrivateMemory, T: Transport> VirtioMem<H, T> {
         }
     }
 
-    /// Resets the device, agrees on features and makes all that it needs to start.
+    /// Resets the device, agrees on features and creates everything that is needed to start it.
     fn prepare(
         transport: &mut T,
         settings: Settings,
@@ -124,38 +124,38 @@ impl<H: PrivateMemory, T: Transport> VirtioMem<H, T> {
         Ok((channel, region, plan))
     }
 
-    /// What device and driver have agreed on.
+    /// The features that device and driver have agreed on.
     #[must_use]
     pub fn features(&self) -> Features {
         self.features
     }
 
-    /// Where the device's memory is.
+    /// The device's region of physical addresses.
     #[must_use]
     pub fn region(&self) -> Region {
         self.region
     }
 
-    /// The unit in which memory comes and goes: the device's block, or the grain of the settings
-    /// where that is larger.
+    /// The unit in which memory comes and goes: the device's block, or the grain of the settings if
+    /// that is larger.
     #[must_use]
     pub fn unit_bytes(&self) -> u64 {
         self.plan.units().unit_bytes
     }
 
-    /// What is plugged, as the device has acknowledged.
+    /// How much is plugged, as far as the device has acknowledged.
     #[must_use]
     pub fn plugged_bytes(&self) -> u64 {
         self.plan.plugged_bytes()
     }
 
-    /// Requests so far.
+    /// The number of requests so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.plan.counters()
     }
 
-    /// Why the device is not running, if it is not.
+    /// Why the device is not running, or `None` if it is.
     #[must_use]
     pub fn fault(&self) -> Option<DeviceFault> {
         match self.state {
@@ -168,14 +168,14 @@ impl<H: PrivateMemory, T: Transport> VirtioMem<H, T> {
         }
     }
 
-    /// One step; never waits. Takes the answer to the request in flight, tells `memory` what came
-    /// of it, reads the device's wish, and sends the next request. Call it when
-    /// [`Progress::due_ns`] says, after interrupts, and, where there are none, now and then.
-    /// `now_ns` is any clock that does not run backwards.
+    /// Does one step; never waits. A step takes the answer to the request in flight, tells `memory`
+    /// about the result, reads how much the host wants, and sends the next request. Call this when
+    /// [`Progress::due_ns`] says, after interrupts, and, if there are no interrupts, now and then.
+    /// `now_ns` comes from any clock that does not run backwards.
     ///
     /// # Safety
     /// `memory` is the one that all of this device's memory went to, and what the closure that
-    /// [`new`](Self::new) got said of the region is true.
+    /// [`new`](Self::new) got said about the region is true.
     ///
     /// # Errors
     /// The device has broken a rule, or asks to be reset. Memory in use stays in use.
@@ -187,7 +187,7 @@ impl<H: PrivateMemory, T: Transport> VirtioMem<H, T> {
         if let Some(fault) = self.fault() {
             return Err(fault);
         }
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller keeps this function's promise.
         let step = unsafe { self.step(memory, now_ns) };
         if let Err(fault) = step {
             self.state = State::Faulty(fault);
@@ -195,21 +195,22 @@ impl<H: PrivateMemory, T: Transport> VirtioMem<H, T> {
         step
     }
 
-    /// Says that the device has announced a change of its configuration, for a handler of an
-    /// interrupt of its own for that. What the driver waits for it then tries at once, but to plug
-    /// what the adopter did not take: that waits until other sizes are wanted, or
+    /// Tells the driver that the device has announced a change of its configuration, for a kernel
+    /// that handles such announcements in a separate interrupt. The driver then tries at once what
+    /// it was waiting to do, with one exception: it does not plug memory again for an adopter that
+    /// took less than it was given. That waits until the host wants other sizes, or until
     /// [`memory_changed`](Self::memory_changed).
     pub fn config_changed(&mut self) {
         self.plan.note_event();
     }
 
-    /// Says that the adopter's memory is not what it was: more can be added, or more be removed.
-    /// What the driver waits for it then tries at once.
+    /// Tells the driver that the adopter's memory has changed: more can be added, or more can be
+    /// removed. The driver then tries at once what it was waiting to do.
     pub fn memory_changed(&mut self) {
         self.plan.note_change();
     }
 
-    /// Acknowledges an interrupt, for a handler that has to do so at once.
+    /// Acknowledges an interrupt, for a handler that must do so at once.
     pub fn acknowledge_interrupt(&mut self) -> InterruptStatus {
         let status = self.transport.ack_interrupt();
         if status.contains(InterruptStatus::DEVICE_CONFIGURATION_INTERRUPT) {
@@ -218,9 +219,9 @@ impl<H: PrivateMemory, T: Transport> VirtioMem<H, T> {
         status
     }
 
-    /// Resets the device and starts it again. Returns when it has completed the reset, however long
-    /// that takes; [`try_reset`](Self::try_reset) does not wait. Memory stays what it is; of a
-    /// request that was not answered the driver then asks what came of it.
+    /// Resets the device and starts it again. Returns only when the device has completed the reset,
+    /// however long that takes; [`try_reset`](Self::try_reset) does not wait. Memory stays as it
+    /// is; if a request was not answered, the driver then asks the device what became of it.
     ///
     /// # Errors
     /// The device could not be started again.
@@ -231,8 +232,8 @@ impl<H: PrivateMemory, T: Transport> VirtioMem<H, T> {
         Ok(())
     }
 
-    /// Begins a reset, or continues one: true once the device has completed it and was started
-    /// again.
+    /// Begins a reset, or continues one. Returns true once the device has completed it and was
+    /// started again.
     ///
     /// # Errors
     /// As for [`reset`](Self::reset).
@@ -243,7 +244,7 @@ impl<H: PrivateMemory, T: Transport> VirtioMem<H, T> {
         if let State::Stopped(Some(fault)) = self.state {
             return Err(StartError::Broken(fault));
         }
-        // Whatever fails from here on, what the device has heard is undone by a reset alone.
+        // If anything fails from here on, only a reset can undo what the device has been told.
         self.state = State::Faulty(DeviceFault::Stopped);
         let features = negotiate(&mut *self.transport)?;
         let is_same = features == self.features
@@ -269,8 +270,9 @@ impl<H: PrivateMemory, T: Transport> VirtioMem<H, T> {
         }
     }
 
-    /// Stops the device: true once that is done. False when it has not completed its reset: then
-    /// call this again. Memory in use stays in use; [`reset`](Self::reset) starts the device again.
+    /// Stops the device. Returns true once that is done. Returns false if the device has not
+    /// completed its reset: call this again then. Memory in use stays in use;
+    /// [`reset`](Self::reset) starts the device again.
     pub fn stop(&mut self) -> bool {
         let last = match self.state {
             State::Stopped(_) => return true,
@@ -291,7 +293,7 @@ impl<H: PrivateMemory, T: Transport> VirtioMem<H, T> {
         true
     }
 
-    /// Starts a device that has been reset and accepted its features.
+    /// Starts a device that has been reset and has accepted its features.
     fn start(&mut self) {
         // SAFETY: `channel` is dropped, and `stop` clears it, only after a reset (invariant 32).
         unsafe { self.channel.set_up(&mut *self.transport) };
@@ -306,20 +308,21 @@ impl<H: PrivateMemory, T: Transport> VirtioMem<H, T> {
         memory: &mut dyn PluggableMemory,
         now_ns: u64,
     ) -> Result<Progress, DeviceFault> {
-        // Hosts with only message-signalled interrupts do not set its bits; wishes are polled, too.
+        // Hosts with only message-signalled interrupts do not set its bits, so the configuration is
+        // polled as well.
         self.acknowledge_interrupt();
         if self.transport.get_status().contains(DeviceStatus::DEVICE_NEEDS_RESET) {
             return Err(DeviceFault::NeedsReset);
         }
         let mut changed = false;
         if let Some(answer) = self.channel.poll()? {
-            // SAFETY: passed on to the caller; this is the device's answer.
+            // SAFETY: the caller keeps this function's promise; this is the device's answer.
             changed = unsafe { self.plan.finish(answer, memory, now_ns)? };
         }
         if !self.plan.is_waiting() {
             let sizes = configuration::read_sizes(&*self.transport);
             self.plan.look(sizes.map_err(DeviceFault::Configuration)?, now_ns)?;
-            // SAFETY: passed on to the caller.
+            // SAFETY: the caller keeps this function's promise.
             if let Some(request) = unsafe { self.plan.next(memory, now_ns) } {
                 let (address, blocks) = (request.address, request.blocks);
                 // The plan has one request at a time, so there is room.
@@ -344,17 +347,17 @@ impl<H: PrivateMemory, T: Transport> fmt::Debug for VirtioMem<H, T> {
 
 impl<H: PrivateMemory, T: Transport> Drop for VirtioMem<H, T> {
     fn drop(&mut self) {
-        // SAFETY: taken once, and not used afterwards.
+        // SAFETY: the transport is taken once, and not used afterwards.
         let transport = unsafe { ManuallyDrop::take(&mut self.transport) };
         if virtio::release(transport) {
-            // SAFETY: dropped once, and not used afterwards.
+            // SAFETY: the channel is dropped once, and not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.channel) };
         }
-        // Otherwise the device may still write into the queue: it is leaked.
+        // Otherwise the device may still write into the queue, so it is leaked.
     }
 }
 
-/// Agrees with a device that has been reset on features.
+/// Agrees on features with a device that has been reset.
 fn negotiate<T: Transport>(transport: &mut T) -> Result<Features, StartError> {
     let agreed = virtio::agree(transport, |offered| Features::from_bits_truncate(offered).bits())?;
     Ok(Features::from_bits_truncate(agreed))

@@ -5,61 +5,61 @@ use core::fmt;
 use framewright_virtio::{HandshakeError, RingFault};
 use virtio_drivers::transport::DeviceType;
 
-/// What a device may not say in its configuration.
+/// A rule that a device's configuration breaks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rule {
-    /// The size of a block is no power of two, or less than a page of 4 KiB.
+    /// The size of a block is not a power of two, or is less than a page of 4 KiB.
     BlockSize {
-        /// As it says.
+        /// The block size, as the device says.
         block_bytes: u64,
     },
-    /// An address or a size is no multiple of the block's size.
+    /// An address or a size is not a multiple of the block size.
     Alignment {
         /// The address or size.
         bytes: u64,
-        /// The block's size.
+        /// The block size.
         block_bytes: u64,
     },
-    /// The region reaches beyond the last address.
+    /// The region extends beyond the last address.
     Wraps {
-        /// First address.
+        /// The first address.
         start_bytes: u64,
-        /// Size.
+        /// The size.
         size_bytes: u64,
     },
-    /// More is usable than there is.
+    /// More is usable than the region has.
     Usable {
-        /// Usable, as it says.
+        /// The usable size, as the device says.
         usable_bytes: u64,
-        /// The region's size.
+        /// The size of the region.
         region_bytes: u64,
     },
     /// More is requested than is usable.
     Requested {
-        /// Requested, as it says.
+        /// The requested size, as the device says.
         requested_bytes: u64,
-        /// Usable, as it says.
+        /// The usable size, as the device says.
         usable_bytes: u64,
     },
-    /// More is plugged than there is.
+    /// More is plugged than the region has.
     Plugged {
-        /// Plugged, as it says.
+        /// The plugged size, as the device says.
         plugged_bytes: u64,
-        /// The region's size.
+        /// The size of the region.
         region_bytes: u64,
     },
     /// The usable part became smaller, although not everything was unplugged.
     Shrank {
-        /// Usable before.
+        /// The usable size before.
         before_bytes: u64,
-        /// Usable now.
+        /// The usable size now.
         now_bytes: u64,
     },
-    /// What is plugged, as it says, is not what it has acknowledged.
+    /// The plugged size, as the device says, differs from what it has acknowledged.
     Count {
-        /// Plugged, as it says.
+        /// The plugged size, as the device says.
         plugged_bytes: u64,
-        /// What it has acknowledged.
+        /// The size that the device has acknowledged.
         acknowledged_bytes: u64,
     },
 }
@@ -99,49 +99,49 @@ impl fmt::Display for Rule {
 /// Why a device cannot be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StartError {
-    /// It is no virtio-mem device.
+    /// The device is not a virtio-mem device.
     NotVirtioMem(DeviceType),
-    /// Device and driver do not come together.
+    /// Device and driver cannot work together.
     Handshake(HandshakeError),
-    /// It does not complete its reset.
+    /// The device does not complete its reset.
     ResetPending,
-    /// It has no queue, or one without room for a request.
+    /// The device has no queue, or one without room for a request.
     MissingQueue,
-    /// The grain of the settings is no power of two.
+    /// The grain of the settings is not a power of two.
     BadGrain {
         /// The grain.
         grain_bytes: u64,
     },
-    /// Its configuration space is missing or too small.
+    /// The configuration space of the device is missing or too small.
     Configuration(virtio_drivers::Error),
-    /// Its configuration changes all the time.
+    /// The configuration of the device changes all the time.
     Unsteady,
-    /// Its configuration breaks a rule.
+    /// The configuration of the device breaks a rule.
     Rule(Rule),
-    /// Its region reaches beyond the addresses that can be used.
+    /// The region of the device extends beyond the addresses that can be used.
     BeyondLimit {
         /// The end of the region.
         end_bytes: u64,
         /// The limit of the settings.
         limit_bytes: u64,
     },
-    /// Something else is where its region is.
+    /// Something else lies within the region of the device.
     Taken {
-        /// First address of the region.
+        /// The first address of the region.
         start_bytes: u64,
-        /// Its end.
+        /// The end of the region.
         end_bytes: u64,
     },
-    /// Its region has more units than the driver can keep account of.
+    /// The region has more units than the driver can keep track of.
     TooLarge {
-        /// Units.
+        /// The number of units.
         units: u64,
     },
-    /// After a reset it says or offers something else than before.
+    /// After a reset the device has another configuration, or offers other features, than before.
     Changed,
-    /// It did what it cannot be trusted after, and stays as it is.
+    /// The device has done something after which it cannot be trusted, and is not started again.
     Broken(DeviceFault),
-    /// There is no memory for its queue.
+    /// There is no memory for the queue of the device.
     OutOfMemory,
 }
 
@@ -197,49 +197,50 @@ impl core::error::Error for StartError {}
 /// What a running device did wrong. Memory in use stays in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeviceFault {
-    /// It broke a rule of its queue.
+    /// The device broke a rule of its queue.
     Ring(RingFault),
-    /// It says that it has written so many bytes: more than it was given, or no whole answer.
+    /// The device claims to have written more bytes than it was given, or too few for an answer.
     Length {
-        /// Bytes, as it says.
+        /// The number of bytes that it claims.
         written: u32,
     },
-    /// Its answer is none that there is.
+    /// The device's answer is not a known one.
     UnknownAnswer {
         /// The answer.
         answer: u16,
     },
-    /// Its answer is none that there is to this request.
+    /// The device's answer is not possible for this request.
     Unexpected {
-        /// What it was asked.
+        /// What the device was asked.
         request: RequestKind,
         /// The answer.
         answer: u16,
     },
-    /// It answered ERROR: its account is another than ours.
+    /// The device answered ERROR: its record of what is plugged differs from ours.
     Refused {
-        /// What it was asked.
+        /// What the device was asked.
         request: RequestKind,
     },
-    /// It did a request in part, which it may not.
+    /// The device carried out a request in part, which is not allowed.
     Partial {
-        /// First address of what the request was about.
+        /// The first address that the request was about.
         start_bytes: u64,
     },
-    /// Its configuration breaks a rule.
+    /// The configuration of the device breaks a rule.
     Rule(Rule),
-    /// Its configuration space cannot be read.
+    /// The configuration space of the device cannot be read.
     Configuration(virtio_drivers::Error),
-    /// It asks to be reset.
+    /// The device asks to be reset.
     NeedsReset,
     /// A reset has begun and is not complete.
     Resetting,
-    /// It was stopped, or could not be started again after a reset.
+    /// The device was stopped, or could not be started again after a reset.
     Stopped,
 }
 
 impl DeviceFault {
-    /// Whether the device is broken for ever: a reset would not make clear which memory is plugged.
+    /// Whether the device is broken for ever: even after a reset it would not be clear which memory
+    /// is plugged.
     #[must_use]
     pub const fn is_final(&self) -> bool {
         matches!(self, Self::Refused { .. } | Self::Partial { .. } | Self::Rule(_))

@@ -1,12 +1,12 @@
-//! A virtio-mem driver for kernels: no heap, nothing that waits, errors are values.
+//! A virtio-mem driver for kernels: it has no heap, it does not wait, and errors are values.
 //!
-//! A virtio-mem device has a region of physical addresses; the host says how much of it should be
-//! memory at the moment. [`VirtioMem`] takes bounded steps towards that ([`VirtioMem::work`]), one
-//! request at a time, each for as long a run as there is, up to 65535 of the device's blocks.
-//! Memory goes to a [`PluggableMemory`], and comes back from it. The driver uses the transports and
-//! [`Hal`](virtio_drivers::Hal) of the crate `virtio-drivers` and the queues of
-//! `framewright-virtio`. What is plugged it keeps in pages that no device reaches
-//! ([`PrivateMemory`]), and whatever a device says is checked.
+//! A virtio-mem device has a region of physical addresses; the host says how much of it should
+//! currently be memory. [`VirtioMem`] takes bounded steps towards that size ([`VirtioMem::work`]),
+//! one request at a time. Each request covers the longest possible run, up to 65535 of the device's
+//! blocks. Memory goes to a [`PluggableMemory`], called the adopter, and comes back from it. The
+//! driver uses the transports and [`Hal`](virtio_drivers::Hal) of the crate `virtio-drivers` and
+//! the queues of `framewright-virtio`. It records what is plugged in pages that no device can
+//! access ([`PrivateMemory`]), and checks whatever a device says.
 //!
 //! ```text
 //!        the host wants more                        the adopter took less: goes back
@@ -19,19 +19,22 @@
 //!                                             +-- BUSY: put_back, again after a while
 //! ```
 //!
-//! * What is plugged at the start belongs to somebody before us: UNPLUG_ALL, until it is done,
-//!   comes before everything else.
-//! * BUSY, an adopter that can remove nothing, and one that took less than it was given and may
-//!   take more ([`PluggableMemory::may_take_more`]): again after 100 ms, then after twice as long,
-//!   up to 10 s, and at once when something happened ([`VirtioMem::config_changed`],
-//!   [`VirtioMem::memory_changed`], another wish). [`Progress`] names the obstacle.
-//! * NACK, and an adopter that will take no more: again when something happened.
-//! * ERROR, and a configuration that breaks a rule: the device is broken for ever. Memory in use
-//!   stays in use.
-//! * Silence: [`Obstacle::Silent`]. The memory of that request is in nobody's use. After a
-//!   [reset](VirtioMem::try_reset) the driver asks the device what came of it (STATE).
-//! * Another wish while a request is on its way: that request ends, and the next one is by the new
-//!   wish.
+//! * Memory that is plugged at the start belongs to a previous user: the driver first sends
+//!   UNPLUG_ALL until that is done.
+//! * After BUSY, after an adopter could remove nothing, and after it took less than it was given
+//!   but may take more ([`PluggableMemory::may_take_more`]), the driver tries again: after 100 ms,
+//!   then after twice as long, up to 10 s. It tries at once if something happened
+//!   ([`VirtioMem::config_changed`], [`VirtioMem::memory_changed`], or the host wants another
+//!   size). [`Progress`] names the obstacle.
+//! * After NACK, and if an adopter will take no more, the driver tries again only when something
+//!   happened.
+//! * After ERROR, or if the configuration breaks a rule, the device is broken for ever. Memory in
+//!   use stays in use.
+//! * If the device does not answer, the obstacle is [`Obstacle::Silent`]. Nobody uses the memory of
+//!   that request. After a [reset](VirtioMem::try_reset) the driver asks the device what became of
+//!   the request (STATE).
+//! * If the host wants another size while a request is in flight, that request ends first, and the
+//!   next one follows the new size.
 //!
 //! ```
 //! use framewright_testkit::virtio_mem::{FakeHal, FakeVirtioMem};

@@ -1,4 +1,4 @@
-//! The device's memory as Framewright's manager has it.
+//! The adopter that gives the device's memory to Framewright's manager.
 
 use crate::{PluggableMemory, Removal};
 use framewright::manager::{self, Added, Budget, Hotplug, HotplugError, Obstacle};
@@ -8,9 +8,9 @@ use framewright::zone::{FreeError, Grade};
 use framewright::{Manager, Mover, Platform};
 
 /// A manager's memory in a device's region, for one step
-/// ([`VirtioMem::work`](crate::VirtioMem::work)). What comes is removable, unless
-/// `memhp_default_state=` or `memory_hotplug.online_policy=` say otherwise; what goes is offline or
-/// free, or vacated.
+/// ([`VirtioMem::work`](crate::VirtioMem::work)). New memory is removable, unless
+/// `memhp_default_state=` or `memory_hotplug.online_policy=` say otherwise; memory that goes is
+/// offline or free, or has been vacated.
 pub struct ManagedMemory<'a, P: Platform> {
     manager: &'a Manager<P>,
     region: PhysRange,
@@ -25,9 +25,9 @@ pub struct ManagedMemory<'a, P: Platform> {
 /// What the manager refused. Nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ManagedError {
-    /// Memory that came, or was to go.
+    /// It refused to add or to remove this memory.
     Hotplug(PhysRange, HotplugError),
-    /// Frames that CPUs keep were not what they should be.
+    /// Frames in the CPUs' caches were not what they should be.
     Caches(FreeError),
 }
 
@@ -43,12 +43,13 @@ impl core::fmt::Display for ManagedError {
 impl core::error::Error for ManagedError {}
 
 impl<'a, P: Platform> ManagedMemory<'a, P> {
-    /// What lies in `region`, of this node. What is in use is moved by `mover` before it goes, as
-    /// long as `budget` allows in one step; without one it stays.
+    /// The memory in `region`, which belongs to this node. Before memory goes, `mover` moves what
+    /// is in use there, for as long as `budget` allows in one step; without a mover, such memory
+    /// stays.
     ///
     /// # Safety
-    /// While this is used nobody looks at descriptors of frames in the region that they do not hold
-    /// ([`Hotplug::remove`]).
+    /// While this is used, nobody looks at descriptors of frames in the region that they do not
+    /// hold ([`Hotplug::remove`]).
     pub const unsafe fn new(
         manager: &'a Manager<P>,
         region: PhysRange,
@@ -60,19 +61,19 @@ impl<'a, P: Platform> ManagedMemory<'a, P> {
         Self { manager, region, node, mover, budget, obstacle, is_unfinished: false, error }
     }
 
-    /// What was in the way, if anything.
+    /// What was in the way of the last removal, if anything.
     #[must_use]
     pub const fn obstacle(&self) -> Option<Obstacle> {
         self.obstacle
     }
 
-    /// Whether nothing was in the way but that a step is short: the next one goes on.
+    /// Whether the last removal stopped only because a step is short: the next step continues.
     #[must_use]
     pub const fn is_unfinished(&self) -> bool {
         self.is_unfinished
     }
 
-    /// What the manager refused last; once for each time.
+    /// What the manager refused last. Each error is returned once.
     pub const fn take_error(&mut self) -> Option<ManagedError> {
         self.error.take()
     }
@@ -82,20 +83,20 @@ impl<'a, P: Platform> ManagedMemory<'a, P> {
         self.mover.map_or(hotplug, |mover| hotplug.by(mover))
     }
 
-    /// The grade of what comes; none where it stays offline.
+    /// The grade of new memory; `None` if it stays offline.
     fn grade(&self, range: PhysRange) -> Option<Grade> {
         let settings = self.hotplug().settings();
         let is_left_to_us = settings.auto_online == OnlineType::Online
             && settings.policy == OnlinePolicy::ContigZones;
         if is_left_to_us {
-            // It is to go again.
+            // Memory of this device should be removable again.
             Some(Grade::Removable)
         } else {
             self.hotplug().grade_for(range, self.node, settings.auto_online)
         }
     }
 
-    /// The units that lie wholly in the region, at multiples of their size.
+    /// The whole units within the region, at multiples of their size.
     fn units(&self, unit_bytes: u64) -> PhysRange {
         let PhysRange { start, end } = self.region;
         let start = start.checked_next_multiple_of(unit_bytes).unwrap_or(end);
@@ -103,30 +104,30 @@ impl<'a, P: Platform> ManagedMemory<'a, P> {
         PhysRange::new(start.min(end), end)
     }
 
-    /// Whether something came; what was wrong is remembered.
+    /// Returns whether memory was added; remembers the error if not.
     fn has_come(&mut self, range: PhysRange, added: Result<Added, HotplugError>) -> bool {
         self.error = added.err().map(|error| ManagedError::Hotplug(range, error)).or(self.error);
         added.is_ok()
     }
 }
 
-// SAFETY: what the manager has removed it does not touch, nor does anybody whom it had given it to,
-// and what it refuses it does not touch either.
+// SAFETY: the manager does not touch memory that it has removed, and neither do those whom it had
+// given it to. It does not touch memory that it refuses either.
 unsafe impl<P: Platform> PluggableMemory for ManagedMemory<'_, P> {
     unsafe fn add(&mut self, start_bytes: u64, size_bytes: u64) -> u64 {
         let range = PhysRange::with_size(start_bytes, size_bytes);
         let added = match self.grade(range) {
-            // SAFETY: passed on to the caller.
+            // SAFETY: the caller keeps this function's promise.
             Some(grade) => unsafe { self.hotplug().add(range, self.node, grade) },
-            // SAFETY: the same.
+            // SAFETY: the caller keeps this function's promise.
             None => unsafe { self.hotplug().add_offline(range, self.node) },
         };
         if self.has_come(range, added) { size_bytes } else { 0 }
     }
 
     fn may_take_more(&self) -> bool {
-        // As Linux tries again after `-ENOMEM` and `-EBUSY`. Only a call of the adopter's changes
-        // the other causes.
+        // Linux tries again after `-ENOMEM` and `-EBUSY`, which correspond to these errors. Only an
+        // action of the adopter removes the other causes.
         matches!(
             self.error,
             Some(ManagedError::Hotplug(
@@ -140,19 +141,19 @@ unsafe impl<P: Platform> PluggableMemory for ManagedMemory<'_, P> {
     }
 
     fn remove(&mut self, most_bytes: u64, unit_bytes: u64) -> Removal {
-        // What lies in caches of CPUs would cut what is free into runs.
+        // Frames in the CPUs' caches would split free memory into smaller runs.
         if let Err(error) = self.manager.drain() {
             self.error = Some(ManagedError::Caches(error));
         }
         (self.obstacle, self.is_unfinished) = (None, false);
         let hotplug = self.hotplug();
-        // What is no whole unit was never added: a device's blocks may be smaller, and so may its
-        // region begin and end between two units.
+        // Parts of units were never added: a device's blocks may be smaller than a unit, so its
+        // region may begin and end between two units.
         let within = self.units(unit_bytes);
         if within.is_empty() {
             return Removal::Nothing { obstacles: 0 };
         }
-        // SAFETY: promised where this was made (invariant 49).
+        // SAFETY: promised by the caller of `new` (invariant 49).
         let found = unsafe { hotplug.remove_some(within, most_bytes, unit_bytes, self.budget) };
         match found {
             Ok(manager::Removal::Run(run)) => {
@@ -167,9 +168,9 @@ unsafe impl<P: Platform> PluggableMemory for ManagedMemory<'_, P> {
 
     unsafe fn put_back(&mut self, start_bytes: u64, size_bytes: u64) -> bool {
         let range = PhysRange::with_size(start_bytes, size_bytes);
-        // As it was, and where nobody knows that any more, as what comes.
+        // The grade it had; if that is no longer known, the grade of new memory.
         let grade = self.grade(range);
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller keeps this function's promise.
         let added = unsafe { self.hotplug().put_back(range, self.node, grade) };
         self.has_come(range, added)
     }

@@ -1,7 +1,8 @@
-//! Which units are plugged: a bit for each, in memory that no device reaches ([`PrivateMemory`]),
-//! because it decides what is asked of the device.
+//! Which units are plugged: one bit for each, in memory that no device can access
+//! ([`PrivateMemory`]), because it decides what the device is asked for.
 //!
-//! One page holds 32768 bits: units of 2 MiB cost 4 KiB for 64 GiB, when any of them is plugged.
+//! One page holds 32768 bits: units of 2 MiB need 4 KiB for every 64 GiB in which any of them was
+//! plugged.
 
 use framewright_virtio::{PRIVATE_PAGE_BYTES, Private, PrivateMemory};
 
@@ -10,10 +11,10 @@ const PAGE_WORDS: usize = PRIVATE_PAGE_BYTES / size_of::<u64>();
 const PAGE_BITS: u32 = 1 << 15;
 const PAGES: usize = 512;
 
-/// Most units: 32 TiB of 2 MiB.
+/// The most units: 32 TiB of 2 MiB units.
 pub const MOST_UNITS: u32 = 1 << 24;
 
-/// Contiguous units, by number from the first of the region on; at least one.
+/// A run of contiguous units, numbered from the first one of the region; at least one unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Run {
     pub first: u32,
@@ -34,7 +35,7 @@ const _: () = {
     assert!(MOST_UNITS as usize == PAGES * PAGE_BITS as usize);
 };
 
-/// The bits.
+/// The bits of all units.
 pub struct Map<H: PrivateMemory> {
     directory: Private<H, Directory<H>>,
     units: u32,
@@ -42,19 +43,19 @@ pub struct Map<H: PrivateMemory> {
 }
 
 impl<H: PrivateMemory> Map<H> {
-    /// A map of so many units, at most [`MOST_UNITS`], none of them plugged. `None` when there is
-    /// no memory.
+    /// Creates a map of this many units, at most [`MOST_UNITS`], none of them plugged. `None` if
+    /// there is no memory.
     pub fn new(units: u32) -> Option<Self> {
         let directory = Private::new([const { None }; PAGES])?;
         Some(Self { directory, units: units.min(MOST_UNITS), plugged: 0 })
     }
 
-    /// How many units are plugged.
+    /// The number of plugged units.
     pub fn plugged(&self) -> u32 {
         self.plugged
     }
 
-    /// Makes sure that the bits of `run` can be set. False when there is no memory.
+    /// Makes sure that the bits of `run` can be set. Returns false if there is no memory.
     pub fn prepare(&mut self, run: Run) -> bool {
         if run.count == 0 || run.end() > self.units {
             return false;
@@ -87,13 +88,14 @@ impl<H: PrivateMemory> Map<H> {
         }
     }
 
-    /// Whether all units of `run` are there, and plugged or not as `is_plugged` says.
+    /// Whether all units of `run` exist, and all are plugged or all are unplugged, as `is_plugged`
+    /// says.
     pub fn is_all(&self, run: Run, is_plugged: bool) -> bool {
         run.end() <= self.units && self.next(run.first, run.end(), !is_plugged) == run.end()
     }
 
-    /// The first run of `wanted` units before `end` that are not plugged, or the longest where none
-    /// is so long.
+    /// The first run of `wanted` unplugged units before `end`, or the longest run if none is that
+    /// long.
     pub fn find_unplugged(&self, end: u32, wanted: u32) -> Option<Run> {
         let end = end.min(self.units);
         let mut longest: Option<Run> = None;
@@ -112,8 +114,8 @@ impl<H: PrivateMemory> Map<H> {
         longest
     }
 
-    /// The first unit from `from` on, before `end`, that is plugged or not as `is_plugged` says;
-    /// `end` where there is none.
+    /// The first unit from `from` on and before `end` that is plugged or unplugged, as `is_plugged`
+    /// says; `end` if there is none.
     fn next(&self, from: u32, end: u32, is_plugged: bool) -> u32 {
         let mut at = from;
         while at < end {
@@ -141,12 +143,12 @@ impl<H: PrivateMemory> Map<H> {
     }
 }
 
-/// Which word of its page holds a unit's bit.
+/// The index of the word that holds a unit's bit in its page.
 const fn word_index(unit: u32) -> usize {
     (unit % PAGE_BITS / WORD_BITS) as usize
 }
 
-/// The bits of units from `at` on and before `end` in one word, and the first unit of the next.
+/// A mask of the units from `at` on and before `end` in one word, and the first unit after them.
 fn mask(at: u32, end: u32) -> (u64, u32) {
     let next = (at / WORD_BITS + 1).saturating_mul(WORD_BITS).min(end);
     let count = next - at;

@@ -1,7 +1,7 @@
-//! What safe code must not be able to do, each next to what may be done, so that it is refused for
-//! the right reason.
+//! What safe code must not be able to do. Each example stands next to code that is allowed, which
+//! shows that the first is refused for the right reason.
 //!
-//! Having the device's memory go to any adopter, which may be another one each time:
+//! Giving the device's memory to an arbitrary adopter, possibly to a different one each time:
 //!
 //! ```compile_fail,E0133
 //! #![forbid(unsafe_code)]
@@ -25,7 +25,7 @@
 //! }
 //! ```
 //!
-//! Making memory up, or giving a run back that somebody else has:
+//! Inventing memory, or putting back a run that somebody else has:
 //!
 //! ```compile_fail,E0133
 //! #![forbid(unsafe_code)]
@@ -49,7 +49,7 @@
 //! }
 //! ```
 //!
-//! An adopter that promises nothing:
+//! An adopter that makes no promise:
 //!
 //! ```compile_fail,E0200
 //! use framewright_virtio_mem::{PluggableMemory, Removal};

@@ -1,4 +1,4 @@
-//! What to ask of the device next, and what its answers mean. Knows no transport.
+//! Decides what to ask the device next, and what its answers mean. It knows no transport.
 
 use crate::configuration::{Configuration, Region, Sizes};
 use crate::error::{DeviceFault, Rule};
@@ -11,18 +11,18 @@ use crate::units::Units;
 use core::cmp::Ordering;
 use framewright_virtio::PrivateMemory;
 
-/// What a request is for.
+/// The purpose of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Purpose {
-    /// Everything that was plugged before this driver came goes.
+    /// Unplug everything that was plugged before this driver started.
     Clear,
-    /// The run becomes memory.
+    /// Plug the run, so that it becomes memory.
     Plug(Run),
-    /// The run, which the adopter has taken out of use, goes.
+    /// Unplug the run, which the adopter has taken out of use.
     Unplug(Run),
-    /// The run, which the adopter does not use, goes.
+    /// Unplug the run, which the adopter does not use.
     Discard(Run),
-    /// What came of the request for this, which a reset has cut off.
+    /// Ask what became of this request, which a reset has cut off.
     Ask(Cut),
 }
 
@@ -42,7 +42,7 @@ impl Cut {
     }
 }
 
-/// Why nothing is asked at the moment, and until when; without an end, until an event.
+/// Why nothing is asked at the moment, and until when; without a time, until an event.
 #[derive(Clone, Copy, Debug)]
 struct Pause {
     obstacle: Obstacle,
@@ -57,27 +57,27 @@ pub struct Request {
     pub blocks: u16,
 }
 
-/// The account of the device's memory, and what is to be done.
+/// The record of the device's memory, and of what is to be done next.
 pub struct Plan<H: PrivateMemory> {
     region: Region,
     units: Units,
     map: Map<H>,
     sizes: Sizes,
     generation: u32,
-    /// What the request in flight is for, and when it was sent.
+    /// The purpose of the request in flight, and when it was sent.
     asked: Option<(Purpose, u64)>,
     cut: Option<Cut>,
-    /// Plugged, and not in use: the adopter has not taken it, or not back.
+    /// A run that is plugged but not in use: the adopter did not take it, or did not take it back.
     unused: Option<Run>,
     /// Something is plugged that this driver has not plugged.
     must_clear: bool,
-    /// Everything was unplugged since the sizes were last read, so the usable part may be smaller.
+    /// Everything was unplugged since the sizes were last read, so the usable part may have shrunk.
     may_shrink: bool,
-    /// The adopter took less than it was given; then whether it may take more after a while.
+    /// Set if the adopter took less than it was given: whether it may take more after a while.
     unwanted: Option<bool>,
     /// The device has announced something since the last look.
     has_event: bool,
-    /// The adopter has said since then that its memory changed, or the device was reset.
+    /// Since the last look the adopter has said that its memory changed, or the device was reset.
     has_changed: bool,
     pause: Option<Pause>,
     backoff: Backoff,
@@ -86,7 +86,7 @@ pub struct Plan<H: PrivateMemory> {
 }
 
 impl<H: PrivateMemory> Plan<H> {
-    /// `None` when there is no memory.
+    /// `None` if there is no memory.
     pub fn new(units: Units, configuration: Configuration, settings: &Settings) -> Option<Self> {
         let Configuration { region, sizes, generation } = configuration;
         Some(Self {
@@ -126,20 +126,20 @@ impl<H: PrivateMemory> Plan<H> {
         self.asked.is_some()
     }
 
-    /// The device has announced something.
+    /// Records that the device has announced something.
     pub fn note_event(&mut self) {
         self.has_event = true;
     }
 
-    /// The adopter's memory is not what it was.
+    /// Records that the adopter's memory has changed.
     pub fn note_change(&mut self) {
         self.has_changed = true;
     }
 
-    /// The device was reset and has no request any more.
+    /// Records that the device was reset and has no request any more.
     pub fn forget_request(&mut self) {
         match self.asked.take().map(|(purpose, _)| purpose) {
-            // What was asked about is asked about until there is an answer.
+            // A cut-off request stays recorded in `cut` until the device has answered for it.
             None | Some(Purpose::Clear | Purpose::Ask(_)) => {}
             Some(Purpose::Plug(run)) => self.cut = Some(Cut::Plug(run)),
             Some(Purpose::Unplug(run)) => self.cut = Some(Cut::Unplug(run)),
@@ -147,21 +147,21 @@ impl<H: PrivateMemory> Plan<H> {
         }
     }
 
-    /// The device starts again with this configuration.
+    /// Records that the device starts again with this configuration.
     pub fn restart(&mut self, configuration: Configuration) {
-        // A reset may do to the usable part what UNPLUG_ALL may.
+        // A reset may shrink the usable part, just as UNPLUG_ALL may.
         self.may_shrink = true;
         self.generation = configuration.generation;
         self.has_changed = true;
     }
 
-    /// Takes what the device's configuration says now, or that it changed all the time.
+    /// Processes the device's present configuration; `None` means that it changed all the time.
     pub fn look(&mut self, read: Option<(Sizes, u32)>, now_ns: u64) -> Result<(), DeviceFault> {
         let Some((sizes, generation)) = read else {
             let until_ns = now_ns.saturating_add(self.backoff.least_ns());
             let unsteady = Pause { obstacle: Obstacle::Unsteady, until_ns: Some(until_ns) };
             self.pause = Some(match self.pause {
-                // What ends the one does not end the other.
+                // An Unwanted pause stays: a steady configuration alone does not end it.
                 Some(Pause { obstacle: Obstacle::Unwanted, until_ns: at_ns }) => {
                     let until_ns = at_ns.map(|at_ns| at_ns.max(until_ns));
                     Pause { obstacle: Obstacle::Unwanted, until_ns }
@@ -178,8 +178,9 @@ impl<H: PrivateMemory> Plan<H> {
             self.pause = None;
             self.backoff.reset();
         } else if self.has_event || generation != self.generation {
-            // A device may announce what the driver itself has plugged and unplugged. So for an
-            // adopter that wants no more this is nothing new: else both would go on in a circle.
+            // A device may announce what the driver itself has plugged and unplugged. For an
+            // adopter that wants no more, an announcement therefore means nothing new; otherwise
+            // plugging and unplugging would repeat for ever.
             if !self.is_unwanted() {
                 self.backoff.reset();
             }
@@ -192,13 +193,13 @@ impl<H: PrivateMemory> Plan<H> {
         Ok(())
     }
 
-    /// Whether the adopter took less than it was given, and nobody has asked it again since.
+    /// Whether the adopter took less than it was given, and has not been offered memory since.
     fn is_unwanted(&self) -> bool {
         let waits = self.pause.is_some_and(|pause| pause.obstacle == Obstacle::Unwanted);
         self.unwanted.is_some() || waits
     }
 
-    /// Whether the sizes keep all rules. No request is in flight.
+    /// Checks that the sizes obey all rules. No request is in flight.
     fn check(&self, sizes: Sizes) -> Result<(), Rule> {
         let sizes = sizes.checked(&self.region)?;
         let (before_bytes, now_bytes) = (self.sizes.usable_bytes, sizes.usable_bytes);
@@ -213,8 +214,8 @@ impl<H: PrivateMemory> Plan<H> {
         Ok(())
     }
 
-    /// The next request, which is then in flight; `None` when there is nothing to ask, or something
-    /// stands in the way.
+    /// Chooses the next request, which is then in flight. `None` if there is nothing to ask, or if
+    /// something stands in the way.
     ///
     /// # Safety
     /// As for [`VirtioMem::work`](crate::VirtioMem::work).
@@ -237,14 +238,14 @@ impl<H: PrivateMemory> Plan<H> {
         } else if self.must_clear {
             Purpose::Clear
         } else if let Some(run) = self.unused {
-            // An adopter may have left more than a request can name: never, as it was one request.
+            // One request can name this run, because it is part of a run that one request named.
             Purpose::Discard(run)
         } else {
             let goal = self.units.of_bytes(self.sizes.requested_bytes);
             match goal.cmp(&self.map.plugged()) {
                 Ordering::Equal => return None,
                 Ordering::Greater => Purpose::Plug(self.choose(goal, now_ns)?),
-                // SAFETY: passed on to the caller.
+                // SAFETY: the caller keeps this function's promise.
                 Ordering::Less => Purpose::Unplug(unsafe { self.take(goal, memory, now_ns)? }),
             }
         };
@@ -252,7 +253,7 @@ impl<H: PrivateMemory> Plan<H> {
         Some(self.request(purpose))
     }
 
-    /// Chooses what to plug towards `goal`.
+    /// Chooses a run to plug towards `goal`.
     fn choose(&mut self, goal: u32, now_ns: u64) -> Option<Run> {
         match self.unwanted {
             Some(true) => {
@@ -273,7 +274,7 @@ impl<H: PrivateMemory> Plan<H> {
         Some(run)
     }
 
-    /// Has the adopter take out of use what is too much for `goal`.
+    /// Lets the adopter take memory out of use, of which there is too much for `goal`.
     ///
     /// # Safety
     /// As for [`next`](Self::next).
@@ -289,8 +290,9 @@ impl<H: PrivateMemory> Plan<H> {
                 let run = self.units.run(start_bytes, size_bytes);
                 let run = run.filter(|&run| run.count <= most && self.map.is_all(run, true));
                 if run.is_none() {
-                    // What is not taken back is lost: the device must not be asked about it.
-                    // SAFETY: it was returned just now, and nothing was done with it.
+                    // A run that is not put back is lost, because the device must not be asked to
+                    // unplug it.
+                    // SAFETY: the run was just returned, and nothing was done with it.
                     let _ = unsafe { memory.put_back(start_bytes, size_bytes) };
                     return self.retry(Obstacle::BadRun { start_bytes, size_bytes }, now_ns);
                 }
@@ -316,7 +318,8 @@ impl<H: PrivateMemory> Plan<H> {
         Request { kind, address, blocks }
     }
 
-    /// Takes the answer to the request in flight. True when memory was plugged or unplugged.
+    /// Processes the answer to the request in flight. Returns true if memory was plugged or
+    /// unplugged.
     ///
     /// # Safety
     /// As for [`next`](Self::next).
@@ -328,9 +331,9 @@ impl<H: PrivateMemory> Plan<H> {
     ) -> Result<bool, DeviceFault> {
         let Some((purpose, _)) = self.asked.take() else { return Ok(false) };
         match answer {
-            // SAFETY: passed on to the caller.
+            // SAFETY: the caller keeps this function's promise.
             Answer::Done => Ok(unsafe { self.done(purpose, memory) }),
-            // SAFETY: passed on to the caller.
+            // SAFETY: the caller keeps this function's promise.
             Answer::Blocks(state) => unsafe { self.resolve(purpose, state, memory) },
             Answer::Nack => {
                 self.counters.nack += 1;
@@ -340,13 +343,14 @@ impl<H: PrivateMemory> Plan<H> {
             Answer::Busy => {
                 self.counters.busy += 1;
                 if let Purpose::Unplug(run) = purpose {
-                    // SAFETY: `take` got it from the adopter, and the device has it not.
+                    // SAFETY: `take` got the run from the adopter, and the device does not have it.
                     unsafe { self.put_back(run, memory) };
                 }
                 self.retry::<()>(Obstacle::Busy, now_ns);
                 Ok(false)
             }
-            // What a run that was to be unplugged is now, nobody knows: nobody gets it back.
+            // Nobody knows whether a run that was to be unplugged is still plugged, so nobody gets
+            // it back.
             Answer::Error => {
                 let request = match purpose {
                     Purpose::Clear => RequestKind::UnplugAll,
@@ -359,7 +363,7 @@ impl<H: PrivateMemory> Plan<H> {
         }
     }
 
-    /// The device has done what it was asked.
+    /// Processes the device's success.
     ///
     /// # Safety
     /// As for [`next`](Self::next).
@@ -372,8 +376,8 @@ impl<H: PrivateMemory> Plan<H> {
                 self.map.set(run, true);
                 let (start_bytes, size_bytes) =
                     (self.units.address(run), self.units.bytes(run.count));
-                // SAFETY: the device has plugged it, in its region, where nothing else is, as the
-                // caller says; it was in nobody's use, as the map says.
+                // SAFETY: the device has plugged the run, in its region, where nothing else is, as
+                // the caller promises; nobody used it, as the map says.
                 let taken_bytes = unsafe { memory.add(start_bytes, size_bytes) };
                 let taken = self.units.of_bytes(taken_bytes).min(run.count);
                 if taken < run.count {
@@ -386,17 +390,17 @@ impl<H: PrivateMemory> Plan<H> {
                 self.map.set(run, false);
                 self.unused = None;
             }
-            // It was answered with a state.
+            // The device has answered this with a state.
             Purpose::Ask(_) => return false,
         }
-        // What was given back at once is no success.
+        // If the adopter did not take everything, this was not a success.
         if self.unwanted.is_none() {
             self.backoff.reset();
         }
         true
     }
 
-    /// The device has said what came of a request that a reset has cut off.
+    /// Processes the device's answer about a request that a reset has cut off.
     ///
     /// # Safety
     /// As for [`next`](Self::next).
@@ -414,11 +418,11 @@ impl<H: PrivateMemory> Plan<H> {
                 Err(DeviceFault::Partial { start_bytes: self.units.address(run) })
             }
             (BlockState::Plugged, Cut::Plug(_)) => {
-                // SAFETY: passed on to the caller.
+                // SAFETY: the caller keeps this function's promise.
                 Ok(unsafe { self.done(Purpose::Plug(run), memory) })
             }
             (BlockState::Plugged, Cut::Unplug(_)) => {
-                // SAFETY: `take` got it from the adopter, and the device has it not.
+                // SAFETY: `take` got the run from the adopter, and the device does not have it.
                 unsafe { self.put_back(run, memory) };
                 Ok(false)
             }
@@ -431,39 +435,39 @@ impl<H: PrivateMemory> Plan<H> {
                 self.unused = None;
                 Ok(true)
             }
-            // Nothing has come of it.
+            // The request had no effect.
             (BlockState::Plugged, Cut::Discard(_)) | (BlockState::Unplugged, Cut::Plug(_)) => {
                 Ok(false)
             }
         }
     }
 
-    /// Gives the adopter a run back that stays plugged.
+    /// Gives the adopter back a run that stays plugged.
     ///
     /// # Safety
-    /// [`take`](Self::take) got the run from it, and this is the only time.
+    /// [`take`](Self::take) got the run from the adopter, and this is the only time it is put back.
     unsafe fn put_back(&mut self, run: Run, memory: &mut dyn PluggableMemory) {
         let (start_bytes, size_bytes) = (self.units.address(run), self.units.bytes(run.count));
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller keeps this function's promise.
         if !unsafe { memory.put_back(start_bytes, size_bytes) } {
-            // There is no other: what is unused goes before anything is taken.
+            // This overwrites no other run: an unused run is unplugged before any other is taken.
             self.unused = Some(run);
         }
     }
 
-    /// Asks nothing until an event, or until then.
+    /// Asks nothing until an event, or until `until_ns`.
     fn wait<V>(&mut self, obstacle: Obstacle, until_ns: Option<u64>) -> Option<V> {
         self.pause = Some(Pause { obstacle, until_ns });
         None
     }
 
-    /// Asks nothing for a while that grows.
+    /// Asks nothing for a while; the delay grows each time.
     fn retry<V>(&mut self, obstacle: Obstacle, now_ns: u64) -> Option<V> {
         let until_ns = self.backoff.until_ns(now_ns);
         self.wait(obstacle, Some(until_ns))
     }
 
-    /// How far it is.
+    /// How far the driver has got.
     pub fn progress(&self, now_ns: u64, changed: bool) -> Progress {
         let overdue_ns = self.asked.map(|(_, sent_ns)| sent_ns.saturating_add(self.answer_ns));
         let obstacle = match overdue_ns {
@@ -477,7 +481,7 @@ impl<H: PrivateMemory> Plan<H> {
             waiting: self.is_waiting(),
             obstacle,
             due_ns: match overdue_ns {
-                // It was told; only an answer or a reset can change something.
+                // The caller has been told; only an answer or a reset can change anything.
                 Some(overdue_ns) if now_ns >= overdue_ns => None,
                 Some(overdue_ns) => Some(overdue_ns),
                 None => self.pause.and_then(|pause| pause.until_ns),

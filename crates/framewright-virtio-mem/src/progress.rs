@@ -1,43 +1,43 @@
-//! What the driver says after each step.
+//! What the driver reports after each step.
 
 use core::fmt;
 
-/// How far memory is from the host's wish.
+/// How far plugged memory is from what the host wants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress {
-    /// What the host wants to be plugged.
+    /// How much the host wants to be plugged.
     pub requested_bytes: u64,
-    /// What is plugged, as the device has acknowledged.
+    /// How much is plugged, as far as the device has acknowledged.
     pub plugged_bytes: u64,
-    /// How much of the region may be plugged at the moment.
+    /// How much of the region may be plugged now.
     pub usable_bytes: u64,
-    /// A request has not been answered.
+    /// Whether a request has not been answered yet.
     pub waiting: bool,
-    /// What stands in the way.
+    /// What stands in the way, if anything.
     pub obstacle: Option<Obstacle>,
-    /// When the next call makes sense if nothing happens before, by the clock of
-    /// [`work`](crate::VirtioMem::work). `None`: nothing changes before an event, which is an
-    /// interrupt, another wish of the host (poll, if there are no interrupts), or
+    /// When the next call makes sense if nothing happens before, on the clock of
+    /// [`work`](crate::VirtioMem::work). `None` if nothing changes before an event: an interrupt,
+    /// another size that the host wants (poll for that if there are no interrupts), or
     /// [`memory_changed`](crate::VirtioMem::memory_changed).
     pub due_ns: Option<u64>,
-    /// Memory was plugged or unplugged in this step.
+    /// Whether memory was plugged or unplugged in this step.
     pub changed: bool,
 }
 
 impl Progress {
-    /// Whether nothing is left to do: as much is plugged as whole units allow, and no request is on
-    /// its way.
+    /// Whether nothing is left to do: as much is plugged as whole units allow, and no request is in
+    /// flight.
     #[must_use]
     pub const fn is_settled(&self) -> bool {
         !self.waiting && self.obstacle.is_none()
     }
 }
 
-/// Why the host's wish is not fulfilled.
+/// Why less or more is plugged than the host wants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Obstacle {
-    /// The device has not answered for longer than it may. It may be reset; before it has answered
-    /// or was reset, the memory that the request is about is neither plugged nor unplugged.
+    /// The device has taken longer to answer than it may. It may be reset; until it has answered or
+    /// was reset, the memory of the request counts as neither plugged nor unplugged.
     Silent,
     /// The device answered BUSY.
     Busy,
@@ -45,24 +45,25 @@ pub enum Obstacle {
     Nack,
     /// The configuration changes all the time.
     Unsteady,
-    /// The adopter took less than it was given, and nothing has changed since. Tried again only
-    /// where it may take more ([`may_take_more`](crate::PluggableMemory::may_take_more)).
+    /// The adopter took less than it was given, and nothing has changed since. The driver tries
+    /// again only if the adopter may take more
+    /// ([`may_take_more`](crate::PluggableMemory::may_take_more)).
     Unwanted,
     /// No unit of the usable region is left.
     NoSpace,
-    /// No memory for the driver's account.
+    /// There is no memory for the driver's records.
     NoMemory,
-    /// The adopter can take nothing out of use.
+    /// The adopter cannot take anything out of use.
     InUse {
-        /// How many things cannot be moved, as far as it knows.
+        /// How many things cannot be moved, as far as the adopter knows.
         obstacles: u64,
     },
-    /// The adopter took something out of use that it must not: it got it back. This is a mistake in
+    /// The adopter took a run out of use that it must not, and got the run back. This is a bug in
     /// the adopter.
     BadRun {
-        /// Its first address.
+        /// The first address of the run.
         start_bytes: u64,
-        /// Its size.
+        /// The size of the run.
         size_bytes: u64,
     },
 }
@@ -88,7 +89,7 @@ impl fmt::Display for Obstacle {
     }
 }
 
-/// Requests so far, by kind, and how often the device put the driver off.
+/// The number of requests so far, by kind, and how often the device put the driver off.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
     /// PLUG.

@@ -8,35 +8,35 @@ use virtio_drivers::{BufferDirection, Hal};
 
 /// The device's only queue.
 pub const QUEUE: u16 = 0;
-/// Descriptors of a request: what is asked, and where the answer goes.
+/// The descriptors of a request: one for the question, and one for the answer.
 pub const DESCRIPTORS: u16 = 2;
-/// Most blocks of one request.
+/// The most blocks of one request.
 pub const MOST_BLOCKS: u64 = u16::MAX as u64;
 
-// What is asked, from the page's start on.
+// Offsets of the request, which begins at the start of the page.
 const REQUEST_TYPE: usize = 0;
 const REQUEST_ADDRESS: usize = 8;
 const REQUEST_BLOCKS: usize = 16;
 const REQUEST_BYTES: u32 = 24;
-// Where the answer goes.
+// Offsets of the answer.
 const ANSWER: usize = 64;
 const ANSWER_STATE: usize = ANSWER + 8;
 const ANSWER_BYTES: u32 = 10;
-/// Without a state an answer is whole with its type.
+/// The size of an answer that has no state, only a type.
 const TYPE_BYTES: u32 = 2;
-/// What stands there until the device answers.
+/// The content of the answer until the device answers.
 const NO_ANSWER: u16 = u16::MAX;
 
-/// What a device can be asked.
+/// What a device can be asked to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RequestKind {
-    /// To plug blocks.
+    /// Plug blocks.
     Plug = 0,
-    /// To unplug blocks.
+    /// Unplug blocks.
     Unplug = 1,
-    /// To unplug all blocks.
+    /// Unplug all blocks.
     UnplugAll = 2,
-    /// Whether blocks are plugged.
+    /// Say whether blocks are plugged.
     State = 3,
 }
 
@@ -54,19 +54,19 @@ impl fmt::Display for RequestKind {
 /// A device's answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer {
-    /// It was done.
+    /// The request was carried out.
     Done,
-    /// To [`RequestKind::State`]: what the blocks are.
+    /// Answers [`RequestKind::State`]: the state of the blocks.
     Blocks(BlockState),
     /// Not now, because more would be plugged than is requested.
     Nack,
     /// Not now.
     Busy,
-    /// Never.
+    /// Never: the request is invalid.
     Error,
 }
 
-/// What blocks are.
+/// The state of blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BlockState {
     Plugged,
@@ -78,19 +78,19 @@ pub enum BlockState {
 pub struct Channel<H: Hal> {
     ring: Ring<H>,
     page: DmaPage<H>,
-    /// What was asked and is not answered.
+    /// The request that has not been answered yet.
     asked: Option<RequestKind>,
 }
 
 impl<H: Hal> Channel<H> {
-    /// `most` is how many descriptors the device allows, at least two. `None` when there is no
+    /// `most` is how many descriptors the device allows, at least two. `None` if there is no
     /// memory.
     pub fn new(most: u32) -> Option<Self> {
         let ring = Ring::new(QUEUE, most, DESCRIPTORS)?;
         Some(Self { ring, page: DmaPage::new(BufferDirection::Both)?, asked: None })
     }
 
-    /// Forgets what was asked. Only after a reset.
+    /// Forgets the request in flight. Allowed only after a reset.
     pub fn clear(&mut self) {
         self.ring.clear();
         self.asked = None;
@@ -102,16 +102,17 @@ impl<H: Hal> Channel<H> {
     /// The channel is neither dropped nor cleared before the device has completed a reset
     /// (invariant 32).
     pub unsafe fn set_up<T: Transport>(&self, transport: &mut T) {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller keeps this function's promise.
         unsafe { self.ring.set_up(transport) };
     }
 
-    /// Descriptors of the queue.
+    /// The number of descriptors in the queue.
     pub fn descriptors(&self) -> u16 {
         self.ring.size()
     }
 
-    /// Sends a request about `blocks` blocks at `address`. False while there is one.
+    /// Sends a request about `blocks` blocks at `address`. Returns false if another request is in
+    /// flight.
     pub fn send<T: Transport>(
         &mut self,
         transport: &mut T,
@@ -132,7 +133,7 @@ impl<H: Hal> Channel<H> {
             Buffer { address: at, bytes: REQUEST_BYTES, device_writes: false },
             Buffer { address: at + ANSWER as u64, bytes: ANSWER_BYTES, device_writes: true },
         ];
-        // SAFETY: the driver's own page, of which what the device writes is read with suspicion
+        // SAFETY: the page belongs to the driver, which does not trust what the device writes there
         // (invariant 32).
         if !unsafe { self.ring.add(buffers.into_iter(), 0) } {
             return false;
@@ -142,19 +143,20 @@ impl<H: Hal> Channel<H> {
         true
     }
 
-    /// The answer, if it has come.
+    /// Returns the answer, if it has come.
     ///
     /// # Errors
     /// The device broke a rule.
     pub fn poll(&mut self) -> Result<Option<Answer>, DeviceFault> {
         let Some(Used { written, .. }) = self.ring.poll()? else { return Ok(None) };
-        // The ring knows what is out: an answer to nothing is its error.
+        // The ring knows which requests the device has: it returns an error if the device answers
+        // none of them.
         let Some(asked) = self.asked.take() else { return Ok(None) };
         let whole = if asked == RequestKind::State { ANSWER_BYTES } else { TYPE_BYTES };
         if written < whole || written > ANSWER_BYTES {
             return Err(DeviceFault::Length { written });
         }
-        // Each word is read once: the device may change it at any time.
+        // Each word is read only once, because the device may change it at any time.
         let answer = self.page.observe_u16(ANSWER);
         match answer {
             0 if asked == RequestKind::State => match self.page.observe_u16(ANSWER_STATE) {
@@ -164,7 +166,7 @@ impl<H: Hal> Channel<H> {
                 state => Err(DeviceFault::UnknownAnswer { answer: state }),
             },
             0 => Ok(Some(Answer::Done)),
-            // Only plugging is refused so.
+            // NACK is an answer to PLUG only.
             1 if asked == RequestKind::Plug => Ok(Some(Answer::Nack)),
             1 => Err(DeviceFault::Unexpected { request: asked, answer }),
             2 => Ok(Some(Answer::Busy)),

@@ -1,25 +1,26 @@
-//! How the driver is to work.
+//! How the driver should work.
 
-/// How the driver is to work. Times are measured by what [`work`](crate::VirtioMem::work) is given.
+/// How the driver should work. Times are measured on the clock that
+/// [`work`](crate::VirtioMem::work) is given.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
-    /// The least that the adopter can add or remove, a power of two. Where it is larger than the
-    /// device's block, memory comes and goes by this.
+    /// The smallest amount that the adopter can add or remove, a power of two. If it is larger than
+    /// the device's block, memory comes and goes in multiples of this.
     pub grain_bytes: u64,
     /// Addresses from here on cannot be used, because they are not in the direct map: a device
-    /// whose region reaches there is refused.
+    /// whose region extends beyond this limit is refused.
     pub limit_bytes: u64,
-    /// The first wait after an answer BUSY, or when nothing could be removed, or not all that came
-    /// be used. It doubles with each further one.
+    /// The first wait after the answer BUSY, or if nothing could be removed, or if not all new
+    /// memory could be used. The wait doubles each time this repeats.
     pub retry_least_ms: u32,
     /// The longest wait.
     pub retry_most_ms: u32,
-    /// A device that takes longer for one request is called silent.
+    /// A device that takes longer than this for one request is called silent.
     pub answer_ms: u32,
 }
 
 impl Default for Settings {
-    /// 2 MiB, all addresses, 100 ms to 10 s, 20 s.
+    /// A grain of 2 MiB, all addresses, waits of 100 ms to 10 s, and 20 s for an answer.
     fn default() -> Self {
         Self {
             grain_bytes: 2 << 20,
@@ -33,12 +34,12 @@ impl Default for Settings {
 
 const NS_PER_MS: u64 = 1_000_000;
 
-/// Milliseconds as nanoseconds.
+/// Converts milliseconds to nanoseconds.
 pub fn ns(ms: u32) -> u64 {
     u64::from(ms) * NS_PER_MS
 }
 
-/// Waits that double.
+/// Waits that double each time.
 #[derive(Clone, Copy, Debug)]
 pub struct Backoff {
     next_ns: u64,
@@ -48,17 +49,17 @@ pub struct Backoff {
 
 impl Backoff {
     pub fn new(settings: &Settings) -> Self {
-        // A wait of nothing would never double.
+        // A wait of 0 would never double.
         let least_ns = ns(settings.retry_least_ms.max(1));
         Self { next_ns: least_ns, least_ns, most_ns: ns(settings.retry_most_ms).max(least_ns) }
     }
 
-    /// Begins anew with the shortest wait.
+    /// Starts again with the shortest wait.
     pub fn reset(&mut self) {
         self.next_ns = self.least_ns;
     }
 
-    /// The end of the next wait.
+    /// Returns the end of the next wait.
     pub fn until_ns(&mut self, now_ns: u64) -> u64 {
         let wait_ns = self.next_ns;
         self.next_ns = wait_ns.saturating_mul(2).min(self.most_ns);

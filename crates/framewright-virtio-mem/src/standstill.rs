@@ -1,7 +1,8 @@
-//! When it makes sense to ask again for memory that is to go.
+//! Decides when to ask again for memory that should be removed.
 
-/// Nothing could be taken out of use. Asking again costs a look at all of it, so that it is put off
-/// until a unit more is free than at the least since.
+/// The state after nothing could be taken out of use. Asking again means looking at all of the
+/// memory, so the next attempt waits until the free memory has grown by one unit above its lowest
+/// amount since.
 ///
 /// ```text
 ///   none ──note(true)──> stuck ──may_go_on: asked again──> stuck, by what is free now, or none
@@ -9,28 +10,28 @@
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Standstill {
     unit_pages: u64,
-    /// The fewest pages that were free since it was asked last; `None` where nothing is stuck.
+    /// The fewest free pages since the last attempt; `None` if nothing is stuck.
     least_pages: Option<u64>,
 }
 
 impl Standstill {
-    /// None yet, of memory that goes by units of so many pages.
+    /// Not stuck yet; memory is removed in units of this many pages.
     #[must_use]
     pub const fn new(unit_pages: u64) -> Self {
         Self { unit_pages, least_pages: None }
     }
 
-    /// Whether a unit that can go may have become free:
-    /// [`memory_changed`](crate::VirtioMem::memory_changed).
+    /// Whether a unit that can be removed may have become free, so that
+    /// [`memory_changed`](crate::VirtioMem::memory_changed) should be called.
     #[must_use]
     pub fn may_go_on(&self, free_pages: u64) -> bool {
         self.least_pages.is_some_and(|least| free_pages >= least.saturating_add(self.unit_pages))
     }
 
-    /// What came of a step before which so many pages were free: whether nothing could be taken
-    /// out of use.
+    /// Records the result of a step: `is_stuck` says that nothing could be taken out of use, and
+    /// `free_pages` were free before the step.
     pub fn note(&mut self, is_stuck: bool, free_pages: u64) {
-        // What was more has been tried.
+        // This much free memory has now been tried, so the old minimum does not count any more.
         let old = self.least_pages.filter(|_| !self.may_go_on(free_pages));
         self.least_pages = is_stuck.then(|| old.map_or(free_pages, |old| old.min(free_pages)));
     }
@@ -46,11 +47,11 @@ mod tests {
         assert!(!standstill.may_go_on(u64::MAX), "nothing is stuck");
         standstill.note(true, 1000);
         assert!(!standstill.may_go_on(1511) && standstill.may_go_on(1512));
-        // In vain: not at each look from now on.
+        // In vain: no new attempt at each look from now on.
         standstill.note(true, 1600);
         assert!(!standstill.may_go_on(1600) && !standstill.may_go_on(2111));
         assert!(standstill.may_go_on(2112));
-        // Less is free for a while.
+        // Less memory is free for a while.
         standstill.note(true, 1300);
         standstill.note(true, 1700);
         assert!(!standstill.may_go_on(1811) && standstill.may_go_on(1812));

@@ -1,4 +1,4 @@
-//! Units in which memory comes and goes: the device's blocks, or the adopter's grain where that is
+//! The units in which memory comes and goes: the device's blocks, or the adopter's grain if that is
 //! larger.
 
 use crate::configuration::Region;
@@ -8,7 +8,7 @@ use crate::request::MOST_BLOCKS;
 /// The units of a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Units {
-    /// Address of the first.
+    /// The address of the first unit.
     start_bytes: u64,
     pub unit_bytes: u64,
     pub count: u32,
@@ -16,9 +16,9 @@ pub struct Units {
 }
 
 impl Units {
-    /// The units that lie wholly in `region`, at multiples of their size; the error is how many
-    /// there are when there are too many, or when one is more than a request can name.
-    /// `grain_bytes` is a power of two.
+    /// The whole units within `region`, at multiples of their size. `grain_bytes` is a power of
+    /// two. The error is the number of units, if there are too many of them or if a single one is
+    /// larger than a request can name.
     pub fn of(region: &Region, grain_bytes: u64) -> Result<Self, u64> {
         let unit_bytes = region.block_bytes.max(grain_bytes);
         let blocks_in_unit = unit_bytes / region.block_bytes;
@@ -34,19 +34,19 @@ impl Units {
         }
     }
 
-    /// How many whole units so many bytes are.
+    /// The number of whole units in this many bytes.
     pub fn of_bytes(&self, bytes: u64) -> u32 {
         u32::try_from(bytes / self.unit_bytes).unwrap_or(self.count).min(self.count)
     }
 
-    /// How many units lie before an address.
+    /// The number of units before an address.
     pub fn before(&self, address: u64) -> u32 {
         self.of_bytes(address.saturating_sub(self.start_bytes))
     }
 
-    /// The size of so many units.
+    /// The size of this many units.
     pub fn bytes(&self, units: u32) -> u64 {
-        // The region does not wrap, and no number of units is larger than it.
+        // The region does not wrap, and no number of units exceeds it.
         u64::from(units).saturating_mul(self.unit_bytes)
     }
 
@@ -55,7 +55,7 @@ impl Units {
         self.start_bytes.saturating_add(self.bytes(run.first))
     }
 
-    /// The run at this address, if it is whole units of the region.
+    /// The run at this address, if it consists of whole units of the region.
     pub fn run(&self, start_bytes: u64, size_bytes: u64) -> Option<Run> {
         let offset = start_bytes.checked_sub(self.start_bytes)?;
         if !(offset | size_bytes).is_multiple_of(self.unit_bytes) {
@@ -67,12 +67,12 @@ impl Units {
         (count > 0 && end <= self.count).then_some(Run { first, count })
     }
 
-    /// Most units of one request.
+    /// The most units in one request.
     pub fn most(&self) -> u32 {
         u32::try_from(MOST_BLOCKS / self.blocks_in_unit).unwrap_or(u32::MAX)
     }
 
-    /// How many of the device's blocks a run is.
+    /// The number of the device's blocks in a run.
     pub fn blocks(&self, run: Run) -> u16 {
         u16::try_from(u64::from(run.count) * self.blocks_in_unit).unwrap_or(u16::MAX)
     }

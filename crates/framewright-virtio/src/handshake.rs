@@ -1,4 +1,4 @@
-//! How a device is reset, and what device and driver agree on (virtio 1.2, 3.1.1).
+//! How a device is reset, and how device and driver agree on features (virtio 1.2, 3.1.1).
 
 use core::fmt;
 use core::mem::ManuallyDrop;
@@ -6,36 +6,37 @@ use virtio_drivers::transport::{DeviceStatus, Transport};
 
 /// The feature bit of version 1 of the protocol.
 pub const VERSION_1: u64 = 1 << 32;
-/// The device accesses memory only as the platform allows (ACCESS_PLATFORM): addresses are an
-/// IOMMU's, or memory must be shared with it first.
+/// The device accesses memory only through the platform (ACCESS_PLATFORM): addresses belong to an
+/// IOMMU, or memory must first be shared with the device.
 const ACCESS_PLATFORM: u64 = 1 << 33;
-/// The device needs the barriers of real hardware (ORDER_PLATFORM), which are stronger than those
-/// between CPUs.
+/// The device needs the memory barriers of real hardware (ORDER_PLATFORM), which are stronger than
+/// those between CPUs.
 const ORDER_PLATFORM: u64 = 1 << 36;
 
-/// How often a device that is being reset is polled before it is given up.
+/// How often to poll a device that is being reset before giving up.
 const RESET_POLLS: u32 = 1 << 22;
 
-/// The status in which features are agreed on.
+/// The status in which features have been agreed on.
 const AGREED: DeviceStatus =
     DeviceStatus::ACKNOWLEDGE.union(DeviceStatus::DRIVER).union(DeviceStatus::FEATURES_OK);
 
-/// Why a device and a driver do not come together.
+/// Why a device and a driver cannot work together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HandshakeError {
-    /// It speaks only the protocol before version 1.
+    /// The device speaks only the protocol before version 1.
     Legacy,
-    /// It does not access memory by physical address and as CPUs do: it is behind an IOMMU, or the
-    /// guest's memory is hidden from it, or it is real hardware. These drivers do not support that.
+    /// The device does not access memory by physical address as CPUs do: it is behind an IOMMU, or
+    /// the guest's memory is hidden from it, or it is real hardware. These drivers do not support
+    /// that.
     NeedsPlatform {
-        /// It offers VIRTIO_F_ACCESS_PLATFORM.
+        /// Whether it offers VIRTIO_F_ACCESS_PLATFORM.
         access: bool,
-        /// It offers VIRTIO_F_ORDER_PLATFORM.
+        /// Whether it offers VIRTIO_F_ORDER_PLATFORM.
         order: bool,
     },
-    /// It does not accept what it has offered itself.
+    /// The device refuses features that it has itself offered.
     FeaturesRefused {
-        /// What was asked of it.
+        /// The features that it was asked for.
         asked: u64,
     },
 }
@@ -61,16 +62,16 @@ impl fmt::Display for HandshakeError {
 
 impl core::error::Error for HandshakeError {}
 
-/// Resets a device, whatever it was doing, and polls for a bounded time until it has completed
-/// that. False when it has not.
+/// Resets a device, whatever it is doing, and polls for a bounded time until the reset is complete.
+/// Returns false if it is not complete by then.
 pub fn reset<T: Transport>(transport: &mut T) -> bool {
     transport.set_status(DeviceStatus::empty());
     (0..RESET_POLLS).any(|_| transport.get_status() == DeviceStatus::empty())
 }
 
-/// Resets a device for good, as [`reset`] does, and drops its transport. False when it has not
-/// completed the reset: then the transport is forgotten, because those of `virtio-drivers` wait for
-/// that without limit when they are dropped.
+/// Resets a device for good, as [`reset`] does, and drops its transport. Returns false if the reset
+/// is not complete. The transport is then forgotten, because the transports of `virtio-drivers`
+/// wait for the reset without limit when they are dropped.
 pub fn release<T: Transport>(transport: T) -> bool {
     let mut transport = ManuallyDrop::new(transport);
     let is_reset = reset(&mut *transport);
@@ -80,16 +81,16 @@ pub fn release<T: Transport>(transport: T) -> bool {
     is_reset
 }
 
-/// Agrees with a device that has been reset on features: `choose` says which of those that it
-/// offers the driver wants, VERSION_1 among them. Returns what was agreed on.
+/// Agrees on features with a device that has been reset: `choose` gets the features that it offers,
+/// and returns those that the driver wants, which include VERSION_1. Returns the agreed features.
 ///
-/// A device with a feature that changes how it accesses memory is refused: drivers name frames by
-/// physical address and order their stores as between CPUs, so such a device would access the wrong
-/// memory, or none. It is not enough to leave these bits out, because a device may go on although
-/// the driver has not accepted them (virtio 1.2, 6.1).
+/// A device is refused if it has a feature that changes how it accesses memory. Drivers here name
+/// frames by physical address and order their stores as between CPUs, so such a device would access
+/// the wrong memory, or none. It is not enough to leave these bits out, because a device may
+/// continue even though the driver has not accepted them (virtio 1.2, 6.1).
 ///
 /// # Errors
-/// See [`HandshakeError`]. The device was told that the driver has given up.
+/// See [`HandshakeError`]. The device has then been told that the driver gave up.
 pub fn agree<T: Transport>(
     transport: &mut T,
     choose: impl FnOnce(u64) -> u64,
@@ -109,7 +110,7 @@ pub fn agree<T: Transport>(
     agreed
 }
 
-/// Lets a device run whose features are agreed on and whose queues are set up.
+/// Starts a device whose features are agreed on and whose queues are set up.
 pub fn run<T: Transport>(transport: &mut T) {
     transport.set_status(AGREED | DeviceStatus::DRIVER_OK);
 }

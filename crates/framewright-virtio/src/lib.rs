@@ -1,14 +1,17 @@
-//! What virtio drivers without a heap share: queues that trust no device, and how one is started.
+//! What virtio drivers without a heap share: queues that do not trust the device, and the start of
+//! a device.
 //!
-//! It uses the transports and [`Hal`](virtio_drivers::Hal) of the crate `virtio-drivers`. Nothing
-//! waits but [`reset`] and [`release`], for a bounded time, and whatever a device writes is an
-//! answer to a request or an error. One value `virtio-drivers` reads itself, at each notification:
-//! a device that puts a queue's notify address outside its registers makes that panic.
-//! * [`Ring`] is a split virtqueue, [`DmaPage`] a page that the device sees too.
-//! * [`Private`] is a value in a page that no device reaches, which [`PrivateMemory`] lends.
-//! * [`reset`] and [`agree`] take a device from whatever it was doing to accepted features;
-//!   [`release`] ends its use.
-//! * [`pci`] finds devices, and says where registers are and that no memory is there.
+//! It uses the transports and [`Hal`](virtio_drivers::Hal) of the crate `virtio-drivers`. Only
+//! [`reset`] and [`release`] wait, for a bounded time. Whatever a device writes is either the
+//! answer to a request or an error, with one exception: `virtio-drivers` itself reads a queue's
+//! notify address at each notification, and panics if the device has put it outside its registers.
+//! * [`Ring`] is a split virtqueue, and [`DmaPage`] is a page that the device can access too.
+//! * [`Private`] is a value in a page that no device can access; [`PrivateMemory`] provides such
+//!   pages.
+//! * [`reset`] and [`agree`] take a device from any state to accepted features; [`release`] ends
+//!   its use.
+//! * [`pci`] finds devices, and says where their registers are, after checking that no memory is
+//!   there.
 #![no_std]
 
 mod dma;
@@ -22,5 +25,5 @@ pub use handshake::{HandshakeError, VERSION_1, agree, release, reset, run};
 pub use private::{PRIVATE_PAGE_BYTES, Private, PrivateMemory};
 pub use ring::{Buffer, MOST_DESCRIPTORS, Ring, RingFault, Used};
 
-/// Bytes of a page as devices count them, whatever the kernel's pages are.
+/// The size of a page as devices count it, whatever the kernel's page size is.
 pub const PAGE_SIZE: u64 = 4096;

@@ -8,37 +8,38 @@ use virtio_drivers::transport::pci::bus::{
 };
 use virtio_drivers::transport::pci::virtio_device_type;
 
-/// The register of a bridge that holds its bus numbers; the bus behind it is in the second byte.
+/// The register of a bridge that holds its bus numbers; the second byte is the bus behind the
+/// bridge.
 const BUS_NUMBERS: u8 = 0x18;
-/// The register with the status (upper half) and the command.
+/// The register that holds the status (upper half) and the command.
 const COMMAND: u8 = 0x04;
-/// In the status: there is a list of capabilities.
+/// Status bit: there is a list of capabilities.
 const HAS_CAPABILITIES: u32 = 1 << 20;
-/// The register that holds where that list begins.
+/// The register that holds the start of that list.
 const CAPABILITIES: u8 = 0x34;
-/// How many registers of four bytes a configuration space has. A list has no more capabilities.
+/// How many four-byte registers a configuration space has. No list has more capabilities than that.
 const CONFIGURATION_WORDS: usize = 64;
 const CONFIGURATION_BYTES: u16 = 256;
 
-// What virtio puts into capabilities (virtio 1.2, 4.1.4), as far as the transport uses it.
+// The parts of virtio's capabilities (virtio 1.2, 4.1.4) that the transport uses.
 const VENDOR_CAPABILITY: u8 = 9;
-/// A shorter one does not say where registers are.
+/// A shorter capability does not say where registers are.
 const PLACE_BYTES: u8 = 16;
 const NOTIFY: u8 = 2;
-/// That for notifications has a factor behind the place.
+/// The notification capability has a multiplier after the location.
 const NOTIFY_BYTES: u8 = 20;
 const LAST_KIND: u8 = 4;
-// Registers of a capability.
+// Offsets of a capability's fields.
 const BAR_NUMBER: u8 = 4;
 const OFFSET: u8 = 8;
 const LENGTH: u8 = 12;
 
-/// The first virtio device of this kind on bus 0 or on a bus behind it, as firmware has numbered
-/// them.
+/// Finds the first virtio device of this kind on bus 0 or on a bus behind it, in the numbering of
+/// the firmware.
 pub fn find<C: ConfigurationAccess>(access: &C, kind: DeviceType) -> Option<DeviceFunction> {
-    // SAFETY: it only reads what does not change.
+    // SAFETY: this copy only reads registers that do not change.
     let root = PciRoot::new(unsafe { access.unsafe_clone() });
-    // One bit per bus: to be searched, and searched.
+    // One bit per bus: buses to be searched, and buses already searched.
     let (mut wanted, mut seen) = ([0u64; 4], [0u64; 4]);
     let mut next = Some(0u8);
     while let Some(bus) = next {
@@ -62,16 +63,16 @@ pub fn find<C: ConfigurationAccess>(access: &C, kind: DeviceType) -> Option<Devi
 /// A range of a device's registers in memory, from one base address register (BAR).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Registers {
-    /// Number of the base address register.
+    /// The number of the base address register.
     pub number: usize,
-    /// First physical address.
+    /// The first physical address.
     pub address: u64,
-    /// Bytes, at least one; `address + bytes` does not wrap.
+    /// The size in bytes, at least one; `address + bytes` does not wrap.
     pub bytes: u64,
 }
 
 impl Registers {
-    /// First and last address of the whole pages that they lie in.
+    /// The first and the last address of the whole pages that contain the registers.
     fn pages(&self) -> (u64, u64) {
         (self.address & !(PAGE_SIZE - 1), (self.address + (self.bytes - 1)) | (PAGE_SIZE - 1))
     }
@@ -84,44 +85,44 @@ impl fmt::Display for Registers {
     }
 }
 
-/// Why a device's registers cannot be used. Nothing of the device has changed then.
+/// Why a device's registers cannot be used. Nothing in the device has changed then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RegistersError {
     /// The PCI configuration space is malformed.
     Pci(PciError),
-    /// The list of its capabilities leads back into itself.
+    /// The device's list of capabilities is circular.
     EndlessCapabilities,
-    /// A capability reaches beyond the configuration space.
+    /// A capability extends beyond the configuration space.
     CapabilityCut {
-        /// Where it begins.
+        /// The offset at which it begins.
         at: u8,
-        /// Bytes, as it says.
+        /// Its length in bytes, as it says.
         bytes: u8,
     },
-    /// A capability names what is no part of the device's registers in memory.
+    /// A capability names a range that does not lie within the device's registers in memory.
     CapabilityOutside {
-        /// Where it begins.
+        /// The offset at which the capability begins.
         at: u8,
-        /// Number of the base address register, as it says.
+        /// The number of the base address register, as the capability says.
         number: u8,
-        /// First byte of what it names, from the first register on.
+        /// The offset of the named range, counted from the first register.
         offset: u32,
-        /// Bytes.
+        /// The size of the range in bytes.
         length: u32,
     },
-    /// They reach beyond the last address.
+    /// The registers extend beyond the last address.
     Wrap {
-        /// Number of the base address register.
+        /// The number of the base address register.
         number: usize,
-        /// First address.
+        /// The first address.
         address: u64,
-        /// Bytes.
+        /// The size in bytes.
         bytes: u64,
     },
-    /// They lie, in whole or in part, in the same pages as memory: writing to them would write to
-    /// it.
+    /// The registers lie, in whole or in part, in the same pages as memory: writing to them would
+    /// write to the memory.
     OverMemory(Registers),
-    /// Two ranges lie in the same pages.
+    /// Two ranges of registers lie in the same pages.
     Overlap(Registers, Registers),
 }
 
@@ -161,13 +162,14 @@ impl fmt::Display for RegistersError {
 
 impl core::error::Error for RegistersError {}
 
-/// Where the device's registers are, by number of base address register; `None` where there are no
-/// registers in memory or firmware has assigned no address. What capabilities say is checked, too:
-/// the transport believes it.
+/// Returns where the device's registers are, by number of base address register; `None` if a number
+/// has no registers in memory, or firmware has assigned no address to them. The contents of the
+/// capabilities are checked too, because the transport trusts them.
 ///
-/// Addresses are what firmware or the host wrote, and whoever maps them maps whatever is there. So
-/// `is_memory` gets the first and last address of each range of whole pages of 4096 bytes, and says
-/// whether any of it is memory. Call this before anything is mapped and before [`enable`].
+/// The addresses are whatever firmware or the host wrote, and mapping them maps whatever is there.
+/// Therefore `is_memory` is called with the first and the last address of each range of whole
+/// 4096-byte pages, and says whether any of it is memory. Call this before anything is mapped and
+/// before [`enable`].
 ///
 /// # Errors
 /// See [`RegistersError`].
@@ -176,9 +178,9 @@ pub fn registers<C: ConfigurationAccess>(
     place: DeviceFunction,
     is_memory: &mut dyn FnMut(u64, u64) -> bool,
 ) -> Result<[Option<Registers>; 6], RegistersError> {
-    // First of all: the transport would follow a list without end for ever.
+    // This must come first: the transport would follow a circular list for ever.
     for_each_capability(access, place, &mut |_, _| Ok(()))?;
-    // SAFETY: nobody else has access meanwhile.
+    // SAFETY: nothing else accesses the configuration space at the same time.
     let mut root = PciRoot::new(unsafe { access.unsafe_clone() });
     let mut found = [None; 6];
     for (number, bar) in root.bars(place).map_err(RegistersError::Pci)?.into_iter().enumerate() {
@@ -207,10 +209,10 @@ pub fn registers<C: ConfigurationAccess>(
     Ok(found)
 }
 
-/// Gives `visit` each capability: where it begins, and its first four bytes.
+/// Calls `visit` with each capability: the offset at which it begins, and its first four bytes.
 ///
 /// # Errors
-/// The list has no end, or what `visit` returns.
+/// The list is circular, or `visit` returned an error.
 fn for_each_capability<C: ConfigurationAccess>(
     access: &C,
     place: DeviceFunction,
@@ -224,7 +226,7 @@ fn for_each_capability<C: ConfigurationAccess>(
         let header = access.read_word(place, at).to_le_bytes();
         visit(at, header)?;
         at = header[1];
-        // None of the header's registers, and none in between, is a capability.
+        // A capability cannot be in the header's registers, or between registers.
         if at < 64 || !at.is_multiple_of(4) {
             return Ok(());
         }
@@ -232,8 +234,8 @@ fn for_each_capability<C: ConfigurationAccess>(
     Err(RegistersError::EndlessCapabilities)
 }
 
-/// Checks the capabilities that the transport uses, the first of each kind: it adds numbers of them
-/// without a look at the sum, and asks for whatever base address register they name.
+/// Checks the capabilities that the transport uses, the first of each kind. The transport adds
+/// their fields without checking the sum, and accepts any number of a base address register.
 fn check_capabilities<C: ConfigurationAccess>(
     access: &C,
     place: DeviceFunction,
@@ -244,7 +246,7 @@ fn check_capabilities<C: ConfigurationAccess>(
         if id != VENDOR_CAPABILITY || bytes < PLACE_BYTES {
             return Ok(());
         }
-        // Of any kind: it reads all of their places.
+        // Checked for every kind, because the transport reads the location of all of them.
         if u16::from(at) + u16::from(bytes) > CONFIGURATION_BYTES {
             return Err(RegistersError::CapabilityCut { at, bytes });
         }
@@ -259,7 +261,7 @@ fn check_capabilities<C: ConfigurationAccess>(
         let offset = access.read_word(place, at + OFFSET);
         let length = access.read_word(place, at + LENGTH);
         let end = u64::from(offset) + u64::from(length);
-        // The transport adds them in 32 bits.
+        // The transport adds offset and length in 32 bits.
         let fits = |registers: Registers| end <= registers.bytes && end <= u32::MAX.into();
         if found.get(usize::from(number)).copied().flatten().is_some_and(fits) {
             Ok(())
@@ -269,15 +271,15 @@ fn check_capabilities<C: ConfigurationAccess>(
     })
 }
 
-/// Lets the device respond to memory accesses and access memory itself, and keeps it off the
-/// interrupt line, because the driver polls.
+/// Lets the device respond to memory accesses and access memory itself, and disables its interrupt
+/// line, because the driver polls.
 pub fn enable<C: ConfigurationAccess>(access: &mut C, place: DeviceFunction) {
     let command = Command::from_bits_retain(
         u16::try_from(access.read_word(place, COMMAND) & 0xffff).unwrap_or(0),
     );
     let command =
         command | Command::MEMORY_SPACE | Command::BUS_MASTER | Command::INTERRUPT_DISABLE;
-    // Ones would clear the status bits in the upper half.
+    // The upper half is written as zeros: ones would clear status bits.
     access.write_word(place, COMMAND, command.bits().into());
 }
 
@@ -292,13 +294,13 @@ mod tests {
 
     const BRIDGE: u32 = 0x0001_0000;
 
-    /// By bus, device, function and number.
+    /// By bus, device, function and register.
     type Words = BTreeMap<(u8, u8, u8, u8), u32>;
 
     #[derive(Clone, Default)]
     struct Buses {
         words: Rc<RefCell<Words>>,
-        /// Bits of words that can be written; all, where nothing is said.
+        /// The writable bits of each word; all bits, if there is no entry.
         masks: Rc<RefCell<Words>>,
     }
 
@@ -341,8 +343,8 @@ mod tests {
     fn devices_are_found_on_every_bus_that_a_bridge_leads_to() {
         let buses = Buses::default();
         assert_eq!(find(&buses, DeviceType::MemoryBalloon), None);
-        // Another virtio device, another vendor's device with that number, a bridge that leads to
-        // where it is, and one that leads nowhere.
+        // Another virtio device, another vendor's device with the same device number, a bridge that
+        // leads to the bus of the device, and a bridge that leads nowhere.
         buses.device((0, 1, 0), 0x1af4, 0x1044);
         buses.device((0, 2, 0), 0x8086, 0x1045);
         buses.bridge((0, 3, 0), 0);
@@ -365,12 +367,13 @@ mod tests {
     const PLACE: DeviceFunction = DeviceFunction { bus: 0, device: 3, function: 0 };
 
     impl Buses {
-        /// A device with 64-bit registers in memory: number, address, bytes (a power of two).
+        /// A device with 64-bit registers in memory, given as number, address and size in bytes (a
+        /// power of two).
         fn with_bars(bars: &[(u8, u64, u64)]) -> Self {
             let buses = Self::default();
             buses.device(DEVICE, 0x1af4, 0x1045);
             for number in 0..6 {
-                // Without registers there is nothing to write.
+                // Without registers no bit is writable.
                 buses.masks.borrow_mut().insert((0, 3, 0, 0x10 + 4 * number), 0);
             }
             for &(number, address, bytes) in bars {
@@ -409,11 +412,12 @@ mod tests {
                     None,
                 ]),
             ),
-            // Not placed by firmware.
+            // Firmware has assigned no address.
             (&[(4, 0, 0x4000)], Ok([None; 6])),
             (&[(4, 0x20_0000, 0x4000)], Err(RegistersError::OverMemory(at(4, 0x20_0000, 0x4000)))),
             (&[(4, 4 << 30, 0x4000)], Err(RegistersError::OverMemory(at(4, 4 << 30, 0x4000)))),
-            // It begins in memory and ends behind it; smaller than a page, and beside memory in it.
+            // One range begins in memory and ends after it; another is smaller than a page and
+            // shares its page with memory.
             (
                 &[(0, 0, 16), (2, 4 << 30, 4 << 30)],
                 Err(RegistersError::OverMemory(at(2, 4 << 30, 4 << 30))),
@@ -478,8 +482,9 @@ mod tests {
         }
     }
 
-    /// Finds the registers of a device with two ranges and one capability after another, each with
-    /// where it begins, its kind, bytes, number, offset and length.
+    /// Finds the registers of a device with two ranges and a list of capabilities, each given as
+    /// its offset, its kind and length, the number of its base address register, and the offset and
+    /// length of its range.
     fn with_capabilities(
         capabilities: &[(u8, [u8; 2], u8, u32, u32)],
     ) -> Result<(), RegistersError> {
@@ -505,13 +510,13 @@ mod tests {
         for (capability, expected) in [
             ((64, [1, 16], 2, 0, 0x1000), Ok(())),
             ((64, [1, 16], 4, 0xffff_e000, 0x1fff), Ok(())),
-            // The configuration space ends behind it, or in it.
+            // The configuration space ends after the capability, or within it.
             ((240, [1, 16], 2, 0, 64), Ok(())),
             ((236, [2, 20], 2, 0, 64), Ok(())),
             ((240, [2, 20], 2, 0, 64), cut(240, 20)),
             ((244, [1, 16], 2, 0, 64), cut(244, 16)),
             ((252, [9, 16], 2, 0, 64), cut(252, 16)),
-            // Not used by the transport: too short, or of another kind.
+            // The transport does not use these: they are too short, or of another kind.
             ((252, [1, 15], 255, 0, 64), Ok(())),
             ((64, [2, 16], 255, 0, 64), Ok(())),
             ((64, [0, 16], 255, 0, 64), Ok(())),
@@ -527,7 +532,8 @@ mod tests {
                 (2, 0, 0x1001),
                 (2, 0x1001, 0),
                 (2, u32::MAX, u32::MAX),
-                // No registers, the upper half of others, and no base address register at all.
+                // No registers, the upper half of other registers, and no base address register at
+                // all.
                 (0, 0, 64),
                 (3, 0, 64),
                 (6, 0, 64),
@@ -542,7 +548,7 @@ mod tests {
                 let outside = RegistersError::CapabilityOutside { at, number, offset, length };
                 assert_eq!(found, Err(outside), "kind {kind}");
             }
-            // The transport takes the first.
+            // The transport uses the first capability of a kind.
             let first = (64, [kind, 20], 2, 0, 64);
             assert_eq!(with_capabilities(&[first, (96, [kind, 20], 255, 0, 64)]), Ok(()));
         }

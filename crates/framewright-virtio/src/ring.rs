@@ -1,10 +1,11 @@
 //! A split virtqueue of at most 128 descriptors in one page.
 //!
-//! `virtio-drivers` has queues, too, but they take buffers as Rust slices, which reported memory
-//! must not be: it may not be mapped, and its content vanishes under the reference. They also trust
-//! the used ring's index, and panic when a device returns what it was not given. Here a buffer is
-//! an address and a length, links and counts are read only from the driver's own copies, and
-//! whatever a device writes is either an answer to a request or a [`RingFault`].
+//! `virtio-drivers` has queues, too, but they take buffers as Rust slices. Reported memory must not
+//! be a slice: it may not be mapped, and its content can vanish under the reference. Those queues
+//! also trust the used ring's index, and panic if a device returns something that it was not given.
+//! Here, in contrast, a buffer is an address and a length, links and counts are read only from the
+//! driver's own copies, and whatever a device writes is either an answer to a request or a
+//! [`RingFault`].
 //!
 //! Orders of memory: a SeqCst fence stands between the store of the index and the load of the
 //! flags. Its partner is the device's own fence, between its store of the flags and its load of the
@@ -16,7 +17,7 @@ use core::sync::atomic::{Ordering, fence};
 use virtio_drivers::transport::Transport;
 use virtio_drivers::{BufferDirection, Hal};
 
-/// Most descriptors of a ring. With both rings they fit in one page.
+/// The most descriptors in a ring. Together with both rings they fit in one page.
 pub const MOST_DESCRIPTORS: u16 = 128;
 const SLOTS: usize = MOST_DESCRIPTORS as usize;
 
@@ -37,21 +38,21 @@ const NO_INTERRUPT: u16 = 1;
 /// In the used ring: the device asks for no notifications.
 const NO_NOTIFY: u16 = 1;
 
-/// What a device did wrong with a queue. Nothing on this queue can be trusted any more.
+/// What a device did wrong with a queue. The queue cannot be trusted any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RingFault {
-    /// It says that it has returned more than it was given, or its count runs backwards.
+    /// The device claims to have returned more than it was given, or its count ran backwards.
     IndexOutOfStep {
-        /// Number of the queue.
+        /// The number of the queue.
         queue: u16,
-        /// Requests returned since the last look, as it says.
+        /// The requests returned since the last poll, as the device claims.
         returned: u16,
-        /// Requests that it had.
+        /// The requests that it had.
         given: u16,
     },
-    /// It returned a descriptor that is not the first of a request that it had.
+    /// The device returned a descriptor that is not the first one of a request that it had.
     NotGiven {
-        /// Number of the queue.
+        /// The number of the queue.
         queue: u16,
         /// The descriptor.
         descriptor: u32,
@@ -73,18 +74,18 @@ impl fmt::Display for RingFault {
 
 impl core::error::Error for RingFault {}
 
-/// Memory for the device to work on.
+/// A range of memory for the device to work on.
 #[derive(Clone, Copy, Debug)]
 pub struct Buffer {
-    /// Physical address of the first byte.
+    /// The physical address of the first byte.
     pub address: u64,
-    /// How many bytes.
+    /// The size in bytes.
     pub bytes: u32,
-    /// Whether the device may write to it; else it may read it.
+    /// Whether the device may write to it; otherwise the device may read it.
     pub device_writes: bool,
 }
 
-/// What the device has returned.
+/// A request that the device has returned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Used {
     /// The tag given to [`Ring::add`].
@@ -95,10 +96,10 @@ pub struct Used {
     pub room: u64,
 }
 
-/// A chain of descriptors that the device has, by its first.
+/// A chain of descriptors that the device has, stored under the number of its first descriptor.
 #[derive(Clone, Copy)]
 struct Chain {
-    /// 0: the device has no such chain.
+    /// The number of descriptors; 0 if the device has no such chain.
     descriptors: u16,
     tag: u64,
     room: u64,
@@ -120,9 +121,9 @@ pub struct Ring<H: Hal> {
 }
 
 impl<H: Hal> Ring<H> {
-    /// A ring for queue `queue`, of as many descriptors as both the device and the driver allow:
-    /// the largest power of two of at most `most`, `wanted` and [`MOST_DESCRIPTORS`]. `None` when
-    /// there is no memory, or that is 0.
+    /// Creates a ring for queue `queue`. It gets as many descriptors as device and driver allow:
+    /// the largest power of two that does not exceed `most`, `wanted` or [`MOST_DESCRIPTORS`].
+    /// `None` if there is no memory, or if the limit is 0.
     pub fn new(queue: u16, most: u32, wanted: u16) -> Option<Self> {
         let wanted = wanted.min(MOST_DESCRIPTORS);
         let most = u16::try_from(most).map_or(wanted, |most| most.min(wanted));
@@ -143,25 +144,25 @@ impl<H: Hal> Ring<H> {
         Some(ring)
     }
 
-    /// Which queue of the device this is.
+    /// The number of the queue.
     pub fn queue(&self) -> u16 {
         self.queue
     }
 
-    /// Its descriptors.
+    /// The number of descriptors.
     pub fn size(&self) -> u16 {
         self.size
     }
 
-    /// Requests that the device has and has not returned.
+    /// The number of requests that the device has and has not returned.
     pub fn chains_out(&self) -> u16 {
         self.chains_out
     }
 
-    /// Empties the ring. Only while the device does not use it (invariant 32).
+    /// Empties the ring. Allowed only while the device does not use it (invariant 32).
     pub fn clear(&mut self) {
         self.page.clear();
-        // The driver polls.
+        // No interrupts, because the driver polls.
         self.page.publish_u16(AVAILABLE, NO_INTERRUPT);
         (self.available, self.used) = (0, 0);
         (self.free, self.free_count, self.chains_out) = (0, self.size, 0);
@@ -183,13 +184,14 @@ impl<H: Hal> Ring<H> {
         transport.queue_set(self.queue, self.size.into(), at(DESCRIPTORS), at(AVAILABLE), at(USED));
     }
 
-    /// Gives the device a chain of `buffers`, of which there is at least one. False when there is
-    /// no room for them, or there are fewer than they say; nothing has then changed.
+    /// Gives the device a chain of `buffers`, of which there must be at least one. Returns false if
+    /// there is no room for them, or if the iterator yields fewer than it announced; nothing has
+    /// then changed.
     ///
     /// # Safety
     /// Until [`poll`](Self::poll) has returned the chain, or the device has completed a reset, the
-    /// buffers are the device's: nobody relies on what is in those that it writes to, and those are
-    /// nobody's memory but the caller's.
+    /// buffers belong to the device. Nobody relies on the content of buffers that the device writes
+    /// to, and these are memory of the caller alone.
     pub unsafe fn add<B: ExactSizeIterator<Item = Buffer>>(
         &mut self,
         buffers: B,
@@ -214,7 +216,8 @@ impl<H: Hal> Ring<H> {
             slot = next;
         }
         if usize::from(count) < wanted {
-            // The last one leads on to what the device was not given. So far it has none of them.
+            // The last descriptor continues to one that was not filled. The device has none of them
+            // yet.
             return false;
         }
         self.free = slot;
@@ -228,7 +231,7 @@ impl<H: Hal> Ring<H> {
         true
     }
 
-    /// Notifies the device of new buffers, unless it asks not to be.
+    /// Notifies the device of new buffers, unless it has asked for no notifications.
     pub fn notify<T: Transport>(&self, transport: &mut T) {
         // The index is stored before the flags are loaded; the device stores the flags before it
         // loads the index.
@@ -238,11 +241,11 @@ impl<H: Hal> Ring<H> {
         }
     }
 
-    /// The next chain that the device has returned, if any.
+    /// Returns the next chain that the device has returned, if any.
     ///
     /// # Errors
-    /// It has returned more than it had, or what it was not given. Nothing on this queue can be
-    /// trusted any more.
+    /// The device has returned more than it had, or something that it was not given. The queue
+    /// cannot be trusted any more.
     pub fn poll(&mut self) -> Result<Option<Used>, RingFault> {
         let index = self.page.observe_u16(USED + INDEX);
         let returned = index.wrapping_sub(self.used);
@@ -294,16 +297,16 @@ mod tests {
         Layout::from_size_align(pages * PAGE_SIZE, PAGE_SIZE).expect("a few pages")
     }
 
-    // SAFETY: pages are zeroed, aligned, and belong to one caller until they are given back.
+    // SAFETY: pages are zeroed, aligned, and belong to one caller until they are freed.
     unsafe impl Hal for Pages {
         fn dma_alloc(pages: usize, _: BufferDirection) -> (PhysAddr, NonNull<u8>) {
-            // SAFETY: not empty.
+            // SAFETY: the layout is not empty.
             let page = NonNull::new(unsafe { alloc_zeroed(layout(pages)) }).expect("memory");
             (page.addr().get() as u64, page)
         }
 
         unsafe fn dma_dealloc(_: PhysAddr, page: NonNull<u8>, pages: usize) -> i32 {
-            // SAFETY: from `dma_alloc`, with this layout.
+            // SAFETY: the page came from `dma_alloc`, with this layout.
             unsafe { dealloc(page.as_ptr(), layout(pages)) };
             0
         }
@@ -321,7 +324,7 @@ mod tests {
         }
     }
 
-    /// Says that it has more than it gives.
+    /// An iterator that announces more items than it yields.
     struct Liar {
         says: usize,
         has: usize,
@@ -356,7 +359,7 @@ mod tests {
                 if is_added { (1, u16::try_from(says).expect("a few")) } else { (0, 0) };
             let after = (ring.page.observe_u16(AVAILABLE + INDEX), ring.free_count);
             assert_eq!(after, (before.0 + made, before.1 - taken), "{has} of {says}");
-            // The last of a chain leads nowhere.
+            // The last descriptor of a chain does not continue.
             let flags: std::vec::Vec<_> = (0..usize::from(8 - ring.free_count))
                 .map(|slot| ring.page.load_u32(slot * DESCRIPTOR_BYTES + 12) & u32::from(FLAG_NEXT))
                 .collect();

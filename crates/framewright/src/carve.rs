@@ -1,4 +1,4 @@
-//! Slices over memory that the memblock allocator gave: the only place where raw metadata memory
+//! Makes slices over memory from the memblock allocator: the only place where raw metadata memory
 //! becomes typed.
 
 use crate::block::{BlockEntry, FreeMap};
@@ -8,20 +8,21 @@ use crate::units::PhysRange;
 use core::mem::MaybeUninit;
 use core::{ptr, slice};
 
-/// A type that any bytes are a valid value of.
+/// A type for which any bytes are a valid value.
 ///
 /// # Safety
-/// Every bit pattern is a value, there is no padding, and nothing is done on drop.
+/// Every bit pattern is a value, there is no padding, and dropping a value does nothing.
 pub(crate) unsafe trait AnyContent {}
 
 // SAFETY: an integer (invariant 4).
 unsafe impl AnyContent for AtomicU64 {}
-// SAFETY: three integers without padding, as its size is asserted to be 16 (invariant 4).
+// SAFETY: three integers without padding, as the assertion that its size is 16 shows (invariant 4).
 unsafe impl AnyContent for BlockEntry {}
 // SAFETY: an array of integers (invariant 4).
 unsafe impl<const WORDS: usize> AnyContent for FreeMap<WORDS> {}
 
-/// Hands out parts of one reserved range, front to back. Each part is given once, so no two alias.
+/// Hands out parts of one reserved range, front to back. Each part is handed out once, so no two
+/// alias.
 pub(crate) struct Carver<'a, P: Platform> {
     platform: &'a P,
     next: u64,
@@ -30,8 +31,8 @@ pub(crate) struct Carver<'a, P: Platform> {
 
 impl<'a, P: Platform> Carver<'a, P> {
     /// # Safety
-    /// `range` is reserved for the caller for ever, is used by nobody else, lies in one range of
-    /// the memory map and below the direct limit (invariants 1, 3 and 15).
+    /// `range` is reserved for the caller for ever, is used by nobody else, and lies in one range
+    /// of the memory map and below the direct limit (invariants 1, 3 and 15).
     pub(crate) const unsafe fn new(platform: &'a P, range: PhysRange) -> Self {
         Self { platform, next: range.start, end: range.end }
     }
@@ -40,10 +41,10 @@ impl<'a, P: Platform> Carver<'a, P> {
         self.bytes(align_of::<T>() as u64, (count * size_of::<T>()) as u64).cast()
     }
 
-    /// In one copy for all types.
+    /// Not generic, so that there is one copy for all types.
     #[inline(never)]
     fn bytes(&mut self, align: u64, bytes: u64) -> *mut u8 {
-        // A power of two, which needs no division.
+        // The alignment is a power of two, so this needs no division.
         let start = (self.next + (align - 1)) & !(align - 1);
         let end = start + bytes;
         assert!(end <= self.end, "the plan of a table and its memory differ");
@@ -51,7 +52,7 @@ impl<'a, P: Platform> Carver<'a, P> {
         self.platform.direct(start).as_ptr()
     }
 
-    /// `count` values, each made by `make(index)`.
+    /// Returns `count` values, each made by `make(index)`.
     pub(crate) fn values<T>(
         &mut self,
         count: usize,
@@ -59,18 +60,18 @@ impl<'a, P: Platform> Carver<'a, P> {
     ) -> &'static mut [T] {
         let first = self.place::<T>(count);
         for index in 0..count {
-            // SAFETY: inside the part that was just given, which nobody else has (invariants 1 and
-            // 3).
+            // SAFETY: inside the part that was just handed out, which nobody else has (invariants 1
+            // and 3).
             let slot = unsafe { first.add(index) };
-            // SAFETY: the same; what was there needs no drop.
+            // SAFETY: as for `slot`; the old content needs no drop.
             unsafe { ptr::write(slot, make(index)) };
         }
-        // SAFETY: all values were written; the part is ours for ever and given once (invariants 1,
-        // 3 and 15).
+        // SAFETY: all values were written; the part is ours for ever and handed out once
+        // (invariants 1, 3 and 15).
         unsafe { slice::from_raw_parts_mut(first, count) }
     }
 
-    /// `count` values, each written in place by `write`.
+    /// Returns `count` values, each written in place by `write`.
     pub(crate) fn in_place<T>(
         &mut self,
         count: usize,
@@ -81,46 +82,48 @@ impl<'a, P: Platform> Carver<'a, P> {
             let first = place.as_ptr();
             assert!(ptr::eq(write(place), first), "another place was written");
         }
-        // SAFETY: all values were written; the part is ours for ever and given once (invariants 1,
-        // 3 and 15).
+        // SAFETY: all values were written; the part is ours for ever and handed out once
+        // (invariants 1, 3 and 15).
         unsafe { slice::from_raw_parts_mut(places.as_mut_ptr().cast(), count) }
     }
 
-    /// One value, which is moved there: for small ones.
+    /// Returns one value, which is moved into place: for small values.
     pub(crate) fn one<T>(&mut self, value: T) -> &'static mut T {
         let place = self.place::<T>(1);
-        // SAFETY: inside the part that was just given, which nobody else has (invariants 1 and 3).
+        // SAFETY: inside the part that was just handed out, which nobody else has (invariants 1 and
+        // 3).
         unsafe { ptr::write(place, value) };
-        // SAFETY: it was written; the part is ours for ever and given once (invariants 1, 3 and
-        // 15).
+        // SAFETY: it was written; the part is ours for ever and handed out once (invariants 1, 3
+        // and 15).
         unsafe { &mut *place }
     }
 
-    /// Room for one value.
+    /// Returns room for one value.
     pub(crate) fn place_for<T>(&mut self) -> &'static mut MaybeUninit<T> {
         let place = self.place::<MaybeUninit<T>>(1);
         // SAFETY: as for [`places`](Self::places) (invariants 1, 3 and 15).
         unsafe { &mut *place }
     }
 
-    /// Room for `count` values.
+    /// Returns room for `count` values.
     pub(crate) fn places<T>(&mut self, count: usize) -> &'static mut [MaybeUninit<T>] {
         let first = self.place::<T>(count);
-        // SAFETY: what may be uninitialised may have any content; the part is ours for ever and
-        // given once (invariants 1, 3 and 15).
+        // SAFETY: a `MaybeUninit` may have any content; the part is ours for ever and handed out
+        // once (invariants 1, 3 and 15).
         unsafe { slice::from_raw_parts_mut(first.cast(), count) }
     }
 
-    /// `count` values with the content that the memory happens to have.
+    /// Returns `count` values with whatever content the memory has.
     pub(crate) fn any<T: AnyContent>(&mut self, count: usize) -> &'static [T] {
         let first = self.place::<T>(count);
-        // SAFETY: any content is a value; the part is ours for ever and given once (invariants 1,
-        // 3, 4 and 15).
+        // SAFETY: any content is a value; the part is ours for ever and handed out once (invariants
+        // 1, 3, 4 and 15).
         unsafe { slice::from_raw_parts(first, count) }
     }
 }
 
-/// Bytes that `count` values of `T` take when they follow something else.
+/// The most bytes that `count` values of `T` take, including alignment, when they follow something
+/// else.
 pub(crate) const fn room<T>(count: u64) -> u64 {
     count * size_of::<T>() as u64 + align_of::<T>() as u64 - 1
 }

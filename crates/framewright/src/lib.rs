@@ -1,13 +1,13 @@
 //! A physical memory manager for kernels, unikernels and VM guests.
 //!
-//! It takes what firmware says about memory and nodes, brings all of it up (on demand: well under a
-//! millisecond a TiB), and hands out pages and blocks from 4 KiB to 1 GiB. It needs no heap, owns
-//! no thread, and asks of its adopter one small trait, [`Platform`].
+//! It takes firmware's description of memory and nodes, initialises all of that memory (on demand:
+//! well under a millisecond per TiB), and allocates pages and blocks from 4 KiB to 1 GiB. It needs
+//! no heap, owns no thread, and asks the adopter to implement one small trait, [`Platform`].
 //!
 //! # Adopting it
 //!
-//! Five steps, all of them in this example, which runs: here a static array plays the machine's
-//! memory.
+//! Adoption takes five steps. This example runs and shows all of them; a static array stands in for
+//! the machine's memory.
 //!
 //! ```
 //! use framewright::memblock::{Memblock, MemblockStorage};
@@ -16,7 +16,7 @@
 //! use framewright::{Request, BringUp, IrqState, Manager, Parameters, PinnedCpu, Platform};
 //! use std::ptr::NonNull;
 //!
-//! // 1. Say where memory is seen, how interrupts are held off, and which CPU this is.
+//! // 1. Say where memory is mapped, how interrupts are turned off, and which CPU this is.
 //! struct Kernel;
 //! # const RAM_BYTES: usize = 32 << 20;
 //! # #[repr(align(0x200000))]
@@ -26,8 +26,8 @@
 //! # static RAM: Ram = Ram(std::cell::UnsafeCell::new([0; RAM_BYTES]));
 //! # fn direct_map_base() -> *mut u8 { RAM.0.get().cast() }
 //!
-//! // SAFETY: frames 0..32 MiB are memory that nobody else uses, seen at one offset; there is one
-//! // CPU and no interrupt.
+//! // SAFETY: 0..32 MiB is memory that nobody else uses, mapped at one offset; there is one CPU,
+//! // and no interrupt handler.
 //! unsafe impl Platform for Kernel {
 //!     fn direct(&self, pa: u64) -> NonNull<u8> {
 //!         NonNull::new(direct_map_base().wrapping_add(pa as usize)).unwrap()
@@ -42,7 +42,7 @@
 //! }
 //! static KERNEL: Kernel = Kernel;
 //!
-//! // 2. Tell it what firmware said, in any order; and the nodes, if there are any.
+//! // 2. Describe the memory that firmware reported, in any order, and the nodes, if there are any.
 //! let mut ranges = [MapRange::EMPTY; 64];
 //! let mut builder = MapBuilder::new(&mut ranges);
 //! builder.add(0, 32 << 20, MemoryKind::Conventional)?;
@@ -57,7 +57,7 @@
 //! // 3. Reserve what is in use already: the kernel's image, its stack, the initial RAM disk.
 //! let image = PhysRange::with_size(0x20_0000, 0x8_1234);
 //! let mut storage = MemblockStorage::new();
-//! // SAFETY: what the map calls usable and this does not reserve is memory that nobody else uses.
+//! // SAFETY: nobody else uses memory that the map calls usable and that is not reserved here.
 //! let early =
 //!     unsafe { Memblock::with_reserved(&KERNEL, &mut storage, map, &topology, &[image]) }?;
 //!
@@ -75,62 +75,63 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! [`Frames`] owns what it names and frees it when it is dropped. Below it is
-//! [`Manager::allocate`], which returns numbers, and `Manager::free`, which is unsafe because
-//! anybody can write down a number: see [*Owning memory*](manager#owning-memory).
+//! [`Frames`] owns the frames that it names and frees them when it is dropped. The interface below
+//! it is [`Manager::allocate`], which returns frame numbers, and `Manager::free`, which is unsafe
+//! because any code can make up a frame number: see [*Owning memory*](manager#owning-memory).
 //!
-//! Page tables, TLB flushes and more than one CPU come in through the trait's other methods, which
-//! have defaults for a kernel that has none of them yet. [`bootlog`] writes a boot log in Linux's
-//! style.
+//! Support for page tables, TLB flushes and several CPUs comes from the trait's other methods.
+//! Their defaults suit a kernel that has none of these yet. [`bootlog`] writes a boot log in
+//! Linux's style.
 //!
 //! # If you have these already
 //!
-//! A kernel that uses `x86_64` or `virtio-drivers` turns on the feature of that name and passes the
-//! manager where a frame allocator or DMA memory is asked for: see [`adapters`]. Two complete
-//! programs to start from: `cargo run -p framewright --example smallest_adopter`, and
-//! `kernel_heap`, which builds a bump heap on the manager.
+//! A kernel that uses the `x86_64` or `virtio-drivers` crate enables the feature of that name and
+//! passes the manager wherever that crate asks for a frame allocator or DMA memory: see
+//! [`adapters`]. Two complete programs are good starting points: `kernel_heap`, which builds a bump
+//! heap on the manager, and `smallest_adopter`, which `cargo run -p framewright --example
+//! smallest_adopter` runs.
 //!
 //! # Where things are
 //!
-//! | module | is |
+//! | module | contents |
 //! |---|---|
-//! | [`platform`], [`vmemmap_space`] | what an adopter implements |
-//! | [`stores`] | how the memory map is written |
+//! | [`platform`], [`vmemmap_space`] | the traits that an adopter implements |
+//! | [`stores`] | the store instructions that write the memory map |
 //! | [`firmware`] | intake of memory maps and nodes |
-//! | [`memblock`] | the allocator before the allocator |
+//! | [`memblock`] | the boot-time allocator, before the manager exists |
 //! | [`parameters`] | the command line |
 //! | [`manager`] | bring-up, allocation, verification |
-//! | [`lazy`] | a manager whose memory comes range by range |
+//! | [`lazy`] | a manager whose memory arrives range by range |
 //! | [`zone`] | zones, their blocks and free memory |
 //! | [`hugetlb`] | huge-page pools |
 //! | [`debug`] | page owners, poison, clearing |
 //! | [`bootlog`] | boot log and JSON |
 //! | [`procfs`] | control files in the formats of `/proc` and `/sys` |
-//! | [`reporting`] | free memory back to the hypervisor |
+//! | [`reporting`] | free page reporting to the hypervisor |
 //! | [`adapters`] | other crates' interfaces, behind features |
 //!
 //! # Features
 //!
-//! All are on by default, and what is off is not linked: what stays is one CPU with pages, blocks
-//! and zones. A parameter of a part that is off is reported by [`Parameters::parse`] and has no
-//! effect however it is set.
+//! All features are on by default. The code of a disabled feature is not linked; with all of them
+//! off, one CPU with pages, blocks and zones remains. [`Parameters::parse`] reports a parameter
+//! that belongs to a disabled feature, and the parameter has no effect, however it is set.
 //!
-//! | feature | is | without it |
+//! | feature | provides | without it |
 //! |---|---|---|
 //! | `smp` | a cache for each CPU, zones in parts | every request takes its zone's lock |
 //! | `numa` | up to 64 nodes, 1024 with `many-nodes` | one node |
 //! | `vmemmap` | page descriptors, reference counts | |
 //! | `moving` | isolation, compaction, grades, reserve areas | |
-//! | `pools` | huge-page pools; with `moving` and `vmemmap` | |
-//! | `reporting` | free memory back to the hypervisor | |
-//! | `hotplug` | memory that comes and goes; with `moving` | |
-//! | `accept` | memory that a guest accepts | it stays reserved |
+//! | `pools` | huge-page pools; includes `moving` and `vmemmap` | |
+//! | `reporting` | free page reporting to the hypervisor | |
+//! | `hotplug` | memory hot-add and hot-remove; includes `moving` | |
+//! | `accept` | unaccepted memory of confidential guests | such memory stays reserved |
 //! | `debug` | page owners, poison, clearing by parameter, the shuffle | |
-//! | `files` | control files; with all of these | |
+//! | `files` | control files; includes all of the above | |
 //! | `large-maps` | maps of more than 128 ranges or reservations | an error |
-//! | `dma-zones` | zones for devices with 24 and 32 address bits | one zone a node |
+//! | `dma-zones` | zones for devices with 24 and 32 address bits | one zone per node |
 #![no_std]
-// What only the control files of a part look at stays where it is.
+// Without `files`, code that only the control files use stays in the source as dead code.
 #![cfg_attr(not(feature = "files"), allow(dead_code, reason = "parts that are off"))]
 
 #[cfg(test)]
@@ -171,14 +172,14 @@ pub use parameters::Parameters;
 pub use platform::{AcceptError, AcceptMemory, IrqState, PinnedCpu, Platform};
 pub use sync::SpinLock;
 
-/// For the models and tests of this crate alone: nothing here keeps a promise to others.
+/// For this crate's models and tests only: nothing in here is a stable interface.
 #[doc(hidden)]
 pub mod internals {
     pub use crate::sync::{Claim, CountWord, DrainEpoch, Made, NoReference, Ownership};
     pub use crate::sync::{Readers, Reading, ReferenceCount};
     pub use crate::vmemmap::{SectionState, deferred_sections};
 
-    /// For the model checker, which looks at guards.
+    /// Locks `lock` for the model checker, which needs to see the guard.
     #[cfg(loom)]
     pub fn lock<'a, T, P: crate::Platform>(
         lock: &'a crate::SpinLock<T>,
@@ -187,7 +188,7 @@ pub mod internals {
         lock.lock(platform)
     }
 
-    /// As [`lock`].
+    /// [`lock`] without waiting: `None` when the lock is taken.
     #[cfg(loom)]
     pub fn try_lock<'a, T, P: crate::Platform>(
         lock: &'a crate::SpinLock<T>,

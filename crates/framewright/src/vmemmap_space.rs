@@ -1,12 +1,12 @@
-//! The vmemmap's address range, and the one way in which a frame may leave it.
+//! The vmemmap's address range, and the only way in which a frame may leave it.
 //!
-//! The memory map in its *array* form is an array addressed by frame number in a virtual range of
-//! its own: the part that describes one 2 MiB block is eight pages of it (512 times 64 bytes).
+//! The memory map in its *array* form is an array indexed by frame number, in a virtual range of
+//! its own. The part of it that describes one 2 MiB block is eight pages (512 times 64 bytes).
 //! [`VmemmapSpace`] is what the manager needs from page tables to build such parts, to take them
-//! away and to give their frames back. The rule that matters is carried by types: what leaves the
-//! tables goes into an [`Unflushed`], only [`VmemmapSpace::flush`] turns that into a [`FrameList`],
-//! and only a `FrameList` can be freed. So no frame is used again while some CPU may still reach it
-//! through a stale translation (invariant 12).
+//! away and to give their frames back. Types enforce the rule that matters: frames that leave the
+//! tables go into an [`Unflushed`], only [`VmemmapSpace::flush`] turns that into a [`FrameList`],
+//! and only the frames of a `FrameList` can be freed. So no frame is reused while some CPU may
+//! still reach it through a stale translation (invariant 12).
 
 use crate::stores::{Line, Store};
 use crate::units::{Order, Pfn, PfnRange};
@@ -15,10 +15,10 @@ use core::ptr::NonNull;
 
 /// Pages of the array that describe one block.
 pub const VMEMMAP_PAGES_PER_BLOCK: u64 = 8;
-/// How many blocks one call may name: a memory section, whose part of the array is 2 MiB.
+/// The most blocks that one call may name: a memory section, whose part of the array is 2 MiB.
 pub const BLOCKS_PER_CALL: u32 = 64;
 
-/// Number of a block: a physical address divided by 2 MiB.
+/// The number of a block: a physical address divided by 2 MiB.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 #[repr(transparent)]
 pub struct BlockNumber(pub u32);
@@ -31,7 +31,7 @@ impl BlockNumber {
         Self((pfn.0 >> crate::units::BLOCK_ORDER) as u32)
     }
 
-    /// Its first frame.
+    /// The first frame of the block.
     #[must_use]
     pub const fn start(self) -> Pfn {
         Pfn((self.0 as u64) << crate::units::BLOCK_ORDER)
@@ -54,35 +54,35 @@ impl BlockRange {
         Self { start: BlockNumber(start), end: BlockNumber(if end < start { start } else { end }) }
     }
 
-    /// The blocks that hold frames, of which there is at least one.
+    /// The blocks that hold `frames`, which is not empty.
     pub(crate) fn around(frames: PfnRange) -> Self {
         let last = BlockNumber::containing(Pfn(frames.end.0 - 1));
         let end = BlockNumber(last.0.saturating_add(1));
         Self { start: BlockNumber::containing(frames.start), end }
     }
 
-    /// Number of blocks; none when it ends before it begins.
+    /// The number of blocks; 0 when the range ends before it begins.
     #[must_use]
     pub const fn blocks(self) -> u32 {
         self.end.0.saturating_sub(self.start.0)
     }
 }
 
-/// Where a [`VmemmapSpace`] gets frames for page tables and for the array itself.
+/// The source from which a [`VmemmapSpace`] gets frames for page tables and for the array itself.
 ///
 /// # Safety
-/// A run that [`take`](Self::take) returns is memory as [`crate::Platform`] describes it, is used
-/// by nobody else, and stays so until it is put back or freed after a flush: page tables are made
-/// of it.
+/// A run that [`take`](Self::take) returns is memory as [`crate::Platform`] describes it, and
+/// nobody else uses it until it is put back or freed after a flush: page tables are built in it.
 pub unsafe trait FrameSource {
-    /// A frame run of `order`, aligned to it, content undefined; `None` when there is none.
+    /// Takes a run of `order`, aligned to it, with undefined content; `None` when there is none.
     fn take(&mut self, order: Order) -> Option<Pfn>;
 
-    /// Takes back exactly what one [`take`](Self::take) gave (the undo of a failed call).
+    /// Takes back exactly the run that one [`take`](Self::take) returned (the undo of a failed
+    /// call).
     ///
     /// # Safety
     /// `start` and `order` are those of one [`take`](Self::take) from this source that was not put
-    /// back yet, and nobody uses the frames: no table has named them (invariant 42).
+    /// back yet, and nobody uses the frames: no table has ever named them (invariant 42).
     unsafe fn put_back(&mut self, start: Pfn, order: Order);
 }
 
@@ -98,7 +98,7 @@ impl fmt::Display for OutOfFrames {
 
 impl core::error::Error for OutOfFrames {}
 
-/// Runs of frames, bounded, without heap. One word a run: frame number and length.
+/// A bounded list of frame runs, without heap. Each run is one word: frame number and length.
 struct Runs {
     words: [u64; Unflushed::CAPACITY],
     len: usize,
@@ -126,13 +126,13 @@ impl Runs {
     }
 }
 
-/// Blocks whose translations were changed, so that a flush can be as small as the change.
+/// The blocks whose translations changed, so that a flush can be as small as the change.
 struct Changed {
     ranges: [BlockRange; Unflushed::CHANGED_RANGES],
     len: usize,
-    /// Too many ranges, or a change whose place nobody said.
+    /// The changes are too many ranges to record, or a change came without its place.
     anywhere: bool,
-    /// A page table is among the frames.
+    /// A page table may be among the frames.
     tables: bool,
 }
 
@@ -159,11 +159,11 @@ impl Changed {
     }
 }
 
-/// Frames that are out of the tables but perhaps still in some CPU's TLB, and translations that
-/// must be flushed.
+/// Frames that have left the tables but may still be in some CPU's TLB, and translations that must
+/// be flushed.
 ///
-/// It has no way to reach its frames: hand it to [`VmemmapSpace::flush`]. Dropping it leaks its
-/// frames, which is safe.
+/// Its frames cannot be reached through it: pass it to [`VmemmapSpace::flush`]. Dropping it leaks
+/// its frames, which is safe.
 #[must_use = "its frames come back only through VmemmapSpace::flush"]
 pub struct Unflushed {
     runs: Runs,
@@ -171,12 +171,12 @@ pub struct Unflushed {
 }
 
 impl Unflushed {
-    /// Runs that fit. One call on [`BLOCKS_PER_CALL`] blocks never needs more, even when every
-    /// frame is a run of its own and the section's page table leaves with them.
+    /// The number of runs that fit. One call on [`BLOCKS_PER_CALL`] blocks never needs more, even
+    /// when every frame is a run of its own and the section's page table leaves with them.
     #[expect(clippy::cast_possible_truncation, reason = "two small constants")]
     pub const CAPACITY: usize = BLOCKS_PER_CALL as usize * VMEMMAP_PAGES_PER_BLOCK as usize + 1;
-    /// Ranges of changed blocks that are told apart; of more only [`changed`](Self::changed) says
-    /// that there are more.
+    /// The number of ranges of changed blocks that are recorded. With more ranges than this,
+    /// [`changed`](Self::changed) returns `None`.
     pub const CHANGED_RANGES: usize = 8;
 
     /// Nothing to flush.
@@ -184,8 +184,8 @@ impl Unflushed {
         Self { runs: Runs { words: [0; Self::CAPACITY], len: 0 }, changed: Changed::NOTHING }
     }
 
-    /// For implementers of [`VmemmapSpace`]: remembers frames that a changed translation no longer
-    /// names, wherever that is.
+    /// For implementers of [`VmemmapSpace`]: records frames that a changed translation no longer
+    /// names, wherever that translation is.
     ///
     /// Returns false when the run does not fit; the implementer must then not have changed the
     /// translation.
@@ -195,62 +195,64 @@ impl Unflushed {
         frames.is_empty() || self.runs.push(frames)
     }
 
-    /// Like [`push`](Self::push) for frames that only translations of the parts of `blocks` named.
+    /// Like [`push`](Self::push), for frames that only translations of the parts of `blocks` named.
     #[must_use]
     pub fn push_from(&mut self, blocks: BlockRange, frames: PfnRange) -> bool {
         self.changed.add(blocks);
         frames.is_empty() || self.runs.push(frames)
     }
 
-    /// Like [`push_from`](Self::push_from) for a frame that was a page table, of which CPUs may
-    /// remember steps of walks.
+    /// Like [`push_from`](Self::push_from), for a frame that was a page table, so CPUs may have
+    /// cached steps of walks through it.
     #[must_use]
     pub fn push_table_from(&mut self, blocks: BlockRange, frame: Pfn) -> bool {
         self.changed.tables = true;
         self.push_from(blocks, PfnRange { start: frame, end: frame.add(1) })
     }
 
-    /// Whether a page table may be among the frames: [`push`](Self::push) does not say. If not, a
-    /// CPU that sleeps need not be woken: it can forget before its next access, as nothing that it
-    /// does on its own follows a table that is gone.
+    /// Whether a page table may be among the frames; [`push`](Self::push) counts as one, as it does
+    /// not say. If there is none, a sleeping CPU need not be woken: it can flush before its next
+    /// access, because nothing that it does on its own follows a page table that is gone.
     #[must_use]
     pub const fn has_tables(&self) -> bool {
         self.changed.tables
     }
 
-    /// For implementers: a translation was changed (split, say) without setting a frame free.
+    /// For implementers: records that a translation was changed (split, say) without freeing a
+    /// frame.
     pub const fn mark_stale(&mut self) {
         self.changed.anywhere = true;
     }
 
-    /// Like [`mark_stale`](Self::mark_stale) for a change to the parts of `blocks` alone.
+    /// Like [`mark_stale`](Self::mark_stale), for a change to the parts of `blocks` only.
     pub fn mark_changed(&mut self, blocks: BlockRange) {
         self.changed.add(blocks);
     }
 
-    /// Whether a flush is due.
+    /// Whether a flush is needed.
     #[must_use]
     pub const fn is_stale(&self) -> bool {
         self.changed.anywhere || self.changed.len > 0
     }
 
-    /// For [`VmemmapSpace::flush`]: the blocks whose parts of the array may be stale, or nothing
-    /// when it may be any.
+    /// For [`VmemmapSpace::flush`]: the blocks whose parts of the array may be stale, or `None`
+    /// when any block's may be.
     #[must_use]
     pub fn changed(&self) -> Option<&[BlockRange]> {
         if self.changed.anywhere { None } else { self.changed.ranges.get(..self.changed.len) }
     }
 
-    /// Runs that still fit.
+    /// How many more runs fit.
     #[must_use]
     pub const fn room(&self) -> usize {
         Self::CAPACITY - self.runs.len
     }
 
-    /// For [`VmemmapSpace::flush`] alone.
+    /// Turns the frames into a [`FrameList`]; only [`VmemmapSpace::flush`] calls this.
     ///
     /// # Safety
-    /// Every CPU has dropped every translation that was changed since this was made (invariant 12).
+    /// Every CPU has dropped every translation that was changed since `self` was made (invariant
+    /// 12).
     pub unsafe fn into_flushed(self) -> FrameList {
         FrameList { runs: self.runs }
     }
@@ -271,7 +273,7 @@ impl fmt::Debug for Unflushed {
     }
 }
 
-/// Frames that nobody can reach any more. They belong to whoever holds the list.
+/// Frames that nobody can reach any more. They belong to the owner of the list.
 #[must_use = "free the frames"]
 pub struct FrameList {
     runs: Runs,
@@ -286,7 +288,7 @@ impl FrameList {
         })
     }
 
-    /// Frames in all runs.
+    /// The number of frames in all runs.
     #[must_use]
     pub fn pages(&self) -> u64 {
         self.runs().map(PfnRange::pages).sum()
@@ -299,72 +301,72 @@ impl fmt::Debug for FrameList {
     }
 }
 
-/// Owns the vmemmap's addresses and translations. The frames belong to the manager, except
-/// between the call that puts them into an [`Unflushed`] and the flush. A kernel without page
-/// arrays has none ([`crate::Platform::vmemmap_space`] returns `None`).
+/// Owns the vmemmap's addresses and translations. The frames belong to the manager, except between
+/// the call that puts them into an [`Unflushed`] and the flush. A kernel without page arrays has no
+/// such space ([`crate::Platform::vmemmap_space`] returns `None`).
 ///
 /// Every call names at most [`BLOCKS_PER_CALL`] blocks, all in one section. A block's part of the
-/// array is in one of two states, *present* (eight writable pages of its own) or *absent* (the
-/// shared read-only zero frame eight times, so that a read gives zero bytes, which is a valid
-/// descriptor, and a write faults). All start absent.
+/// array is in one of two states: *present* (eight writable pages of its own) or *absent* (the
+/// shared read-only zero frame mapped eight times, so that a read returns zero bytes, which is a
+/// valid descriptor, and a write faults). All parts start absent.
 ///
-/// A change holds on every CPU from the next flush on. Before it, a CPU may still see a block as it
-/// was: after `populate` read zero and fault on a write, after `evict` read and write the old
-/// frames.
+/// A change takes effect on every CPU at the next flush. Before that, a CPU may still see a block
+/// as it was: after `populate` it may read zero and fault on a write; after `evict` it may read and
+/// write the old frames.
 ///
 /// # Safety
 /// The implementer promises that
-/// * once a `populate` was flushed the parts of the array are readable and writable, and no other
+/// * once a `populate` was flushed, the parts of the array are readable and writable, and no other
 ///   address of the array reaches their frames;
-/// * after `evict` no table names the frames, and they were all put into the given [`Unflushed`],
-///   as is every page table that is no longer used;
-/// * `flush` returns only after every CPU has dropped every translation changed before, cached
+/// * after `evict` no table names the frames, and all of them are in the given [`Unflushed`], as is
+///   every page table that is no longer used;
+/// * `flush` returns only after every CPU has dropped every translation that changed before, cached
 ///   steps of a table walk included;
 /// * a failed call has changed nothing that can be seen. So all frames are taken before the first
 ///   entry is written: a frame that some CPU may already have reached cannot be put back.
 ///
 /// # Who may call
 ///
-/// The calls that change translations are `unsafe`, because safe code that could take a part of the
-/// array away would take it from under the manager's descriptors. All ask one thing of the caller,
-/// the manager or whoever has a space of his own: **it owns what the array shows of the blocks.**
-/// That is,
-/// * nobody else calls for the section meanwhile, no lock is held and interrupts are on;
-/// * no part that a call may make absent or move is in use: no reference leads into it, and nobody
-///   writes there until the flush;
-/// * the [`Unflushed`] was filled by this space alone, and goes to the `flush` of this one.
+/// The calls that change translations are `unsafe`, because safe code could otherwise take a part
+/// of the array away from under the manager's descriptors. All of them ask one thing of the caller,
+/// which is the manager or the owner of a separate space: **it owns what the array shows of the
+/// blocks.** That is,
+/// * nobody else makes a call for the section meanwhile, no lock is held and interrupts are on;
+/// * no part that a call may make absent or move is in use: there is no reference into it, and
+///   nobody writes to it until the flush;
+/// * the [`Unflushed`] was filled by this space alone, and goes to this space's `flush`.
 pub unsafe trait VmemmapSpace: Sync {
-    /// Address of the descriptor of frame 0.
+    /// Returns the address of frame 0's descriptor.
     fn base(&self) -> NonNull<u8>;
 
-    /// Whether the array is made of frames of the machine. A process has memory of another kind for
-    /// it, and takes none from its `FrameSource`.
+    /// Whether the array consists of frames of the machine. A space in a process uses another kind
+    /// of memory for it, and takes no frame from its `FrameSource`.
     fn takes_frames(&self) -> bool {
         true
     }
 
-    /// Whether what [`populate`](Self::populate) makes present is known to be zero, so that nobody
-    /// has to write it.
+    /// Whether the parts that [`populate`](Self::populate) makes present are known to be zero, so
+    /// that nobody has to zero them.
     fn is_zeroed(&self) -> bool {
         false
     }
 
-    /// How first values of descriptors, all equal to `descriptor`, are written into the array: a
-    /// store that is made for this content. Asked once, at bring-up; used wherever the manager is
-    /// called, interrupt handlers included. The default is the fastest store of this CPU that needs
-    /// no vector registers.
+    /// Returns the store that writes the first values of descriptors, all equal to `descriptor`,
+    /// into the array; it may be made for this content. The manager asks once, at bring-up, and
+    /// uses the store wherever it is called, interrupt handlers included. The default is this CPU's
+    /// fastest store that needs no vector registers.
     fn store(&self, descriptor: &Line) -> Store {
         Store::of_this_cpu(descriptor)
     }
 
-    /// Makes the parts of absent blocks present, with content undefined, mapped as large as
+    /// Makes the parts of absent blocks present, with undefined content, mapped as large as
     /// alignment allows. Blocks that are present stay as they are. All or nothing.
     ///
     /// A page table that a large mapping replaces goes into `unflushed` if there is room for one
-    /// run, and else stays in use.
+    /// run; otherwise it stays in use.
     ///
     /// # Errors
-    /// [`OutOfFrames`]; everything taken from `frames` was put back.
+    /// [`OutOfFrames`]; everything that was taken from `frames` was put back.
     ///
     /// # Safety
     /// See *Who may call*.
@@ -375,12 +377,12 @@ pub unsafe trait VmemmapSpace: Sync {
         unflushed: &mut Unflushed,
     ) -> Result<(), OutOfFrames>;
 
-    /// Splits mappings so far that [`evict`](Self::evict) on exactly these blocks needs no frame.
-    /// Changes no translation's target. A mapping that lies wholly in `blocks` may stay large: a
-    /// whole section costs no page table.
+    /// Splits mappings as far as needed for [`evict`](Self::evict) on exactly these blocks to need
+    /// no frame. Changes no translation's target. A mapping that lies wholly in `blocks` may stay
+    /// large, so a whole section costs no page table.
     ///
     /// # Errors
-    /// [`OutOfFrames`]; everything taken from `frames` was put back.
+    /// [`OutOfFrames`]; everything that was taken from `frames` was put back.
     ///
     /// # Safety
     /// See *Who may call*.
@@ -391,24 +393,24 @@ pub unsafe trait VmemmapSpace: Sync {
         unflushed: &mut Unflushed,
     ) -> Result<(), OutOfFrames>;
 
-    /// Makes the parts of present blocks absent, puts their frames into `unflushed` and says how
+    /// Makes the parts of present blocks absent, puts their frames into `unflushed` and returns how
     /// many blocks of the range are still present: those that were not prepared, and those for
-    /// which `unflushed` has no room. Absent blocks stay so.
+    /// which `unflushed` has no room. Absent blocks stay absent.
     ///
-    /// None is left when the same range was prepared before and `unflushed` has room for
-    /// [`VMEMMAP_PAGES_PER_BLOCK`] runs for each block; with room for one more, a page table that
-    /// no present block needs leaves too.
+    /// No block is left present if exactly this range was prepared before and `unflushed` has room
+    /// for [`VMEMMAP_PAGES_PER_BLOCK`] runs for each block. With room for one more run, a page
+    /// table that no present block needs leaves too.
     ///
     /// # Safety
     /// See *Who may call*.
     #[must_use = "blocks may be left present"]
     unsafe fn evict(&self, blocks: BlockRange, unflushed: &mut Unflushed) -> u32;
 
-    /// Makes one large mapping again of a section that is wholly present in small ones, and says
-    /// whether it is one now. Where the frames are no aligned run any more the content moves to one
-    /// from `frames`. What was mapped and is no longer, the page table included, goes into
-    /// `unflushed`; without room for that, and where a block is absent, nothing changes. An
-    /// implementer that has nothing to merge leaves this as it is.
+    /// Maps a section that is wholly present in small mappings as one large mapping again, and
+    /// returns whether it is one now. If the frames no longer form an aligned run, their content
+    /// moves to such a run from `frames`. Everything that is no longer mapped or used, the page
+    /// table included, goes into `unflushed`. Nothing changes when there is no room for that or
+    /// when a block is absent. An implementer that has nothing to merge keeps this default.
     ///
     /// # Errors
     /// [`OutOfFrames`] when the content had to move and there was no run for it; nothing has
@@ -416,8 +418,8 @@ pub unsafe trait VmemmapSpace: Sync {
     ///
     /// # Safety
     /// See *Who may call*; and nobody writes to any of the section's part of the array until the
-    /// flush: of some blocks a CPU may write to the old frame while another reads the new one. No
-    /// block of the section is split, say.
+    /// flush, because a CPU may write to the old frame while another reads the new one. For
+    /// example, no block of the section is split meanwhile.
     unsafe fn merge(
         &self,
         _section: BlockRange,
@@ -427,12 +429,12 @@ pub unsafe trait VmemmapSpace: Sync {
         Ok(false)
     }
 
-    /// Flushes, on every CPU, everything that was changed, and gives the frames free. The only way
-    /// out of [`Unflushed`]. Costs no flush when [`Unflushed::is_stale`] is false.
+    /// Flushes everything that was changed, on every CPU, and releases the frames. This is the only
+    /// way out of [`Unflushed`]. Flushes nothing when [`Unflushed::is_stale`] is false.
     ///
     /// # Safety
-    /// See *Who may call*: frames of another space's tables, or such as somebody pushed by number,
-    /// would come out as free.
+    /// See *Who may call*: frames of another space's tables, or frames that somebody pushed by
+    /// number, would come out as free.
     unsafe fn flush(&self, unflushed: Unflushed) -> FrameList;
 }
 

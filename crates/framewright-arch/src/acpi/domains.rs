@@ -1,18 +1,18 @@
-//! Which domain each CPU of the SRAT belongs to, sorted by the CPU, so that finding those of `n`
-//! CPUs takes `n log n` steps however the tables list them.
+//! The proximity domain of each CPU in the SRAT, sorted by CPU, so that finding those of `n` CPUs
+//! takes `n log n` steps in whatever order the tables list them.
 
 use crate::bytes::u32_at;
 use crate::physical::Storage;
 
-/// Most CPUs that are believed.
+/// The most CPUs that a table may plausibly list.
 pub const MAX_CPUS: usize = 8192;
 
-/// A CPU's identifier, its index in the table, and its domain, of 32 bits each.
+/// A CPU's identifier, its index in the table, and its domain, 32 bits each.
 const ENTRY_BYTES: usize = 12;
 
 type Entry = [u8; ENTRY_BYTES];
 
-/// See the module documentation. Of a CPU that the table lists twice the first entry counts.
+/// See the module documentation. If the table lists a CPU twice, the first entry counts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Domains<'a>(&'a [Entry]);
 
@@ -20,7 +20,7 @@ impl<'a> Domains<'a> {
     /// Sorts CPUs with their domains into `storage`.
     ///
     /// # Errors
-    /// The number of bytes needed, when there are fewer.
+    /// The number of bytes needed, if the storage has fewer.
     pub(crate) fn sort<I>(cpus: I, storage: &mut Storage<'a>) -> Result<Self, usize>
     where
         I: Iterator<Item = (u32, u32)> + Clone,
@@ -35,7 +35,7 @@ impl<'a> Domains<'a> {
         Ok(Self(entries))
     }
 
-    /// The domain of a CPU; `None` when the table does not mention it.
+    /// The domain of a CPU; `None` if the table does not mention the CPU.
     pub(crate) fn find(self, apic_id: u32) -> Option<u32> {
         self.search(apic_id, &mut 0)
     }
@@ -51,7 +51,7 @@ impl<'a> Domains<'a> {
     }
 }
 
-/// One of the three numbers.
+/// One of an entry's three numbers.
 fn number(entry: &Entry, index: usize) -> u32 {
     u32_at(entry, 4 * index).unwrap_or(0)
 }
@@ -65,7 +65,7 @@ mod tests {
     #[test]
     fn placing_cpus_takes_few_steps_in_whatever_order_they_come() {
         const CPUS: u32 = 8192;
-        // The table lists every second CPU, backwards: the others are looked for in vain.
+        // The table lists every second CPU, backwards: the search for the other CPUs fails.
         let read = Cell::new(0u64);
         let listed = (0..CPUS)
             .rev()

@@ -1,19 +1,19 @@
-//! Tables that are lists of entries, each with a kind and a length.
+//! Tables that are lists of entries, where each entry has a kind and a length.
 
 use super::error::{AcpiError, Fault};
 use super::table::Table;
 use crate::bytes::{u32_at, u64_at};
 
-/// One entry.
+/// One entry of a table.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry<'a> {
-    /// The table that it is in.
+    /// The table that contains the entry.
     pub table: Table<'a>,
-    /// Its first byte in the table.
+    /// The offset of its first byte in the table.
     pub offset: usize,
     /// Its kind.
     pub kind: u8,
-    /// All its bytes, kind and length included.
+    /// All its bytes, including kind and length.
     pub bytes: &'a [u8],
 }
 
@@ -29,23 +29,24 @@ impl Entry<'_> {
         Err(self.table.error(self.offset, fault))
     }
 
-    /// Byte `offset`; 0 beyond the end, which [`at_least`](Self::at_least) rules out.
+    /// The byte at `offset`; 0 beyond the end, which [`at_least`](Self::at_least) rules out.
     pub(super) fn u8(&self, offset: usize) -> u8 {
         self.bytes.get(offset).copied().unwrap_or(0)
     }
 
-    /// The 32 bits at byte `offset`; 0 beyond the end.
+    /// The 32 bits at `offset`; 0 beyond the end.
     pub(super) fn u32(&self, offset: usize) -> u32 {
         u32_at(self.bytes, offset).unwrap_or(0)
     }
 
-    /// The 64 bits at byte `offset`; 0 beyond the end.
+    /// The 64 bits at `offset`; 0 beyond the end.
     pub(super) fn u64(&self, offset: usize) -> u64 {
         u64_at(self.bytes, offset).unwrap_or(0)
     }
 }
 
-/// The entries of a table. Ends after the first error: what follows a wrong length means nothing.
+/// The entries of a table. Iteration ends after the first error, because nothing after a wrong
+/// length can be trusted.
 #[derive(Clone, Debug)]
 pub struct Entries<'a> {
     table: Table<'a>,
@@ -56,7 +57,7 @@ impl<'a> Entries<'a> {
     /// The entries of `table`, which begin at byte `first`.
     ///
     /// # Errors
-    /// The table ends before.
+    /// The table ends before `first`.
     pub fn new(table: Table<'a>, first: usize) -> Result<Self, AcpiError> {
         table.at_least(first)?;
         Ok(Self { table, offset: first })
@@ -70,7 +71,7 @@ impl<'a> Iterator for Entries<'a> {
         let offset = self.offset;
         let rest = self.table.bytes.get(offset..).filter(|rest| !rest.is_empty())?;
         let (kind, length) = (rest[0], rest.get(1).map_or(0, |&length| usize::from(length)));
-        // A length below two would never get any further.
+        // With a length below two the iteration might never advance.
         match rest.get(..length).filter(|_| length >= 2) {
             Some(bytes) => {
                 self.offset = offset + length;

@@ -8,7 +8,7 @@ use framewright::firmware::TopologyError;
 pub struct Signature(pub [u8; 4]);
 
 impl Signature {
-    /// The root pointer (its own signature is eight letters).
+    /// The root pointer (whose own signature has eight letters).
     pub const RSDP: Self = Self(*b"RSDP");
     /// The root table with 32-bit addresses.
     pub const RSDT: Self = Self(*b"RSDT");
@@ -22,7 +22,7 @@ impl Signature {
     pub const SLIT: Self = Self(*b"SLIT");
     /// The high precision event timer.
     pub const HPET: Self = Self(*b"HPET");
-    /// Fixed hardware, the power-management timer among it.
+    /// Fixed hardware, including the power-management timer.
     pub const FADT: Self = Self(*b"FACP");
 }
 
@@ -46,9 +46,9 @@ impl fmt::Debug for Signature {
 pub struct AcpiError {
     /// Which table.
     pub table: Signature,
-    /// Physical address of the table.
+    /// The physical address of the table.
     pub address: u64,
-    /// Byte in the table at which the fault was found.
+    /// The offset in the table at which the fault was found.
     pub offset: usize,
     /// What is wrong.
     pub fault: Fault,
@@ -57,58 +57,58 @@ pub struct AcpiError {
 /// What is wrong with a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// It lies, in whole or in part, at addresses that cannot be read.
+    /// The table lies, in whole or in part, at addresses that cannot be read.
     Unreadable {
-        /// Bytes that were asked for.
+        /// The number of bytes that were to be read.
         length: usize,
     },
-    /// The storage for copies is too small for it.
+    /// The storage for copies is too small for the table.
     NoRoom {
-        /// Bytes that it takes.
+        /// The number of bytes that it takes.
         length: usize,
-        /// Bytes that were left.
+        /// The number of bytes that were left.
         left: usize,
     },
-    /// It begins with other letters than it should.
+    /// The table does not begin with the expected signature.
     WrongSignature,
-    /// Its bytes do not sum to zero.
+    /// The bytes of the table do not sum to zero.
     WrongChecksum {
-        /// What they sum to.
+        /// Their sum.
         sum: u8,
     },
-    /// Its length cannot be.
+    /// The length of the table is impossible.
     WrongLength {
         /// As given.
         length: u64,
-        /// Least that holds what must be in it.
+        /// The smallest length that holds the mandatory parts.
         least: usize,
-        /// Most that is believed.
+        /// The largest length that is accepted.
         most: usize,
     },
-    /// An entry is shorter than its kind must be, or reaches beyond the table.
+    /// An entry is shorter than its kind requires, or extends beyond the table.
     WrongEntryLength {
-        /// Kind of the entry.
+        /// The kind of the entry.
         kind: u8,
         /// As given.
         length: usize,
-        /// Least that an entry of the kind has.
+        /// The smallest length of an entry of this kind.
         least: usize,
-        /// Bytes that the table has left.
+        /// The number of bytes left in the table.
         left: usize,
     },
-    /// There are more entries of one sort than are believed.
+    /// There are more entries of one sort than are accepted.
     TooManyEntries {
-        /// How many are.
+        /// The largest number that is accepted.
         most: usize,
     },
     /// A memory range wraps around the end of the address space.
     MemoryWraps {
-        /// First byte.
+        /// The first byte of the range.
         start: u64,
-        /// Bytes.
+        /// The size of the range in bytes.
         size_bytes: u64,
     },
-    /// The table is well formed, but what it says contradicts itself.
+    /// The table is well formed, but its contents contradict each other.
     Contradiction(TopologyError),
 }
 

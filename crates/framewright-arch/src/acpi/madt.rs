@@ -9,33 +9,33 @@ const LOCAL_APIC: u8 = 0;
 const LOCAL_X2APIC: u8 = 9;
 const ENABLED: u32 = 1 << 0;
 const ONLINE_CAPABLE: u32 = 1 << 1;
-/// The identifier that stands for all CPUs at once in 8 bits; from here on only x2APIC entries
-/// count.
+/// The 8-bit identifier that addresses all CPUs at once. CPUs with identifiers from here on have
+/// only x2APIC entries.
 const BROADCAST: u32 = 0xff;
 
 /// A CPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cpu {
-    /// Identifier of its interrupt controller.
+    /// The identifier of its interrupt controller.
     pub apic_id: u32,
-    /// Whether it is present and may be started. Only such CPUs count.
+    /// Whether it is present and may be started. Other CPUs are not counted.
     pub enabled: bool,
-    /// Whether it may be added later.
+    /// Whether it may be enabled later.
     pub online_capable: bool,
 }
 
-/// All CPUs of the table, whether enabled or not. One below 255 that enabled entries of both sorts
-/// name comes once; one that a malformed table names twice in any other way comes twice, and the
-/// caller can say so.
+/// All CPUs of the table, whether enabled or not. A CPU with an identifier below 255 that has
+/// enabled entries of both sorts is returned once. A CPU that a malformed table lists twice in any
+/// other way is returned twice, and the caller can report that.
 ///
 /// # Errors
-/// The table is too short. For malformed entries the iterator returns errors.
+/// The table is too short. For malformed entries, the iterator returns errors.
 pub fn cpus<'a>(
     table: Table<'a>,
 ) -> Result<impl Iterator<Item = Result<Cpu, AcpiError>> + 'a, AcpiError> {
     let entries = Entries::new(table, FIRST_ENTRY)?;
-    // Some firmware lists CPUs below 255 both ways; then the 8-bit entries count, as in Linux
-    // (`acpi_parse_x2apic` in `arch/x86/kernel/acpi/boot.c`).
+    // Some firmware lists CPUs with identifiers below 255 in both ways; then the 8-bit entries
+    // count, as in Linux (`acpi_parse_x2apic` in `arch/x86/kernel/acpi/boot.c`).
     let twice = entries.clone().any(|entry| {
         entry.is_ok_and(|entry| {
             entry.kind == LOCAL_APIC

@@ -1,11 +1,11 @@
-//! ACPI tables: which CPUs there are (MADT), which memory and CPUs are near one another (SRAT), how
-//! far nodes are apart (SLIT), and which clocks have a known rate (HPET, FADT).
+//! ACPI tables: which CPUs exist (MADT), which memory and CPUs are close to each other (SRAT), how
+//! far apart nodes are (SLIT), and which clocks have a known rate (HPET, FADT).
 //!
-//! [`Tables::open`] walks from the root pointer and copies what it meets, each byte once, because
-//! memory that firmware wrote may change while it is read; [`read_topology`] makes a
-//! [`framewright::firmware::Topology`] of what it finds. Firmware is not trusted: lengths, counts
-//! and checksums are checked, every loop is bounded by a checked length, and an error says which
-//! table is wrong, where in it, and how.
+//! [`Tables::open`] starts at the root pointer and copies the tables that it finds, each byte once,
+//! because memory that firmware wrote may change while it is read. [`read_topology`] builds a
+//! [`framewright::firmware::Topology`] from them. Firmware is not trusted: lengths, counts and
+//! checksums are checked, every loop is bounded by a checked length, and an error says which table
+//! is wrong, where in the table, and how.
 
 mod domains;
 mod entries;

@@ -1,14 +1,14 @@
-//! How far domains are apart (SLIT): a square of distances, 10 for near.
+//! The distances between domains (SLIT): a square matrix in which 10 means local.
 
 use super::error::{AcpiError, Fault};
 use super::table::{MAX_TABLE_BYTES, Table};
 use crate::bytes::u64_at;
 
 const COUNT: usize = 36;
-/// Byte of the table at which the distances begin.
+/// The offset in the table at which the distances begin.
 pub(super) const FIRST_DISTANCE: usize = 44;
 
-/// The distances.
+/// The matrix of distances.
 #[derive(Clone, Copy, Debug)]
 pub struct Slit<'a> {
     localities: usize,
@@ -16,7 +16,7 @@ pub struct Slit<'a> {
 }
 
 impl<'a> Slit<'a> {
-    /// Checks that the square is whole.
+    /// Checks that the matrix is complete.
     ///
     /// # Errors
     /// The table is too short for the number of domains that it claims.
@@ -39,13 +39,13 @@ impl<'a> Slit<'a> {
         }
     }
 
-    /// How many domains there are; they are numbered from 0.
+    /// The number of domains, which are numbered from 0.
     #[must_use]
     pub const fn localities(&self) -> usize {
         self.localities
     }
 
-    /// The distance from one domain to another; `None` when one of them is not in the table.
+    /// The distance from one domain to another; `None` if one of them is not in the table.
     #[must_use]
     pub fn distance(&self, from: usize, to: usize) -> Option<u8> {
         if from >= self.localities || to >= self.localities {

@@ -16,16 +16,16 @@ const HOT_PLUGGABLE: u32 = 1 << 1;
 pub enum Affinity {
     /// A CPU belongs to a domain.
     Cpu {
-        /// Identifier of its interrupt controller.
+        /// The identifier of its interrupt controller.
         apic_id: u32,
         /// The proximity domain.
         domain: u32,
     },
-    /// Addresses belong to a domain.
+    /// A range of addresses belongs to a domain.
     Memory {
-        /// First byte.
+        /// The first byte.
         start: u64,
-        /// Bytes; `start + size_bytes` does not wrap.
+        /// The size in bytes; `start + size_bytes` does not wrap.
         size_bytes: u64,
         /// The proximity domain.
         domain: u32,
@@ -34,14 +34,14 @@ pub enum Affinity {
     },
 }
 
-/// All enabled affinities, in the order given, each with its offset in the table.
+/// All enabled affinities, in the order of the table, each with its offset in the table.
 ///
 /// # Errors
-/// The table is too short. For malformed entries the iterator returns errors.
+/// The table is too short. For malformed entries, the iterator returns errors.
 pub fn affinities<'a>(
     table: Table<'a>,
 ) -> Result<impl Iterator<Item = Result<(usize, Affinity), AcpiError>> + Clone + 'a, AcpiError> {
-    // The first revision had domains of 8 bits and left the bytes of the upper 24 undefined.
+    // In the first revision domains had 8 bits, and the bytes of the upper 24 bits were undefined.
     let wide = table.revision() >= 2;
     let narrow = move |domain: u32| if wide { domain } else { domain & 0xff };
     let entries = Entries::new(table, FIRST_ENTRY)?;

@@ -5,26 +5,26 @@ use crate::PhysicalMemory;
 use crate::bytes::{sum, u8_at, u32_at};
 use crate::physical::Storage;
 
-/// Longest table that is read as a whole. Longer ones (program code) are only stepped over.
+/// The longest table that is read as a whole. Longer ones (program code) are skipped.
 pub const MAX_TABLE_BYTES: usize = 1 << 20;
 
 pub(super) const HEADER_BYTES: usize = 36;
 
 pub(super) type Header = [u8; HEADER_BYTES];
 
-/// A table whose length and checksum are right.
+/// A table whose length and checksum are correct.
 #[derive(Clone, Copy, Debug)]
 pub struct Table<'a> {
     /// Its name.
     pub signature: Signature,
     /// Its physical address.
     pub address: u64,
-    /// A copy of all its bytes, the header included.
+    /// A copy of all its bytes, including the header.
     pub bytes: &'a [u8],
 }
 
 impl<'a> Table<'a> {
-    /// Copies and checks the rest of the table at `address`, whose header was read.
+    /// Copies and checks the rest of the table at `address`, whose header has already been read.
     pub(super) fn read(
         memory: &impl PhysicalMemory,
         storage: &mut Storage<'a>,
@@ -58,13 +58,13 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Revision of the table's format.
+    /// The revision of the table's format.
     #[must_use]
     pub fn revision(&self) -> u8 {
         u8_at(self.bytes, 8).unwrap_or(0)
     }
 
-    /// An error in this table.
+    /// Creates an error about this table.
     #[must_use]
     pub fn error(&self, offset: usize, fault: Fault) -> AcpiError {
         AcpiError { table: self.signature, address: self.address, offset, fault }

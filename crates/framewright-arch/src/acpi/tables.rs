@@ -1,4 +1,4 @@
-//! From the root pointer to checked copies of the tables.
+//! Finds the tables from the root pointer on and makes checked copies of them.
 
 use super::domains::{Domains, MAX_CPUS};
 use super::error::{AcpiError, Fault, Signature};
@@ -11,11 +11,11 @@ use framewright::units::PhysRange;
 
 const RSDP_BYTES: usize = 20;
 const RSDP_2_BYTES: usize = 36;
-/// The tables that are copied: all that this crate reads.
+/// The tables that are copied: all those that this crate reads.
 const COPIED: [Signature; 5] =
     [Signature::MADT, Signature::SRAT, Signature::SLIT, Signature::HPET, Signature::FADT];
 
-/// What is kept of each entry of the root table: name, length (all ones where the header cannot be
+/// What is kept of each entry of the root table: name, length (all ones if the header cannot be
 /// read), address.
 const RECORD_BYTES: usize = 20;
 const RECORD_LENGTH: usize = 4;
@@ -23,30 +23,30 @@ const RECORD_ADDRESS: usize = 12;
 const UNREADABLE: u64 = u64::MAX;
 
 /// Copies of the tables that this crate reads (MADT, SRAT, SLIT, HPET, FADT), and the addresses of
-/// all tables that the root table names. Each byte of firmware's memory was read once: what was
-/// checked is what is used.
+/// all tables that the root table names. Each byte of firmware's memory is read only once, so what
+/// was checked is what is used.
 #[derive(Debug)]
 pub struct Tables<'a> {
     rsdp: PhysRange,
     root: Table<'a>,
-    /// One for each entry of the root table.
+    /// One record for each entry of the root table.
     records: &'a [[u8; RECORD_BYTES]],
-    /// The first of each name, in the order of [`COPIED`].
+    /// The first table of each name, in the order of [`COPIED`].
     copies: [Option<Result<Table<'a>, AcpiError>>; COPIED.len()],
     domains: Domains<'a>,
 }
 
 impl<'a> Tables<'a> {
-    /// Storage that is enough for the tables of about 4000 CPUs.
+    /// Enough storage for the tables of about 4000 CPUs.
     pub const USUAL_STORAGE_BYTES: usize = 256 << 10;
 
-    /// Copies root pointer, root table and tables into `storage`, and checks them. Besides the
-    /// tables that takes 20 bytes for each table that the root names and 12 for each CPU that the
-    /// SRAT names.
+    /// Copies the root pointer, the root table and the tables into `storage`, and checks them. In
+    /// addition to the tables, this takes 20 bytes for each table that the root table names and 12
+    /// bytes for each CPU that the SRAT names.
     ///
     /// # Errors
-    /// The root pointer or the root table is malformed, or `storage` is too small for the latter.
-    /// An error in another table is reported by [`find`](Self::find).
+    /// The root pointer or the root table is malformed, or `storage` is too small for the root
+    /// table. An error in another table is reported by [`find`](Self::find).
     pub fn open(
         memory: &impl PhysicalMemory,
         rsdp: u64,
@@ -81,7 +81,8 @@ impl<'a> Tables<'a> {
                 copies.iter_mut().zip(COPIED).filter(|(copy, _)| copy.is_none())
             {
                 match &header {
-                    // Nothing behind an entry that leads nowhere is believed.
+                    // An unreadable entry might have been any table, so tables found after it are
+                    // not used.
                     None => *copy = Some(Err(unreadable(root, index, address_bytes))),
                     Some(header) if address != 0 && name == signature.0 => {
                         *copy = Some(Table::read(memory, &mut storage, signature, address, header));
@@ -116,19 +117,19 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// The first table called `signature`, checked; `None` when the root table names none, or the
-    /// table is none of those that are copied.
+    /// The first table called `signature`, checked; `None` if the root table names none, or if this
+    /// crate does not copy such tables.
     ///
     /// # Errors
-    /// The table is malformed, there was no room for it, or the root table names an address that
-    /// cannot be read before it.
+    /// The table is malformed, there was no room for it, or the root table names an unreadable
+    /// address before it.
     pub fn find(&self, signature: Signature) -> Result<Option<Table<'a>>, AcpiError> {
         let copy = self.copies.iter().zip(COPIED).find(|(_, name)| *name == signature);
         copy.and_then(|(copy, _)| *copy).transpose()
     }
 
     /// Name and byte range of every table that the root table names. Only the headers were read.
-    /// Null addresses, which real firmware leaves for tables that it removed, are skipped.
+    /// Null addresses, which real firmware leaves for tables that it has removed, are skipped.
     pub fn headers(&self) -> impl Iterator<Item = Result<(Signature, PhysRange), AcpiError>> + '_ {
         let address_bytes = if self.root.signature == Signature::XSDT { 8 } else { 4 };
         self.records.iter().enumerate().filter_map(move |(index, record)| {
@@ -150,13 +151,13 @@ impl<'a> Tables<'a> {
         [self.rsdp, PhysRange::with_size(self.root.address, self.root.bytes.len() as u64)]
     }
 
-    /// Which domain the SRAT's CPUs belong to.
+    /// The domains of the SRAT's CPUs.
     pub(super) fn domains(&self) -> Domains<'a> {
         self.domains
     }
 }
 
-/// Entry `index` of the root table leads nowhere.
+/// The error that entry `index` of the root table has an unreadable address.
 fn unreadable(root: Table<'_>, index: usize, address_bytes: usize) -> AcpiError {
     root.error(HEADER_BYTES + index * address_bytes, Fault::Unreadable { length: HEADER_BYTES })
 }
@@ -166,7 +167,7 @@ fn read_header(memory: &impl PhysicalMemory, address: u64) -> Option<Header> {
     memory.copy(address, &mut header).then_some(header)
 }
 
-/// Checks the root pointer: where it lies, and name and address of the root table.
+/// Checks the root pointer: returns its own range, and the name and address of the root table.
 fn read_root_pointer(
     memory: &impl PhysicalMemory,
     storage: &mut Storage<'_>,
@@ -174,7 +175,7 @@ fn read_root_pointer(
 ) -> Result<(PhysRange, Signature, u64), AcpiError> {
     let error = |offset, fault| AcpiError { table: Signature::RSDP, address: rsdp, offset, fault };
     let unreadable = |length| error(0, Fault::Unreadable { length });
-    // Each part is read once, and only as far as the part before says.
+    // Each part is read once, and only as far as the previous part says.
     let read = |offset: usize, to: &mut [u8]| {
         rsdp.checked_add(offset as u64).is_some_and(|address| memory.copy(address, to))
     };
@@ -186,7 +187,7 @@ fn read_root_pointer(
     if !first.starts_with(b"RSD PTR ") {
         return Err(error(0, Fault::WrongSignature));
     }
-    // The first checksum covers what version 1 had, the second one everything.
+    // The first checksum covers the part that version 1 has, and the second one covers everything.
     let check = |sum, offset| {
         if sum == 0 { Ok(()) } else { Err(error(offset, Fault::WrongChecksum { sum })) }
     };

@@ -1,4 +1,4 @@
-//! Clocks of known rate that ACPI names: the HPET and the power-management timer.
+//! Clocks of known rate that ACPI describes: the HPET and the power-management timer.
 
 use super::error::{AcpiError, Signature};
 use super::table::Table;
@@ -12,8 +12,8 @@ pub struct PowerTimer {
     pub port: u16,
 }
 
-/// Physical address of the HPET's registers, when the machine has one in memory, at a multiple of 8
-/// bytes: its registers have that size.
+/// The physical address of the HPET's registers. `None` if the machine has no HPET in memory, or if
+/// the address is not a multiple of 8 bytes, the size of a register.
 ///
 /// # Errors
 /// The table is malformed.
@@ -23,7 +23,7 @@ pub fn hpet_address(tables: &Tables<'_>) -> Result<Option<u64>, AcpiError> {
     Ok(memory_register(&table, 40).filter(|&address| address != 0 && address.is_multiple_of(8)))
 }
 
-/// The power-management timer, when the machine has one at a port.
+/// The power-management timer, if the machine has one at a port.
 ///
 /// # Errors
 /// The table is malformed.
@@ -36,7 +36,7 @@ pub fn power_timer(tables: &Tables<'_>) -> Result<Option<PowerTimer>, AcpiError>
     Ok(port.filter(|&port| port != 0 && length == Some(4)).map(|port| PowerTimer { port }))
 }
 
-/// The address in a generic register description at `offset`, when it is in memory space.
+/// The address in the generic address structure at `offset`, if it is in memory space.
 fn memory_register(table: &Table<'_>, offset: usize) -> Option<u64> {
     u64_at(table.bytes, offset + 4).filter(|_| u8_at(table.bytes, offset) == Some(0))
 }

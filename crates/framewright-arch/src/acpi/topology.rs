@@ -1,4 +1,5 @@
-//! Makes a topology of the tables, all or nothing; only distances may be missing.
+//! Builds a topology from the tables: either all of it or none, except that distances may be
+//! missing.
 
 use super::domains::{Domains, MAX_CPUS};
 use super::error::{AcpiError, Fault, Signature};
@@ -10,20 +11,21 @@ use super::tables::Tables;
 use framewright::firmware::Topology;
 use framewright::units::{NodeId, PhysRange};
 
-/// Fills an empty topology from MADT, SRAT and SLIT. Without them there are one node, default
-/// distances and one CPU.
+/// Fills an empty topology from MADT, SRAT and SLIT. Without these tables there is one node, one
+/// CPU, and default distances.
 ///
-/// Nodes are numbered as Linux does: first the domains of CPUs, then those of memory, each in the
-/// table's order. A CPU that the SRAT does not mention goes to node 0.
+/// Nodes are numbered as in Linux: first the domains of CPUs, then those of memory, each in the
+/// order of the table. A CPU that the SRAT does not mention goes to node 0.
 ///
 /// # Errors
-/// The first fault found. The topology then has one node with as many CPUs as [`count_cpus`] says,
-/// and boot can go on. A malformed SLIT costs only the distances: nodes, memory and CPUs are as the
-/// other tables say, the distances are those without a SLIT, and the error names it.
+/// The first fault that was found. The topology then has one node with as many CPUs as
+/// [`count_cpus`] says, and boot can go on. A malformed SLIT costs only the distances: nodes,
+/// memory and CPUs are as in the other tables, the distances are those of a machine without a SLIT,
+/// and the error names the SLIT.
 pub fn read_topology(tables: &Tables<'_>, topology: &mut Topology<'_>) -> Result<(), AcpiError> {
     match place(tables, topology) {
-        // Wrong distances only put the nodes' fallback lists in a bad order; memory and CPUs are
-        // where they are.
+        // Without correct distances, only the order of the nodes' fallback lists is worse; memory
+        // and CPUs stay where they are.
         Ok(()) => place_distances(tables, topology).inspect_err(|_| topology.forget_distances()),
         Err(error) => {
             // No CPU was added before the fault, so all of them are added here.
@@ -36,7 +38,7 @@ pub fn read_topology(tables: &Tables<'_>, topology: &mut Topology<'_>) -> Result
     }
 }
 
-/// How many CPUs the MADT says are enabled: at least one, at most [`MAX_CPUS`]. Of a malformed
+/// How many CPUs the MADT says are enabled: at least one, and at most [`MAX_CPUS`]. In a malformed
 /// table the entries before the fault count.
 pub fn count_cpus(tables: &Tables<'_>) -> usize {
     let table = tables.find(Signature::MADT).ok().flatten();
@@ -104,8 +106,8 @@ fn place_memory(srat: Table<'_>, topology: &mut Topology<'_>) -> Result<(), Acpi
     Ok(())
 }
 
-/// Adds the distances between the domains that the SRAT named; the SLIT may have more. Without an
-/// SRAT there are no domains.
+/// Sets the distances between the domains that the SRAT named; the SLIT may have more domains.
+/// Without an SRAT there are no domains.
 fn place_distances(tables: &Tables<'_>, topology: &mut Topology<'_>) -> Result<(), AcpiError> {
     let Some(table) = tables.find(Signature::SLIT)? else { return Ok(()) };
     if tables.find(Signature::SRAT)?.is_none() {
@@ -116,7 +118,7 @@ fn place_distances(tables: &Tables<'_>, topology: &mut Topology<'_>) -> Result<(
         for to in topology.nodes() {
             let (row, column) = (topology.domain(from) as usize, topology.domain(to) as usize);
             let Some(distance) = distances.distance(row, column) else { continue };
-            // What would be assumed anyway needs no room.
+            // A distance that equals the default needs no room.
             if topology.distance(from, to) == distance {
                 continue;
             }
@@ -142,7 +144,7 @@ fn place_cpus(
         added = true;
     }
     if !added {
-        // One CPU is executing this.
+        // There must be a CPU, because one is executing this.
         topology
             .add_cpu(NodeId::ZERO)
             .map_err(|error| madt.error(0, Fault::Contradiction(error)))?;
@@ -150,10 +152,10 @@ fn place_cpus(
     Ok(())
 }
 
-/// Calls `visit` with every enabled CPU of the MADT, in its order: the identifier of its interrupt
-/// controller and its node. `topology` is as [`read_topology`] left it, or flattened since. Of a
-/// malformed table the entries before the fault count; without a table there is no CPU. At most
-/// [`MAX_CPUS`] are visited.
+/// Calls `visit` with every enabled CPU in the order of the MADT: with the identifier of its
+/// interrupt controller and with its node. `topology` is as [`read_topology`] left it, or was
+/// flattened since. In a malformed table the entries before the fault count; without a table there
+/// is no CPU. At most [`MAX_CPUS`] are visited.
 pub fn visit_cpus(
     tables: &Tables<'_>,
     topology: &Topology<'_>,

@@ -1,44 +1,47 @@
-//! One CPU has others call a function and waits: [`CrossCalls`].
+//! Lets one CPU make other CPUs call a function, and wait for them: [`CrossCalls`].
 //!
-//! Each CPU has a *slot*, where it says what to call, and an *inbox*, a bit for each caller. To
+//! Each CPU has a *slot*, which says what to call, and an *inbox*, with one bit for each caller. To
 //! call, a CPU fills its slot, sets its bit in the inboxes of its targets and notifies those whose
-//! inbox word was empty: the others have been notified by another caller. A CPU that is notified
-//! takes all bits at once, calls what these callers' slots say, and decrements their counts. There
-//! is no lock and no queue, so any number of CPUs may call at once, each other too, as long as a
-//! waiting CPU can be notified. How CPUs are notified, and how they wait, is the kernel's business.
+//! inbox word was empty: the other targets have already been notified by another caller. A CPU that
+//! is notified takes all bits at once, calls what the slots of these callers say, and decrements
+//! their counts. There is no lock and no queue, so any number of CPUs may call at the same time,
+//! even each other, as long as a waiting CPU can be notified. How CPUs are notified, and how they
+//! wait, is up to the kernel.
 //!
 //! # Memory ordering
 //!
 //! * A bit in an inbox is set with Release and taken by the swap in [`serve`](CrossCalls::serve)
-//!   with Acquire: this carries the slot, and what the caller wrote before.
-//! * The count in a slot goes down with Release and is read by `is_done` with Acquire: this carries
-//!   what the function did.
-//! * That a slot is free again is stored with Release and found with Acquire: so two threads may be
-//!   one CPU by turns, and the next finds all of the slot as the last one left it.
+//!   with Acquire: this carries the slot, and everything that the caller wrote before.
+//! * The count in a slot is decremented with Release and read by `is_done` with Acquire: this
+//!   carries what the function did.
+//! * A slot is freed by a store with Release and found free with Acquire: two threads may therefore
+//!   take turns in being one CPU, and the next one finds the slot as the last one left it.
 //! * Relaxed is enough for what a caller writes before it sets its bit, for what only its own CPU
-//!   uses, and for loads that only say whether an exchange is worth its price.
+//!   uses, and for loads that only say whether an exchange is worth its cost.
 //!
-//! A caller may leave the notice to another one: words change by read-modify-write operations,
-//! which see the last value. So the swap that finds our bit comes after the notice for the bit that
-//! was there before ours, or finds both.
+//! A caller may rely on another caller's notification: inbox words change only by read-modify-write
+//! operations, which see the latest value, so a bit that is found in a word has not been taken yet.
+//! The swap that takes that bit, after its own caller's notification at the latest, takes the new
+//! bit as well.
 
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{const_fn, relax};
 use core::ptr;
 
-/// Most CPUs that can call each other.
+/// The most CPUs that can call each other.
 pub const MAX_CPUS: usize = 256;
 const WORDS: usize = MAX_CPUS / 64;
 
-/// What is called.
+/// The function that is called.
 pub type Function<'a> = &'a (dyn Fn() + Sync + 'a);
 
-/// Slot and inbox of one CPU, on a cache line of their own.
+/// Slot and inbox of one CPU, on cache lines of their own.
 #[repr(align(64))]
 struct CpuSlot {
     /// Points to a [`Function`] on the CPU's stack.
     function: AtomicPtr<()>,
-    /// Targets that have not called it yet, plus one while more targets may be added.
+    /// The number of targets that have not called the function yet, plus one while more targets may
+    /// be added.
     remaining: AtomicU32,
     busy: AtomicBool,
     callers: [AtomicU64; WORDS],
@@ -61,11 +64,12 @@ impl CpuSlot {
         }
     }
 
-    /// Calls what the slot says and counts down. Returns whether that was the last.
+    /// Calls the function in the slot and decrements the count. Returns whether this was the last
+    /// call.
     fn call(&self) -> bool {
         let function = self.function.load(Ordering::Relaxed).cast_const().cast::<Function<'_>>();
-        // SAFETY: the slot's owner set our bit after it had put a `Function` there, and stays until
-        // we have counted down (invariant 29).
+        // SAFETY: the slot's owner set our bit after it had put a `Function` there, and does not
+        // return until we have decremented the count (invariant 29).
         let function = unsafe { *function };
         function();
         // Release pairs with the Acquire in `is_done`. Nothing on the owner's stack is touched
@@ -79,7 +83,8 @@ impl CpuSlot {
     }
 }
 
-/// Even in a panic a caller leaves only when all targets have called.
+/// Makes sure that a caller returns only when all targets have called the function, even if it
+/// panics.
 struct WaitForAll<'a>(&'a CpuSlot);
 
 impl Drop for WaitForAll<'_> {
@@ -92,25 +97,26 @@ impl Drop for WaitForAll<'_> {
     }
 }
 
-/// One more than the targets that have not called, while targets are added.
+/// Keeps the count one above the number of targets that have not called the function, while targets
+/// are added.
 struct StillAdding<'a>(&'a CpuSlot);
 
 impl Drop for StillAdding<'_> {
     fn drop(&mut self) {
-        // Relaxed: the caller's own.
+        // Relaxed: only the caller itself reads the extra one.
         self.0.remaining.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// Calls among `CPUS` CPUs, at most [`MAX_CPUS`], of one kind: for example those that are served in
-/// interrupts.
+/// Calls among `CPUS` CPUs, at most [`MAX_CPUS`]. All calls of one `CrossCalls` are of one kind,
+/// for example those that are served in interrupts.
 pub struct CrossCalls<const CPUS: usize> {
     cpus: [CpuSlot; CPUS],
 }
 
 #[cfg(not(loom))]
 impl<const CPUS: usize> CrossCalls<CPUS> {
-    /// Nobody calls anybody.
+    /// Creates the slots and empty inboxes.
     #[must_use]
     pub const fn new() -> Self {
         const { assert!(CPUS <= MAX_CPUS, "an inbox has a bit for each CPU") };
@@ -120,7 +126,7 @@ impl<const CPUS: usize> CrossCalls<CPUS> {
 
 #[cfg(loom)]
 impl<const CPUS: usize> CrossCalls<CPUS> {
-    /// Nobody calls anybody.
+    /// Creates the slots and empty inboxes.
     pub fn new() -> Self {
         Self { cpus: core::array::from_fn(|_| CpuSlot::new()) }
     }
@@ -139,7 +145,7 @@ impl<const CPUS: usize> CrossCalls<CPUS> {
         Caller { calls: self, me }
     }
 
-    /// Whether CPU `me` has calls to serve. A hint: others may add one at any time.
+    /// Whether CPU `me` has calls to serve. This is a hint: another CPU may add a call at any time.
     #[must_use]
     pub fn is_wanted(&self, me: u32) -> bool {
         let callers =
@@ -147,8 +153,9 @@ impl<const CPUS: usize> CrossCalls<CPUS> {
         callers.is_some_and(|mut callers| callers.any(|word| word.load(Ordering::Relaxed) != 0))
     }
 
-    /// CPU `me` calls what others want it to call. `last` gets each caller whose last target this
-    /// was, which may be asleep. Returns whether there was anything to call.
+    /// Makes CPU `me` call what other CPUs want it to call. `last` is called with each caller that
+    /// was waiting only for this CPU, because that caller may be asleep. Returns whether there was
+    /// anything to call.
     pub fn serve(&self, me: u32, mut last: impl FnMut(u32)) -> bool {
         let Some(inbox) = self.cpus.get(me as usize) else { return false };
         let mut served = false;
@@ -178,17 +185,20 @@ pub struct Caller<'a, const CPUS: usize> {
 }
 
 impl<const CPUS: usize> Caller<'_, CPUS> {
-    /// Has each of `targets` call `function` once, and waits for them. Returns how many
+    /// Makes each of `targets` call `function` once, and waits for them. Returns how many CPUs
     /// called it.
     ///
-    /// `notify` gets each target that has to be made to call [`serve`](CrossCalls::serve). `wait`
-    /// gets a condition to wait for; if it returns early, it is called again. What was written
-    /// before is visible to the function, and what the function wrote is visible afterwards.
+    /// `notify` is called with each target that must be made to call [`serve`](CrossCalls::serve).
+    /// `wait` is called with a condition to wait for; if it returns early, it is called again. What
+    /// was written before the call is visible to the function, and what the function wrote is
+    /// visible after it.
     ///
-    /// Targets that do not exist are left out; `me` may be among them if `wait` serves.
+    /// Targets that do not exist are left out; `me` may be among the targets if `wait` serves
+    /// calls.
     ///
     /// # Panics
-    /// When the CPU is in a call of this kind already, or does not exist: errors in the kernel.
+    /// When the CPU is in a call of this kind already, or does not exist. Both are errors in the
+    /// kernel.
     pub fn call(
         self,
         targets: impl Iterator<Item = u32>,
@@ -200,12 +210,12 @@ impl<const CPUS: usize> Caller<'_, CPUS> {
         let Some(own) = calls.cpus.get(me as usize) else {
             panic!("there is no CPU {me} to call from")
         };
-        // Acquire pairs with the Release of whoever was CPU `me` before.
+        // Acquire pairs with the Release of the thread that was CPU `me` before.
         assert!(!own.busy.swap(true, Ordering::Acquire), "CPU {me} is in a call already");
         own.function.store((&raw const function).cast_mut().cast(), Ordering::Relaxed);
         own.remaining.store(1, Ordering::Relaxed);
         let wait_for_all = WaitForAll(own);
-        // Ends before the wait, in a panic too.
+        // Dropped before the wait, even in a panic.
         let still_adding = StillAdding(own);
         let mut count = 0;
         for (target, slot) in
@@ -217,7 +227,8 @@ impl<const CPUS: usize> Caller<'_, CPUS> {
             // Release pairs with the Acquire in `serve`.
             let before = word.fetch_or(bit, Ordering::Release);
             if before & bit != 0 {
-                // Named twice, and the first has not been served: once is enough.
+                // The target was named twice and has not served the first request yet: once is
+                // enough.
                 own.remaining.fetch_sub(1, Ordering::Relaxed);
                 continue;
             }

@@ -1,5 +1,5 @@
-//! Calls between CPUs: [`CrossCalls`] has other CPUs call a function, and [`Waiters`] is a set of
-//! CPUs that sleep until somebody wakes them. Sending the interrupts is the kernel's business.
+//! Calls between CPUs: [`CrossCalls`] makes other CPUs call a function, and [`Waiters`] is a set of
+//! CPUs that sleep until they are woken. Sending the interrupts is up to the kernel.
 
 mod cross_calls;
 mod waiters;

@@ -1,16 +1,17 @@
 //! The CPUs that sleep until a helper has finished: [`Waiters`], one set for each helper.
 //!
-//! A helper takes its next job as soon as the last one is done, which is before the last caller was
-//! woken and has left. So several CPUs may wait for one helper at a time: with a single place
-//! instead of a set, a caller that leaves or enters late would wipe out the next one.
+//! A helper takes its next job as soon as the previous one is done, which may be before the
+//! previous caller was woken and has left the set. Several CPUs may therefore wait for one helper
+//! at a time. If there were a single place instead of a set, a caller that leaves or enters late
+//! would overwrite the next one.
 //!
 //! Each CPU adds and removes only itself. The helper wakes all CPUs in the set and removes none: a
-//! CPU that is woken too early looks again and sleeps on.
+//! CPU that is woken too early checks again and goes back to sleep.
 //!
 //! # Memory ordering
 //!
 //! All accesses to the set are Relaxed. The SeqCst fences in [`add`](Waiters::add) and
-//! [`wake`](Waiters::wake) order them and are partners: either the caller, which looks once more
+//! [`wake`](Waiters::wake) order them and are partners. Either the caller, which checks once more
 //! after `add`, finds the work done, or the helper, which finished it before `wake`, finds the
 //! caller in the set.
 
@@ -31,8 +32,8 @@ impl Waiters {
         }
     }
 
-    /// By CPU `cpu`, which is going to sleep. It must look once more whether the work is done
-    /// before it does.
+    /// Adds CPU `cpu`, which calls this itself and is going to sleep. It must check once more
+    /// whether the work is done before it sleeps.
     ///
     /// # Panics
     /// When `cpu` is not below [`MAX_CPUS`].
@@ -42,7 +43,7 @@ impl Waiters {
         fence(Ordering::SeqCst);
     }
 
-    /// By CPU `cpu`, which does not sleep any more.
+    /// Removes CPU `cpu`, which calls this itself and does not sleep any more.
     ///
     /// # Panics
     /// When `cpu` is not below [`MAX_CPUS`].
@@ -51,8 +52,9 @@ impl Waiters {
         self.0[word].fetch_and(!bit, Ordering::Relaxed);
     }
 
-    /// By the helper, once everybody can see that the work is done: calls `wake` with each CPU that
-    /// sleeps or is about to. It may be called with a CPU that does not wait for this work.
+    /// Calls `wake` with each CPU that sleeps or is about to sleep. To be called by the helper once
+    /// all CPUs can see that the work is done. `wake` may also be called with a CPU that does not
+    /// wait for this work.
     pub fn wake(&self, mut wake: impl FnMut(u32)) {
         fence(Ordering::SeqCst);
         for (first, word) in (0..).step_by(64).zip(&self.0) {
@@ -71,7 +73,7 @@ impl Default for Waiters {
     }
 }
 
-/// Word and bit of a CPU.
+/// The word and the bit of a CPU.
 fn place(cpu: u32) -> (usize, u64) {
     (cpu as usize / 64, 1 << (cpu % 64))
 }

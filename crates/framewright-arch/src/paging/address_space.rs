@@ -1,6 +1,6 @@
 //! A window of virtual addresses in real page tables, in which huge pages are mapped and used.
 //!
-//! The window is one entry of the root, 512 GiB. A table comes from a [`FrameSource`] with the
+//! The window is one entry of the root, 512 GiB. A table is taken from a [`FrameSource`] with the
 //! first page of its range, and is freed with the last one, after a flush. A call allocates all its
 //! tables before it stores an entry that a CPU can see, so a call that fails has changed nothing.
 
@@ -13,9 +13,9 @@ use framewright::Platform;
 use framewright::units::{Order, PHYSICAL_ADDRESS_END, Pfn, PhysRange};
 use framewright::vmemmap_space::FrameSource;
 
-/// What an entry of the root covers: one window.
+/// The range of one entry of the root, which is one window.
 const WINDOW_BYTES: u64 = 512 << 30;
-/// Tables that are freed after one flush.
+/// The most tables that are freed after one flush.
 const TABLES_OF_A_FLUSH: usize = 64;
 const LARGE: u64 = PageSize::Large.bytes();
 const MEDIUM: u64 = PageSize::Medium.bytes();
@@ -23,23 +23,23 @@ const MEDIUM: u64 = PageSize::Medium.bytes();
 /// Why nothing was mapped or unmapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SpaceError {
-    /// The window is not one entry of the root, in the address space.
+    /// The window is not exactly one entry of the root, or is not in the address space.
     BadBase {
-        /// Its first address.
+        /// The first address of the window.
         base: u64,
     },
-    /// Something is mapped there.
+    /// Something is already mapped there.
     Occupied {
-        /// Where.
+        /// The address that is mapped.
         address: u64,
     },
-    /// Not in the window, or not in whole pages of 2 MiB, or part of a page of 1 GiB, or memory
-    /// beyond the last physical address.
+    /// The range is not in the window, is not in whole pages of 2 MiB, covers only a part of a page
+    /// of 1 GiB, or maps memory beyond the last physical address.
     BadRange {
         /// Where the range begins.
         address: u64,
     },
-    /// There is no frame for a table.
+    /// No frame is left for a table.
     OutOfFrames,
 }
 
@@ -60,7 +60,7 @@ impl fmt::Display for SpaceError {
 
 impl core::error::Error for SpaceError {}
 
-/// See the module documentation.
+/// A window. See the module documentation.
 pub struct AddressSpace<P: Platform, F> {
     platform: &'static P,
     tlb: F,
@@ -71,19 +71,19 @@ pub struct AddressSpace<P: Platform, F> {
 }
 
 impl<P: Platform, F: FlushTlb> AddressSpace<P, F> {
-    /// An empty window at `base`, in the tables that begin at `root`. `largest`:
-    /// [`PageSize::Large`] where the CPUs have pages of 1 GiB; otherwise such pages are mapped by
-    /// 2 MiB.
+    /// Creates an empty window at `base`, in the tables that begin at `root`. `largest` is
+    /// [`PageSize::Large`] if the CPUs have pages of 1 GiB; otherwise pages of 2 MiB are used
+    /// instead.
     ///
     /// # Errors
     /// [`SpaceError::BadBase`], [`SpaceError::Occupied`].
     ///
     /// # Safety
-    /// `root` is a root table in memory that [`Platform::direct`] reaches, made of entries as the
-    /// CPU has them, and stays as long as the window lives. Nobody else maps anything in the
-    /// window. `tlb` reaches every CPU that uses the tables. Each of these has EFER.NXE set
+    /// `root` is a root table in memory that [`Platform::direct`] reaches. It consists of entries
+    /// in the CPU's format, and stays as long as the window lives. Nothing else maps anything in
+    /// the window. `tlb` reaches every CPU that uses the tables. Each of these has EFER.NXE set
     /// ([`Features::no_execute`](crate::x86_64::features::Features::no_execute)), because nothing
-    /// in the window may be executed: without, every access to it faults.
+    /// in the window may be executed: without NXE, every access to the window faults.
     pub unsafe fn new(
         platform: &'static P,
         tlb: F,
@@ -101,30 +101,30 @@ impl<P: Platform, F: FlushTlb> AddressSpace<P, F> {
         Ok(space)
     }
 
-    /// Its addresses.
+    /// The window's addresses.
     #[must_use]
     pub const fn range(&self) -> VirtualRange {
         VirtualRange { start: self.base, end: self.base.wrapping_add(WINDOW_BYTES) }
     }
 
-    /// How many frames its tables use.
+    /// How many frames the window's tables use.
     #[must_use]
     pub const fn tables(&self) -> u64 {
         self.tables
     }
 
     fn table(&self, frame: Pfn) -> Table<'_> {
-        // SAFETY: only the root comes here, and frames that this window took for tables and has not
-        // freed yet (invariants 39 and 40).
+        // SAFETY: only the root is passed here, and frames that this window took for tables and has
+        // not freed yet (invariants 39 and 40).
         unsafe { Table::at(self.platform, frame) }
     }
 
-    /// The table that an entry leads to.
+    /// The table that an entry points to, if it is present.
     fn below(&self, entry: Entry) -> Option<Table<'_>> {
         entry.is_present().then(|| self.table(Pfn::containing(entry.address())))
     }
 
-    /// The table of level 3.
+    /// The table of level 3, if there is one.
     fn pointers(&self) -> Option<Table<'_>> {
         self.below(self.table(self.root).get(index_of(self.base, 4)))
     }
@@ -140,7 +140,7 @@ impl<P: Platform, F: FlushTlb> AddressSpace<P, F> {
         }
     }
 
-    /// How much of what is left the next entry maps.
+    /// The size of the next page, when `left` bytes are left to map.
     fn next_size(&self, address: u64, physical: u64, left: u64) -> PageSize {
         let aligned = address.is_multiple_of(LARGE) && physical.is_multiple_of(LARGE);
         if self.largest == PageSize::Large && aligned && left >= LARGE {
@@ -151,7 +151,8 @@ impl<P: Platform, F: FlushTlb> AddressSpace<P, F> {
     }
 
     /// Maps `memory` at `address`, readable and writable, in pages as large as alignment allows.
-    /// The memory is the caller's until [`unmap`](Self::unmap) has returned.
+    /// The memory still belongs to the caller, who must keep it until [`unmap`](Self::unmap) has
+    /// returned.
     ///
     /// # Errors
     /// [`SpaceError::BadRange`], [`SpaceError::Occupied`], [`SpaceError::OutOfFrames`]; nothing has
@@ -174,7 +175,7 @@ impl<P: Platform, F: FlushTlb> AddressSpace<P, F> {
         }
         let mut new_table = |parent: Table<'_>, index: usize| {
             let (frame, _) = taken.pop()?;
-            // SAFETY: just taken, and in no table yet (invariant 40).
+            // SAFETY: the frame was just taken, and is in no table yet (invariant 40).
             let table = unsafe { Table::at(self.platform, frame) };
             table.fill(|_| Entry(0));
             parent.set(index, Entry::table(frame.address()));
@@ -202,7 +203,7 @@ impl<P: Platform, F: FlushTlb> AddressSpace<P, F> {
         Ok(())
     }
 
-    /// How many tables mapping this takes.
+    /// How many new tables the mapping needs.
     ///
     /// # Errors
     /// [`SpaceError::Occupied`].
@@ -233,9 +234,9 @@ impl<P: Platform, F: FlushTlb> AddressSpace<P, F> {
         Ok(missing)
     }
 
-    /// Unmaps whatever is mapped in a range and returns how many bytes that were; holes are
-    /// allowed. When this returns, no CPU reaches that memory through the window. `free` gets the
-    /// frames of tables that are not needed any more.
+    /// Unmaps whatever is mapped in a range and returns how many bytes were mapped; holes are
+    /// allowed. When this returns, no CPU reaches that memory through the window. `free` is called
+    /// with the frames of tables that are not needed any more.
     ///
     /// Waits for other CPUs.
     ///
@@ -279,8 +280,8 @@ impl<P: Platform, F: FlushTlb> AddressSpace<P, F> {
         Ok(removed)
     }
 
-    /// Clears the entries of `bytes` from `address` on, all in one GiB. Returns the bytes that were
-    /// mapped.
+    /// Clears the entries for `bytes` from `address` on, all within one GiB. Returns how many bytes
+    /// were mapped.
     fn clear_part(&self, address: u64, bytes: u64, tables: &mut Removed) -> u64 {
         let Some(pointers) = self.pointers() else { return 0 };
         let index = index_of(address, 3);
@@ -307,10 +308,10 @@ impl<P: Platform, F: FlushTlb> AddressSpace<P, F> {
         removed
     }
 
-    /// Flushes what was cleared on all CPUs and frees the tables.
+    /// Flushes the cleared entries on all CPUs and frees the tables.
     fn flush_and_free(&mut self, tables: &mut Removed, free: &mut dyn FnMut(Pfn)) {
         if core::mem::take(&mut tables.changed) {
-            // Page by page it would be 512 addresses for each page of 2 MiB.
+            // A flush page by page would take 512 addresses for each page of 2 MiB.
             self.tlb.flush(FlushRequest::Everything);
         }
         let used = core::mem::take(&mut tables.used);
@@ -328,14 +329,14 @@ impl<P: Platform, F> fmt::Debug for AddressSpace<P, F> {
     }
 }
 
-/// A user's memory: never global, so that a change of tables flushes it.
+/// Access to a user's memory: never global, so that a change of tables flushes it.
 const DATA: Access = Access { write: true, execute: false, global: false, device: false };
 
 fn is_empty(table: Table<'_>) -> bool {
     (0..ENTRIES).all(|index| !table.get(index).is_present())
 }
 
-/// Tables that no entry names any more, but that CPUs may still use.
+/// Tables that no entry names any more, but that CPUs may still use until the flush.
 struct Removed {
     frames: [Pfn; TABLES_OF_A_FLUSH],
     used: usize,

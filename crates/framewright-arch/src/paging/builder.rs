@@ -9,36 +9,36 @@ const ENTRIES: usize = 512;
 /// One past the highest byte offset in either half of the 48-bit virtual address space.
 const HALF_BYTES: u64 = 1 << 47;
 
-/// Memory in which tables live. A table is named by its physical address, which is a multiple of
-/// 4096.
+/// The memory in which tables live. A table is named by its physical address, which is a multiple
+/// of 4096.
 pub trait TableMemory {
-    /// A frame of zero bytes that nobody else uses.
+    /// Allocates a zeroed frame that nothing else uses.
     fn allocate(&mut self) -> Option<u64>;
-    /// Entry `index` (below 512) of a table.
+    /// Reads entry `index` (below 512) of a table.
     fn read(&self, table: u64, index: usize) -> Entry;
     /// Replaces entry `index` (below 512) of a table.
     fn write(&mut self, table: u64, index: usize, entry: Entry);
 }
 
-/// Why a range could not be mapped. Pages below the place named are mapped.
+/// Why a range could not be mapped. Pages below the named address are mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MapFault {
     /// No frame was left for a table.
     OutOfFrames {
-        /// Virtual address that needed it.
+        /// The virtual address that needed it.
         address: u64,
     },
-    /// Something is mapped there.
+    /// Something is already mapped there.
     Occupied {
-        /// Virtual address of it.
+        /// The virtual address that is mapped.
         address: u64,
     },
-    /// An address or the size is no multiple of 4096, or the range leaves its half of the address
-    /// space.
+    /// An address or the size is not a multiple of 4096, or the range leaves its half of the
+    /// address space.
     BadRange {
-        /// Virtual address as given.
+        /// The virtual address as given.
         address: u64,
-        /// Physical range as given.
+        /// The physical range as given.
         range: PhysRange,
     },
 }
@@ -59,14 +59,14 @@ impl fmt::Display for MapFault {
 
 impl core::error::Error for MapFault {}
 
-/// What is to be mapped where.
+/// What is to be mapped, and where.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MapRequest {
-    /// First virtual address.
+    /// The first virtual address.
     pub address: u64,
-    /// Physical memory.
+    /// The physical memory.
     pub range: PhysRange,
-    /// What may be done there.
+    /// What may be done with it.
     pub access: Access,
 }
 
@@ -79,12 +79,12 @@ pub struct Mapped {
     pub medium: u64,
     /// Pages of 1 GiB.
     pub large: u64,
-    /// Tables made.
+    /// Tables that were created.
     pub tables: u64,
 }
 
 impl Mapped {
-    /// Bytes in all pages.
+    /// The number of bytes in all pages.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.small * PageSize::Small.bytes()
@@ -109,32 +109,33 @@ pub struct PageTable {
 }
 
 impl PageTable {
-    /// Empty tables that will use pages of up to `largest`; `None` when there is no frame for the
-    /// root.
+    /// Creates empty tables that will use pages of up to `largest`; `None` if there is no frame for
+    /// the root.
     pub fn new(memory: &mut impl TableMemory, largest: PageSize) -> Option<Self> {
         Some(Self { root: memory.allocate()?, largest })
     }
 
-    /// Tables that exist, to be added to with pages of up to `largest`.
+    /// Refers to existing tables, which will be extended with pages of up to `largest`.
     #[must_use]
     pub const fn at(root: u64, largest: PageSize) -> Self {
         Self { root, largest }
     }
 
-    /// Physical address of the root.
+    /// The physical address of the root.
     #[must_use]
     pub const fn root(&self) -> u64 {
         self.root
     }
 
-    /// Maps `request` with the largest pages that alignment, size and CPU allow, and adds to
-    /// `mapped`.
+    /// Maps `request` with the largest pages that alignment, size and CPU allow, and adds the pages
+    /// and tables to `mapped`.
     ///
-    /// Only entries that were empty change, so tables in use may be added to without a flush.
+    /// Only entries that were empty change, so tables in use can be extended without a flush.
     ///
-    /// The CPU has EFER.NXE set where something may not be executed
-    /// ([`Features::no_execute`](crate::x86_64::features::Features::no_execute)): without, every
-    /// access there faults. CR0.WP keeps the kernel, too, from writing what may not be written.
+    /// If something must not be executed, the CPU must have EFER.NXE set
+    /// ([`Features::no_execute`](crate::x86_64::features::Features::no_execute)); otherwise every
+    /// access to that range faults. CR0.WP keeps the kernel, too, from writing to ranges that are
+    /// not writable.
     ///
     /// # Errors
     /// See [`MapFault`].
@@ -159,7 +160,7 @@ impl PageTable {
         while physical < range.end {
             let size = self.page_size(virtual_address, physical, range.end - physical);
             let table = self.table_for(memory, virtual_address, size.level(), mapped)?;
-            // As many pages of this size as follow one another in this table.
+            // Map as many consecutive pages of this size as this table holds.
             let mut index = index_of(virtual_address, size.level());
             while index < ENTRIES
                 && self.page_size(virtual_address, physical, range.end - physical) == size
@@ -169,7 +170,7 @@ impl PageTable {
                 }
                 memory.write(table, index, Entry::page(physical, size, access));
                 *mapped.pages_mut(size) += 1;
-                // The last page of a half ends where no address is.
+                // Wrapping, because the end of the last page of a half is not a valid address.
                 virtual_address = virtual_address.wrapping_add(size.bytes());
                 physical += size.bytes();
                 index += 1;
@@ -181,7 +182,7 @@ impl PageTable {
         Ok(())
     }
 
-    /// The largest page that begins at both addresses and is no longer than `left`.
+    /// The largest page that begins at both addresses and is not longer than `left`.
     fn page_size(&self, virtual_address: u64, physical: u64, left: u64) -> PageSize {
         let fits = |size: &PageSize| {
             *size <= self.largest
@@ -191,7 +192,7 @@ impl PageTable {
         PageSize::DESCENDING.into_iter().find(fits).unwrap_or(PageSize::Small)
     }
 
-    /// The table of level `level` through which `address` goes, made where it is missing.
+    /// The table of level `level` that maps `address`, created if it is missing.
     fn table_for(
         &self,
         memory: &mut impl TableMemory,
@@ -209,7 +210,7 @@ impl PageTable {
                 entry.address()
             } else {
                 let new = memory.allocate().ok_or(MapFault::OutOfFrames { address })?;
-                // Who allocates may have had to map the frame itself, right here.
+                // `allocate` may have had to map the new frame itself, in this very table.
                 let entry = memory.read(table, index);
                 if entry.is_page(above) {
                     return Err(MapFault::Occupied { address });

@@ -1,28 +1,28 @@
-//! TLB flushes: what a request names, and the trait through which it reaches all CPUs.
+//! TLB flushes: what a flush request names, and the trait that carries it to all CPUs.
 
 use core::fmt;
 use framewright::units::PAGE_SIZE;
 
-/// Most ranges that a request names.
+/// The most ranges that a request names.
 pub const MAX_RANGES: usize = framewright::vmemmap_space::Unflushed::CHANGED_RANGES;
 
-/// Virtual addresses of whole pages.
+/// A range of virtual addresses in whole pages.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct VirtualRange {
     /// The first byte, a multiple of 4096.
     pub start: u64,
-    /// One past the last byte, a multiple of 4096 or, at the very end of the address space, 0.
+    /// One past the last byte: a multiple of 4096 or, at the very end of the address space, 0.
     pub end: u64,
 }
 
 impl VirtualRange {
-    /// Pages of 4 KiB.
+    /// The number of 4 KiB pages.
     #[must_use]
     pub const fn pages(self) -> u64 {
         self.end.wrapping_sub(self.start) / PAGE_SIZE
     }
 
-    /// The address of each page of 4 KiB.
+    /// The address of each 4 KiB page.
     pub fn addresses(self) -> impl Iterator<Item = u64> {
         (0..self.pages()).map(move |page| self.start.wrapping_add(page * PAGE_SIZE))
     }
@@ -37,29 +37,29 @@ impl fmt::Debug for VirtualRange {
 /// What is to be flushed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FlushRequest<'a> {
-    /// Translations of these pages, of whatever size they were, and every cached step of a table
-    /// walk. At most [`MAX_RANGES`] ranges, with few enough pages that flushing everything would
-    /// cost more.
+    /// The translations of these pages, whatever their page size was, and every cached step of a
+    /// table walk. There are at most [`MAX_RANGES`] ranges, with so few pages that flushing
+    /// everything would cost more.
     Ranges(&'a [VirtualRange]),
-    /// Every translation, global ones too if the vmemmap's are global.
+    /// Every translation, including global ones if the vmemmap's are global.
     Everything,
 }
 
-/// A way to flush translations on all CPUs. What it costs is counted by
-/// [`Vmemmap`](crate::vmemmap::Vmemmap).
+/// A way to flush translations on all CPUs. [`Vmemmap`](crate::vmemmap::Vmemmap) counts what
+/// flushes cost.
 ///
 /// # Safety
 /// When [`flush`](Self::flush) or [`flush_pages`](Self::flush_pages) returns, no CPU uses what it
-/// was asked to flush, neither translations nor cached steps of a walk, and no CPU is in the
-/// middle of an access with it (invariant 12). Stores that the caller made before are seen by every
-/// walk that begins afterwards.
+/// was asked to flush, neither translations nor cached steps of a walk, and no CPU is in the middle
+/// of an access with it (invariant 12). Stores that the caller made before the flush are seen by
+/// every walk that begins after it.
 pub unsafe trait FlushTlb: Sync {
-    /// Flushes on all CPUs. Called with interrupts on and no lock held, perhaps by several CPUs at
+    /// Flushes on all CPUs. Called with interrupts on and no lock held, possibly by several CPUs at
     /// once.
     fn flush(&self, request: FlushRequest<'_>);
 
-    /// Flushes on all CPUs after a change of pages in which no table was freed. A CPU that sleeps
-    /// need not be woken for that: it may flush when it wakes, before it uses any address that the
+    /// Flushes on all CPUs after a change of pages in which no table was freed. A sleeping CPU need
+    /// not be woken for that: it may flush when it wakes, before it uses any address that the
     /// request can name ([`LazyFlush`](super::LazyFlush)). By default this is
     /// [`flush`](Self::flush).
     fn flush_pages(&self, request: FlushRequest<'_>) {
@@ -67,7 +67,7 @@ pub unsafe trait FlushTlb: Sync {
     }
 }
 
-// SAFETY: the same promise, kept by what is referred to.
+// SAFETY: `T` keeps the promise, and a reference only forwards to it.
 unsafe impl<T: FlushTlb + ?Sized> FlushTlb for &T {
     fn flush(&self, request: FlushRequest<'_>) {
         (**self).flush(request);

@@ -1,4 +1,4 @@
-//! Page tables: a builder that maps with the largest pages that fit, walks over what is mapped,
+//! Page tables: a builder that maps with the largest pages that fit, walks over mapped ranges,
 //! windows in which huge pages are mapped, and TLB flushes.
 
 mod address_space;

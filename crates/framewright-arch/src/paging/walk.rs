@@ -1,16 +1,16 @@
-//! Follows tables as the CPU does, for one address or for all.
+//! Follows page tables as the CPU does, for one address or for all.
 
 use super::builder::TableMemory;
 use crate::x86_64::entry::{Access, Entry, PageSize, index_of};
 
 const ROOT_LEVEL: u32 = 4;
 const ENTRIES: usize = 512;
-/// What the entries above a page allow when none forbids anything. Only the page's own entry says
-/// whether it is global.
+/// What the entries above a page allow if none of them forbids anything. Only the page's own entry
+/// says whether it is global.
 const ANYTHING: Access = Access { write: true, execute: true, global: true, device: false };
 
-/// Where the tables at `root` lead from `address`: the physical address, the page's size and what
-/// may be done there, which is what every entry on the way allows.
+/// Translates `address` through the tables at `root`: returns the physical address, the page's size
+/// and the permitted access, which is what every entry on the way allows.
 pub fn translate(
     memory: &impl TableMemory,
     root: u64,
@@ -38,32 +38,32 @@ fn allowed_below(entry: Entry) -> Access {
     Access { global: true, ..entry.access() }
 }
 
-/// A page that is mapped.
+/// A mapped page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mapping {
-    /// Virtual address.
+    /// Its virtual address.
     pub address: u64,
-    /// Physical address.
+    /// Its physical address.
     pub physical: u64,
-    /// Size.
+    /// Its size.
     pub size: PageSize,
     /// What every entry on the way allows.
     pub access: Access,
 }
 
-/// What [`walk`] meets.
+/// Receives what [`walk`] finds.
 pub trait Visitor {
-    /// A table of level 1 to 3 that begins to map at `address`. Its entries are visited if this
-    /// returns true.
+    /// Called for a table of level 1 to 3 whose range begins at `address`. Its entries are visited
+    /// if this returns true.
     fn table(&mut self, _address: u64, _level: u32, _table: u64) -> bool {
         true
     }
 
-    /// A page.
+    /// Called for a page.
     fn page(&mut self, mapping: Mapping);
 }
 
-/// Visits everything that the tables at `root` map, in the order of addresses.
+/// Visits everything that the tables at `root` map, in ascending order of addresses.
 pub fn walk(memory: &impl TableMemory, root: u64, visitor: &mut impl Visitor) {
     visit(
         memory,
@@ -77,7 +77,7 @@ pub fn walk(memory: &impl TableMemory, root: u64, visitor: &mut impl Visitor) {
 struct Subtree {
     table: u64,
     level: u32,
-    /// Virtual address of its first entry.
+    /// The virtual address of its first entry.
     address: u64,
     allowed: Access,
 }
@@ -96,7 +96,7 @@ fn visit(memory: &impl TableMemory, subtree: Subtree, visitor: &mut impl Visitor
                 size,
                 access: subtree.allowed.and(entry.access()),
             }),
-            // An entry of the lowest level is a page, so this ends.
+            // An entry of the lowest level is always a page, so the recursion ends.
             None if visitor.table(address, subtree.level - 1, entry.address()) => {
                 let allowed = subtree.allowed.and(allowed_below(entry));
                 visit(
@@ -110,7 +110,7 @@ fn visit(memory: &impl TableMemory, subtree: Subtree, visitor: &mut impl Visitor
     }
 }
 
-/// Addresses of the upper half have all bits above the 48th set.
+/// Extends bit 47 of the address to all bits above it.
 const fn canonical(address: u64) -> u64 {
     if address & 1 << 47 == 0 { address } else { address | !0 << 48 }
 }

@@ -1,20 +1,20 @@
-//! Counters of flushes, and of what became present and absent.
+//! Counters of flushes, and of pages and sections that became present or absent.
 //!
-//! Orders of memory: Relaxed everywhere: each counter stands alone, and nothing else is read
-//! because of its value.
+//! Orders of memory: Relaxed everywhere, because each counter stands alone and its value does not
+//! decide what else is read.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counts {
     ($($(#[$text:meta])* $name:ident = $shown:literal,)*) => {
-        /// What a [`Vmemmap`](super::Vmemmap) has done since it was made, and what it uses.
+        /// What a [`Vmemmap`](super::Vmemmap) has done since it was created, and what it uses now.
         #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
         pub struct VmemmapCounts {
             $($(#[$text])* pub $name: u64,)*
         }
 
         impl VmemmapCounts {
-            /// Name and value of each, in the style of `/proc/vmstat`.
+            /// The name and value of each counter, in the style of `/proc/vmstat`.
             pub fn vmstat(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$(($shown, self.$name),)*].into_iter()
             }
@@ -40,14 +40,14 @@ macro_rules! counts {
 counts! {
     /// Flushes that were needed.
     flushes = "memmap_flush",
-    /// Those of them that flushed everything.
+    /// Flushes that flushed everything.
     full_flushes = "memmap_flush_all",
-    /// Ranges in the others.
+    /// Ranges in the other flushes.
     flushed_ranges = "memmap_flush_ranges",
     /// Pages of 4 KiB in those ranges.
     flushed_pages = "memmap_flush_pages",
-    /// Time that all flushes took, in cycles of the time-stamp counter, waiting for other CPUs
-    /// included.
+    /// The time that all flushes took, in cycles of the time-stamp counter, including the wait for
+    /// other CPUs.
     flush_cycles = "memmap_flush_cycles",
     /// Pages of the vmemmap that became present.
     populated_pages = "memmap_populated",
@@ -57,11 +57,11 @@ counts! {
     evicted_sections = "memmap_evicted_sections",
     /// Mappings of 2 MiB that were split.
     splits = "memmap_split",
-    /// Mappings of 2 MiB that were made of small ones.
+    /// Mappings of 2 MiB that replaced a table of small ones.
     merges = "memmap_merge",
-    /// Page tables that sections have of their own, now.
+    /// Page tables that belong to single sections now.
     tables = "nr_memmap_tables",
-    /// Sections that are mapped by 2 MiB, now.
+    /// Sections that are mapped by a 2 MiB page now.
     large = "nr_memmap_large",
 }
 
@@ -70,7 +70,7 @@ pub(super) fn add(counter: &AtomicU64, count: u64) {
     counter.fetch_add(count, Ordering::Relaxed);
 }
 
-/// Takes one from a counter of what there is now.
+/// Subtracts one from a counter of things that exist now.
 pub(super) fn subtract_one(counter: &AtomicU64) {
     counter.fetch_sub(1, Ordering::Relaxed);
 }

@@ -1,19 +1,20 @@
 //! The vmemmap's virtual range in real page tables: a [`VmemmapSpace`] for x86-64 with four levels.
 //!
-//! The descriptors of a section of 128 MiB are 2 MiB of the vmemmap, which one entry of a
+//! The descriptors of a section of 128 MiB take 2 MiB of the vmemmap, which one entry of a
 //! *directory* (level 2) maps. That entry has one of three forms:
 //!
 //! * a page of 2 MiB: all 64 blocks are present, in one run of frames;
-//! * a table of the section's own: blocks are present or absent one by one, eight entries each;
-//! * the *absent table*, of which there is one: 512 times the zero frame, read-only. The entry
-//!   itself forbids writing too.
+//! * a table of the section's own: blocks are present or absent one by one, with eight entries
+//!   each;
+//! * the *absent table*, which all absent sections share: it maps the zero frame 512 times,
+//!   read-only. The directory's entry itself forbids writing too.
 //!
-//! So a section is populated or evicted by one store, costs a table only while some of its blocks
-//! are present and others are not, and can always be read. Directories, one for 64 GiB of physical
-//! addresses, are made at the beginning and stay: after that no two calls share a table as long as
-//! they name different sections, so there is no lock here.
+//! A section is therefore populated or evicted by one store, costs a table only while some of its
+//! blocks are present and others are not, and can always be read. Directories, one for each 64 GiB
+//! of physical addresses, are created at the beginning and stay. After that, no two calls that name
+//! different sections change the same table, so there is no lock here.
 //!
-//! Entries have the bits *accessed* and *dirty* from the start, so that no CPU ever writes to a
+//! Entries are created with their *accessed* and *dirty* bits set, so that no CPU ever writes to a
 //! table.
 //!
 //! ```text
@@ -47,46 +48,47 @@ use framewright::vmemmap_space::{
 use section::Section;
 use shared::Shared;
 
-/// Bytes of the vmemmap that describe one block: 512 descriptors of 64.
+/// Bytes of the vmemmap that describe one block: 512 descriptors of 64 bytes.
 const BLOCK_BYTES: u64 = 512 * 64;
 /// Bytes of the vmemmap that describe one section.
 const SECTION_BYTES: u64 = PageSize::Medium.bytes();
-/// What an entry of the root covers.
+/// The range of one entry of the root.
 const ROOT_ENTRY_BYTES: u64 = 512 << 30;
 /// One past the highest frame number.
 const FRAMES_END: u64 = 1 << (PHYSICAL_ADDRESS_BITS - PAGE_SHIFT);
-/// With more pages than this, everything is flushed instead of page by page. Linux has the same
-/// kind of limit (`tlb_single_page_flush_ceiling` in `arch/x86/mm/tlb.c`, 33).
+/// A flush of more pages than this flushes everything instead. Linux has a similar limit
+/// (`tlb_single_page_flush_ceiling` in `arch/x86/mm/tlb.c`, 33).
 const RANGED_FLUSH_PAGES: u64 = 32;
 
-/// Where a vmemmap is and what it describes.
+/// Where a vmemmap is, and what it describes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VmemmapLayout {
-    /// Physical address of the root table, into which the vmemmap's entries are written. Other
-    /// roots share the vmemmap by copying them.
+    /// The physical address of the root table, into which the vmemmap's entries are written. Other
+    /// roots share the vmemmap by copying these entries.
     pub root: u64,
-    /// Virtual address of the descriptor of frame 0: a multiple of 512 GiB, not 0.
+    /// The virtual address of the descriptor of frame 0: a multiple of 512 GiB, but not 0.
     pub base: u64,
-    /// One past the highest frame that has a descriptor. What is mapped ends with the 64 GiB of
-    /// physical addresses that hold it.
+    /// One past the highest frame that has a descriptor. The mapped range is rounded up to whole 64
+    /// GiB of physical addresses.
     pub frames_end: Pfn,
-    /// Whether translations survive a change of tables. Without, a flush of everything spares the
-    /// kernel's other, global translations; with, tasks that change tables keep the vmemmap's.
+    /// Whether translations are global, so that they survive a change of tables. If not, a flush of
+    /// everything spares the kernel's other, global translations; if so, the vmemmap's translations
+    /// stay when tasks change tables.
     pub global: bool,
 }
 
-/// Why there is no vmemmap.
+/// Why a vmemmap could not be created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum VmemmapError {
-    /// The base is 0 or no multiple of 512 GiB, or the vmemmap does not fit between it and the end
-    /// of its half of the address space, or a frame number has more than 40 bits.
+    /// The base is 0 or not a multiple of 512 GiB, or the vmemmap does not fit between the base and
+    /// the end of its half of the address space, or a frame number has more than 40 bits.
     BadLayout(VmemmapLayout),
     /// Something else is mapped in the range.
     Occupied {
-        /// Virtual address of it.
+        /// The virtual address that is mapped.
         address: u64,
     },
-    /// There are not even frames for the upper tables.
+    /// There are not even enough frames for the upper tables.
     OutOfFrames,
 }
 
@@ -110,7 +112,7 @@ impl fmt::Display for VmemmapError {
 
 impl core::error::Error for VmemmapError {}
 
-/// See the module documentation.
+/// The vmemmap in page tables. See the module documentation.
 pub struct Vmemmap<P: Platform, F> {
     shared: Shared<P>,
     tlb: F,
@@ -121,19 +123,19 @@ pub struct Vmemmap<P: Platform, F> {
 }
 
 impl<P: Platform, F: FlushTlb> Vmemmap<P, F> {
-    /// A vmemmap of which everything is absent. Takes two frames, one for each 64 GiB of physical
-    /// addresses, holes included, and one for each 32 TiB, and keeps them.
+    /// Creates a vmemmap in which everything is absent. Takes and keeps two frames, one more for
+    /// each 64 GiB of physical addresses (including holes), and one more for each 32 TiB.
     ///
     /// # Errors
     /// See [`VmemmapError`]; nothing has changed then.
     ///
     /// # Safety
-    /// `layout.root` is a root table in memory that [`Platform::direct`] reaches, made of entries
-    /// as the CPU has them, and stays as long as the vmemmap lives. Nobody else maps anything in
-    /// the vmemmap's range. `tlb` reaches every CPU that uses the tables. Each of these has
-    /// EFER.NXE set ([`Features::no_execute`](crate::x86_64::features::Features::no_execute)),
+    /// `layout.root` is a root table in memory that [`Platform::direct`] reaches. It consists of
+    /// entries in the CPU's format, and stays as long as the vmemmap lives. Nothing else maps
+    /// anything in the vmemmap's range. `tlb` reaches every CPU that uses the tables. Each of these
+    /// has EFER.NXE set ([`Features::no_execute`](crate::x86_64::features::Features::no_execute)),
     /// without which every access to the vmemmap faults, and CR0.WP, without which a write to one
-    /// absent descriptor does not fault, but changes all of them.
+    /// absent descriptor does not fault but changes all of them.
     pub unsafe fn new(
         platform: &'static P,
         tlb: F,
@@ -144,12 +146,12 @@ impl<P: Platform, F: FlushTlb> Vmemmap<P, F> {
         let bytes = (layout.frames_end.0.clamp(1, FRAMES_END) * 64)
             .next_multiple_of(PageSize::Large.bytes());
         let canonical = matches!(layout.base >> 47, 0 | 0x1_ffff);
-        // Pointers to descriptors are not null, that of frame 0 included.
+        // Pointers to descriptors must not be null, and this includes the descriptor of frame 0.
         let is_base = canonical && layout.base != 0 && layout.base.is_multiple_of(ROOT_ENTRY_BYTES);
         if !is_base || bytes > half_end || layout.frames_end.0 > FRAMES_END {
             return Err(VmemmapError::BadLayout(layout));
         }
-        // SAFETY: the caller's promise about the root (invariant 39).
+        // SAFETY: the caller promises this about the root (invariant 39).
         let root = unsafe { Table::at(platform, Pfn::containing(layout.root)) };
         let pointers = bytes.div_ceil(ROOT_ENTRY_BYTES);
         for number in 0..pointers {
@@ -166,7 +168,7 @@ impl<P: Platform, F: FlushTlb> Vmemmap<P, F> {
         }
         let mut next = || taken.pop().map(|(frame, _)| frame).ok_or(VmemmapError::OutOfFrames);
         let (zero, absent) = (next()?, next()?);
-        // BLOCKS_PER_CALL blocks of the vmemmap fill a directory's entry.
+        // BLOCKS_PER_CALL blocks of the vmemmap fill one directory entry.
         let sections =
             u32::try_from(bytes / SECTION_BYTES).map_err(|_| VmemmapError::BadLayout(layout))?;
         let (global, counters) = (layout.global, Counters::new());
@@ -192,41 +194,41 @@ impl<P: Platform, F: FlushTlb> Vmemmap<P, F> {
         Ok(Self { shared, tlb, layout, sections, ranged_flush_pages, store })
     }
 
-    /// Flushes page by page up to this many pages, and everything above.
+    /// Sets how many pages are flushed page by page; a flush of more pages flushes everything.
     #[must_use]
     pub fn with_ranged_flush_pages(mut self, pages: u64) -> Self {
         self.ranged_flush_pages = pages;
         self
     }
 
-    /// Writes first values with the store that `store` names for them, instead of the fastest of
-    /// this CPU that needs no vector registers ([`Store::of_this_cpu`]).
+    /// Writes initial values with the store that `store` selects for them, instead of the fastest
+    /// store of this CPU that needs no vector registers ([`Store::of_this_cpu`]).
     #[must_use]
     pub fn with_store(mut self, store: fn(&Line) -> Store) -> Self {
         self.store = store;
         self
     }
 
-    /// What was done so far, and what is in use.
+    /// What was done so far, and what is now in use.
     #[must_use]
     pub fn counts(&self) -> VmemmapCounts {
         self.shared.counters.read()
     }
 
-    /// Where it is and what it describes.
+    /// Where the vmemmap is, and what it describes.
     #[must_use]
     pub const fn layout(&self) -> VmemmapLayout {
         self.layout
     }
 
-    /// Its virtual addresses, those behind the last frame included.
+    /// The vmemmap's virtual addresses, including those after the last frame's descriptor.
     #[must_use]
     pub const fn range(&self) -> VirtualRange {
         let start = self.layout.base;
         VirtualRange { start, end: start.wrapping_add(self.sections as u64 * SECTION_BYTES) }
     }
 
-    /// The frame of zero bytes that stands for every descriptor that is absent.
+    /// The zeroed frame that is read for every absent descriptor.
     #[must_use]
     pub const fn zero_frame(&self) -> Pfn {
         self.shared.zero
@@ -238,13 +240,13 @@ impl<P: Platform, F: FlushTlb> Vmemmap<P, F> {
         self.shared.absent
     }
 
-    /// What flushes.
+    /// The TLB flusher.
     pub const fn tlb(&self) -> &F {
         &self.tlb
     }
 
-    /// The section of `blocks` and their indices in it. `None` without blocks, or when they are not
-    /// described here.
+    /// The section of `blocks`, and the indices of `blocks` in it. `None` if there are no blocks,
+    /// or if they are not described here.
     fn section_of(&self, blocks: BlockRange) -> Option<(Section<'_, P>, core::ops::Range<usize>)> {
         let number = blocks.start.0 / BLOCKS_PER_CALL;
         let first = blocks.start.0 % BLOCKS_PER_CALL;
@@ -312,9 +314,9 @@ impl<P: Platform, F> fmt::Debug for Vmemmap<P, F> {
     }
 }
 
-// SAFETY: a frame is in at most one entry, because the source hands it out once; all frames that a
-// call needs are taken before it stores an entry that a CPU can see; `evict`, `merge` and the
-// replacing of a table put what they remove into the Unflushed together with the blocks whose
+// SAFETY: a frame is in at most one entry, because the source hands it out once. All frames that a
+// call needs are taken before it stores an entry that a CPU can see. `evict`, `merge` and the
+// replacing of a table put what they remove into the `Unflushed`, together with the blocks whose
 // translations named it; `flush` flushes these blocks' pages, or everything, on every CPU before it
 // frees the frames (invariants 12 and 39). No two calls share a table that changes.
 unsafe impl<P: Platform, F: FlushTlb> VmemmapSpace for Vmemmap<P, F> {
@@ -369,10 +371,10 @@ unsafe impl<P: Platform, F: FlushTlb> VmemmapSpace for Vmemmap<P, F> {
         if unflushed.is_stale() {
             self.flush_changed(unflushed.changed(), unflushed.has_tables());
         }
-        // SAFETY: every CPU has flushed what was changed, or nothing was (invariant 12).
+        // SAFETY: every CPU has flushed what was changed, or nothing was changed (invariant 12).
         unsafe { unflushed.into_flushed() }
     }
 }
 
-/// Pages that the tables need are as large as frames.
+/// A table is as large as a frame.
 const _: () = assert!(PAGE_SIZE == size_of::<[u64; ENTRIES]>() as u64);

@@ -1,4 +1,4 @@
-//! One section's 2 MiB of the vmemmap: the four operations on it.
+//! The four operations on one section's 2 MiB of the vmemmap.
 
 use super::counts::{add, subtract_one};
 use super::shared::Shared;
@@ -21,22 +21,22 @@ const DIRECTORY_LEVEL: u32 = 2;
 /// How a section is mapped.
 #[derive(Clone, Copy)]
 enum Form<'a> {
-    /// Nothing of it is present.
+    /// No block of it is present.
     Absent,
-    /// All of it is present, in the 512 frames from here.
+    /// All of it is present, in the 512 frames that begin here.
     Large(Pfn),
-    /// By a table of its own.
+    /// Mapped by a table of its own.
     Own(OwnTable<'a>),
 }
 
-/// A section's own table and the frame in which it is.
+/// A section's own table and the frame that contains it.
 #[derive(Clone, Copy)]
 struct OwnTable<'a> {
     frame: Pfn,
     entries: Table<'a>,
 }
 
-/// A section and the directory's entry that maps it.
+/// A section and the directory entry that maps it.
 pub(super) struct Section<'a, P: Platform> {
     shared: &'a Shared<P>,
     first_block: u32,
@@ -87,7 +87,7 @@ impl<'a, P: Platform> Section<'a, P> {
         OwnTable { frame, entries: self.shared.table(frame) }
     }
 
-    /// Maps the section in this form from now on, by one store.
+    /// Maps the section in this form from now on, with one store.
     fn set_form(&self, form: Form<'a>) {
         let entry = match form {
             Form::Absent => self.shared.absent_entry(),
@@ -108,7 +108,7 @@ impl<'a, P: Platform> Section<'a, P> {
         }
     }
 
-    /// The numbers of some of its blocks.
+    /// The global numbers of some of its blocks.
     fn numbers(&self, blocks: &Range<usize>) -> BlockRange {
         let number =
             |block: usize| self.first_block + u32::try_from(block).unwrap_or(BLOCKS_PER_CALL);
@@ -147,7 +147,7 @@ impl<'a, P: Platform> Section<'a, P> {
         {
             self.set_form(Form::Large(start));
             unflushed.mark_changed(self.all());
-            // There is room: it was checked above.
+            // There is room, as was checked above.
             let _fits = own.is_none_or(|own| unflushed.push_table_from(self.all(), own.frame));
         } else {
             self.populate_small(blocks, own, wanted, frames)?;
@@ -157,8 +157,8 @@ impl<'a, P: Platform> Section<'a, P> {
         Ok(())
     }
 
-    /// Maps those `wanted` blocks of `blocks` that are absent by entries of a table, a new one if
-    /// the section has none of its own.
+    /// Maps those of `blocks` that are absent (there are `wanted`) by entries of a table: the
+    /// section's own, or a new one if it has none.
     fn populate_small(
         &self,
         blocks: &Range<usize>,
@@ -167,8 +167,8 @@ impl<'a, P: Platform> Section<'a, P> {
         frames: &mut dyn FrameSource,
     ) -> Result<(), OutOfFrames> {
         let mut taken = FrameStack::new(self.shared.platform, frames);
-        // What is taken last comes out first: the table, then the parts, from the last to the
-        // first.
+        // The frame that is taken last is popped first: the table, then the blocks' frames, from
+        // the last block to the first.
         let all =
             (0..wanted).all(|_| taken.take_block()) && (own.is_some() || taken.take(Order::PAGE));
         let new =
@@ -210,7 +210,7 @@ impl<'a, P: Platform> Section<'a, P> {
         Ok(())
     }
 
-    /// Returns how many blocks are left present.
+    /// Evicts `blocks` and returns how many of them could not be evicted.
     pub(super) fn evict(&self, blocks: &Range<usize>, unflushed: &mut Unflushed) -> u32 {
         match self.form() {
             Form::Absent => 0,
@@ -255,9 +255,9 @@ impl<'a, P: Platform> Section<'a, P> {
         left
     }
 
-    /// Makes the section absent by one store. The table and what it names go into `unflushed`,
-    /// which has room. Blocks that were absent stay absent, so only the pages of present blocks are
-    /// stale, and the steps of walks through the table.
+    /// Makes the section absent with one store. The table and the frames that it names go into
+    /// `unflushed`, which has room. Blocks that were absent stay absent, so only the pages of
+    /// present blocks and the cached walk steps through the table are stale.
     fn evict_whole(&self, own: OwnTable<'a>, asked: &Range<usize>, unflushed: &mut Unflushed) {
         self.set_form(Form::Absent);
         let mut count = 0;
@@ -273,7 +273,7 @@ impl<'a, P: Platform> Section<'a, P> {
         self.count_evicted(count, true);
     }
 
-    /// How many runs of frames the present ones of these entries form.
+    /// How many runs the present frames among these entries form.
     fn runs(&self, own: OwnTable<'_>, entries: Range<usize>) -> usize {
         let mut follows = None;
         let frames = entries.map(|index| Pfn::containing(own.entries.get(index).address()));
@@ -299,7 +299,7 @@ impl<'a, P: Platform> Section<'a, P> {
         let runs = self.runs(own, 0..ENTRIES);
         let start = Pfn::containing(own.entries.get(0).address());
         let in_place = runs == 1 && start.is_aligned(Order::BLOCK);
-        // Room for the table, and for the frames that are copied away.
+        // There must be room for the table, and for the frames if they are copied to other ones.
         let room = if in_place { 1 } else { runs + 1 };
         if !(0..BLOCKS).all(|block| self.is_present(own, block)) || unflushed.room() < room {
             return Ok(false);

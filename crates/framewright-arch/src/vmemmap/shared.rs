@@ -1,4 +1,5 @@
-//! What all sections share: the zero frame, the absent table, the kinds of entries, the counters.
+//! What all sections share: the zero frame, the absent table, the kinds of entries, and the
+//! counters.
 
 use super::counts::Counters;
 use crate::paging::table::Table;
@@ -9,7 +10,7 @@ use framewright::units::Pfn;
 /// See the module documentation.
 pub(super) struct Shared<P: Platform> {
     pub(super) platform: &'static P,
-    /// Whether translations survive a change of tables.
+    /// Whether translations are global and survive a change of tables.
     pub(super) global: bool,
     /// The zero frame.
     pub(super) zero: Pfn,
@@ -19,11 +20,11 @@ pub(super) struct Shared<P: Platform> {
 }
 
 impl<P: Platform> Shared<P> {
-    /// The table in `frame`, which is one of the vmemmap's.
+    /// The table in `frame`, which belongs to the vmemmap.
     pub(super) fn table(&self, frame: Pfn) -> Table<'_> {
-        // SAFETY: only the root comes here, and frames that the vmemmap took and has not freed yet.
-        // Those of descriptors are only read as words, and written before anybody sees them
-        // (invariant 39).
+        // SAFETY: only the root is passed here, and frames that the vmemmap took and has not freed
+        // yet. Frames of descriptors are only read as words, or written before anything else can
+        // see them (invariant 39).
         unsafe { Table::at(self.platform, frame) }
     }
 
@@ -46,14 +47,14 @@ impl<P: Platform> Shared<P> {
         Entry::page(start.address(), PageSize::Medium, self.access(true))
     }
 
-    /// A directory's entry for a section that is absent.
+    /// The directory entry of an absent section.
     pub(super) const fn absent_entry(&self) -> Entry {
         Entry::read_only_table(self.absent.address())
     }
 
     /// Copies the descriptors in `from` to `to`, which is in no table yet.
     pub(super) fn copy(&self, from: Pfn, to: Pfn) {
-        // Both are accessed like tables: as words that anybody may read meanwhile.
+        // Both frames are accessed like tables: as words that other CPUs may read at the same time.
         let from = self.table(from);
         self.table(to).fill(|index| from.get(index));
     }

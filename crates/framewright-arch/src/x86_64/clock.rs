@@ -1,38 +1,38 @@
-//! How fast the time-stamp counter runs, measured against a clock of known rate.
+//! Measures how fast the time-stamp counter runs, against a clock of known rate.
 
 use crate::acpi::PowerTimer;
 use crate::x86_64::port::Port;
 use core::ptr::NonNull;
 
-/// Readings of the reference after which it counts as stopped. At 30 ns each this is longer than
-/// any window.
+/// The number of readings after which the reference is considered stopped. At 30 ns each this is
+/// longer than any window.
 const MAX_READINGS: u32 = 4_000_000;
-/// Pairs of readings of both counters, of which the closest is taken.
+/// How many pairs of readings of both counters are taken; the closest pair is used.
 const TRIES: u32 = 8;
-/// Where every PC has its HPET, when no table says so.
+/// Where every PC has its HPET, if no table says otherwise.
 pub const USUAL_HPET_ADDRESS: u64 = 0xfed0_0000;
-/// Ticks of the power-management timer in a second.
+/// Ticks of the power-management timer per second.
 const POWER_TIMER_HZ: u64 = 3_579_545;
-/// Ticks of the interval timer in a second.
+/// Ticks of the interval timer per second.
 const INTERVAL_TIMER_HZ: u64 = 1_193_182;
 
 /// A clock of known rate.
 pub trait Reference {
-    /// Ticks in a second.
+    /// Ticks per second.
     fn hz(&self) -> u64;
-    /// The counter; it wraps after [`mask`](Self::mask).
+    /// The value of the counter; it wraps after [`mask`](Self::mask).
     fn ticks(&mut self) -> u64;
     /// One less than the power of two at which the counter wraps.
     fn mask(&self) -> u64;
 }
 
-/// Measures how often `counter` counts in a second, over a window of `window_us` microseconds,
-/// which must be shorter than half the time in which the reference wraps. `None`: the reference
+/// Measures the rate of `counter` in counts per second, over a window of `window_us` microseconds,
+/// which must be shorter than half the time in which the reference wraps. `None` if the reference
 /// stands still.
 ///
-/// A window of a tenth of that length comes first and is discarded: it pays for first accesses.
-/// Each end of the window is the closest of several pairs of readings, so that it does little harm
-/// when an emulator stops us in between.
+/// A window of a tenth of that length comes first and is discarded: it absorbs the cost of first
+/// accesses. Each end of the window is the closest of several pairs of readings, so that it does
+/// little harm if an emulator pauses us between two readings.
 pub fn calibrate(
     reference: &mut dyn Reference,
     counter: &mut dyn FnMut() -> u64,
@@ -64,7 +64,7 @@ fn window(
     u64::try_from(rate).ok().filter(|&rate| rate != 0)
 }
 
-/// Both counters at one moment, as closely as possible.
+/// Reads both counters at about the same moment, as closely as possible.
 fn closest(reference: &mut dyn Reference, counter: &mut dyn FnMut() -> u64) -> (u64, u64) {
     let (mut best, mut width) = ((0, 0), u64::MAX);
     for _ in 0..TRIES {
@@ -86,12 +86,12 @@ pub struct Hpet {
 }
 
 impl Hpet {
-    /// The timer whose registers are at `registers`, set running; `None` when no HPET answers
+    /// Opens and starts the timer whose registers are at `registers`; `None` if no HPET answers
     /// there.
     ///
     /// # Safety
-    /// `registers` are 1 KiB of device memory, or of nothing, that begin at a multiple of 4 bytes
-    /// and stay mapped uncached or as the machine types them, and nobody else uses them.
+    /// `registers` are 1 KiB of device memory, or of nothing, that begin at a multiple of 4 bytes.
+    /// They stay mapped uncached or with the machine's memory type, and nobody else uses them.
     #[must_use]
     pub unsafe fn open(registers: NonNull<u32>) -> Option<Self> {
         const FEMTOSECONDS: u64 = 1_000_000_000_000_000;
@@ -103,19 +103,20 @@ impl Hpet {
         }
         hpet.hz = FEMTOSECONDS / period;
         let configuration = hpet.read(0x10);
-        // SAFETY: the caller promises the registers; bit 0 sets the counter running and no
-        // interrupt is enabled.
+        // SAFETY: the caller promises the registers; bit 0 starts the counter, and no interrupt is
+        // enabled.
         unsafe { hpet.register(0x10).write_volatile(configuration | 1) };
         Some(hpet)
     }
 
     fn register(&self, offset: usize) -> NonNull<u32> {
-        // SAFETY: `open` was promised 1 KiB of registers, and every offset used here is below.
+        // SAFETY: `open` was promised 1 KiB of registers, and every offset used here is below that.
         unsafe { self.registers.byte_add(offset) }
     }
 
     fn read(&self, offset: usize) -> u32 {
-        // SAFETY: a register of the HPET, which `open` was promised; reading one has no effect.
+        // SAFETY: this is a register of the HPET, which `open` was promised; reading it has no
+        // effect.
         unsafe { self.register(offset).read_volatile() }
     }
 }
@@ -135,18 +136,18 @@ impl Reference for Hpet {
     }
 }
 
-/// The ACPI power-management timer, read in the 24 bits that all of them have.
+/// The ACPI power-management timer. Only the 24 bits that all of them have are used.
 #[derive(Debug)]
 pub struct PowerTimerClock(Port);
 
 impl PowerTimerClock {
-    /// The timer that firmware described.
+    /// Uses the timer that firmware described.
     ///
     /// # Safety
     /// The timer is where `timer` says, and the code may use ports.
     #[must_use]
     pub unsafe fn new(timer: PowerTimer) -> Self {
-        // SAFETY: the caller promises that a timer is there; reading it has no effect.
+        // SAFETY: the caller promises that the timer is there; reading it has no effect.
         Self(unsafe { Port::new(timer.port) })
     }
 }
@@ -165,7 +166,7 @@ impl Reference for PowerTimerClock {
     }
 }
 
-/// Channel 2 of the interval timer, running freely without a sound.
+/// Channel 2 of the interval timer, running freely and silently.
 #[derive(Debug)]
 pub struct IntervalTimer {
     command: Port,
@@ -173,14 +174,14 @@ pub struct IntervalTimer {
 }
 
 impl IntervalTimer {
-    /// Sets the channel counting down from 65536 over and over.
+    /// Lets the channel count down from 65536 again and again.
     ///
     /// # Safety
     /// Nobody else uses channel 2 or the speaker, and the code may use ports.
     #[must_use]
     pub unsafe fn start() -> Self {
-        // SAFETY: these ports belong to the interval timer and its gate in every PC; none touches
-        // memory.
+        // SAFETY: these ports belong to the interval timer and its gate in every PC; none of them
+        // touches memory.
         let [gate, command, data] = [0x61, 0x43, 0x42].map(|port| unsafe { Port::new(port) });
         gate.write_u8(gate.read_u8() & !2 | 1);
         command.write_u8(0xb4); // channel 2, both bytes, rate generator
@@ -212,7 +213,7 @@ mod tests {
     use super::*;
     use core::cell::Cell;
 
-    /// A reference and a counter over one clock that advances with every reading.
+    /// A reference and a counter on one clock that advances with every reading.
     struct Fake<'a> {
         now_ns: &'a Cell<u64>,
         hz: u64,
@@ -236,7 +237,7 @@ mod tests {
     }
 
     fn measure(hz: u64, mask: u64, runs: bool) -> Option<u64> {
-        // Begins just before the narrow counters wrap.
+        // The test begins just before the narrow counters wrap.
         let now_ns = Cell::new(54_900_000);
         let mut counter = || {
             now_ns.set(now_ns.get() + 10);

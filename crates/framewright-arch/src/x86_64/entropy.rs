@@ -2,11 +2,11 @@
 
 use core::arch::x86_64::{__cpuid, _rdrand64_step};
 
-/// How often a generator that is empty is asked again, as Intel advises.
+/// How often a generator without available bits is asked again, as Intel advises.
 const TRIES: u32 = 10;
 
-/// 64 bits from the CPU's generator. `None` when there is no generator, when it has no bits now, or
-/// when it repeats one value, as those of some CPUs did after a suspend.
+/// 64 bits from the CPU's generator. `None` if there is no generator, if it has no bits now, or if
+/// it repeats one value, as those of some CPUs did after a suspend.
 #[must_use]
 pub fn random() -> Option<u64> {
     if __cpuid(1).ecx & 1 << 30 == 0 {

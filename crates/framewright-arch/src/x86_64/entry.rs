@@ -1,12 +1,12 @@
-//! Entries of page tables, and the sizes of pages.
+//! Page-table entries, and the sizes of pages.
 
 use core::fmt;
 use framewright::units::PHYSICAL_ADDRESS_BITS;
 
 const PRESENT: u64 = 1 << 0;
 const WRITABLE: u64 = 1 << 1;
-/// The CPU sets these itself when it uses an entry, by a locked operation, unless they are set
-/// already.
+/// The CPU sets these two bits itself, with a locked operation, when it uses an entry in which they
+/// are not yet set.
 const ACCESSED: u64 = 1 << 5;
 const DIRTY: u64 = 1 << 6;
 const WRITE_THROUGH: u64 = 1 << 3;
@@ -16,16 +16,17 @@ const GLOBAL: u64 = 1 << 8;
 const NO_EXECUTE: u64 = 1 << 63;
 const ADDRESS: u64 = (1 << PHYSICAL_ADDRESS_BITS) - (1 << 12);
 
-/// What may be done with a page. It may always be read.
+/// The permitted access to a page. Reading is always permitted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Access {
-    /// It may be written.
+    /// Whether the page may be written.
     pub write: bool,
-    /// It may be executed.
+    /// Whether it may be executed.
     pub execute: bool,
-    /// It is the same in all tables, so its translation survives a change of tables.
+    /// Whether the page is mapped alike in all tables, so that its translation survives a change of
+    /// tables.
     pub global: bool,
-    /// Registers of a device: never cached.
+    /// Whether the page contains registers of a device, which must not be cached.
     pub device: bool,
 }
 
@@ -39,7 +40,7 @@ impl Access {
     /// Registers of a device.
     pub const DEVICE: Self = Self { write: true, execute: false, global: true, device: true };
 
-    /// What is left where both this and `other` are asked. Uncached is what either asks for.
+    /// The access that remains if both this and `other` apply. It is uncached if either of them is.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self {
@@ -50,8 +51,8 @@ impl Access {
         }
     }
 
-    /// Dirty only where it may be written: dirty and read-only is a shadow stack where the CPU has
-    /// such.
+    /// Dirty only if it may be written: a dirty, read-only entry is a shadow stack on CPUs that
+    /// have these.
     const fn bits(self) -> u64 {
         (if self.write { WRITABLE | DIRTY } else { 0 })
             | (if self.execute { 0 } else { NO_EXECUTE })
@@ -67,7 +68,7 @@ pub enum PageSize {
     Small,
     /// 2 MiB.
     Medium,
-    /// 1 GiB, where the CPU has it.
+    /// 1 GiB, if the CPU has such pages.
     Large,
 }
 
@@ -96,14 +97,14 @@ impl PageSize {
         }
     }
 
-    /// Bytes.
+    /// The size in bytes.
     #[must_use]
     pub const fn bytes(self) -> u64 {
         1 << (3 + 9 * self.level())
     }
 }
 
-/// Which entry of a table of level `level` an address goes through.
+/// The index of the entry that maps `address` in a table of level `level`.
 #[must_use]
 pub const fn index_of(address: u64, level: u32) -> usize {
     (address >> (3 + 9 * level) & 511) as usize
@@ -122,38 +123,38 @@ impl Entry {
         Self(physical & ADDRESS | PRESENT | ACCESSED | large | access.bits())
     }
 
-    /// Leads to the table at `physical`. What may be done is decided by the entries below.
+    /// Points to the table at `physical`. The entries below decide what may be done.
     #[must_use]
     pub const fn table(physical: u64) -> Self {
         Self(physical & ADDRESS | PRESENT | ACCESSED | WRITABLE)
     }
 
-    /// Leads to the table at `physical`, below which nothing may be written or executed.
+    /// Points to the table at `physical`, below which nothing may be written or executed.
     #[must_use]
     pub const fn read_only_table(physical: u64) -> Self {
         Self(physical & ADDRESS | PRESENT | ACCESSED | NO_EXECUTE)
     }
 
-    /// Whether it leads anywhere.
+    /// Whether it maps a page or points to a table.
     #[must_use]
     pub const fn is_present(self) -> bool {
         self.0 & PRESENT != 0
     }
 
-    /// Whether, in a table of level `level`, it maps a page rather than leading to a table.
+    /// Whether, in a table of level `level`, it maps a page rather than pointing to a table.
     #[must_use]
     pub const fn is_page(self, level: u32) -> bool {
         self.is_present() && (level == 1 || self.0 & LARGE != 0)
     }
 
-    /// Where it leads.
+    /// The address of its page or table.
     #[must_use]
     pub const fn address(self) -> u64 {
         self.0 & ADDRESS
     }
 
-    /// What may be done with the page that it maps, or at most with those below the table that it
-    /// leads to.
+    /// The permitted access to the page that it maps, or the most that is permitted for pages below
+    /// the table that it points to.
     #[must_use]
     pub const fn access(self) -> Access {
         Access {

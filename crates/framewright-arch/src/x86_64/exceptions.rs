@@ -1,12 +1,12 @@
 //! The interrupt descriptor table, and exceptions: the first 32 vectors, each on a stack for its
 //! kind, all handled by one Rust function.
 //!
-//! The function does not return, because it repairs no fault: so nothing is restored, and vector
-//! registers need not be saved. A kernel that repairs one gives its vector an entry of its own
-//! ([`Table::set_entry`]).
+//! The function does not return, because it repairs no fault. Nothing is restored, therefore, and
+//! vector registers need not be saved. A kernel that repairs a fault gives its vector an entry of
+//! its own ([`Table::set_entry`]).
 //!
 //! Orders of memory: the handler is stored with Release and loaded with Acquire, so that a CPU that
-//! calls it sees what was prepared for it.
+//! calls it sees everything that was prepared for it.
 
 use super::interrupts;
 use super::segments::{CODE_SELECTOR, TablePointer, table_limit};
@@ -14,19 +14,19 @@ use core::arch::{asm, naked_asm};
 use core::fmt;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-/// Vectors that the CPU itself raises.
+/// The number of vectors that the CPU itself raises.
 pub const EXCEPTIONS: usize = 32;
-/// All vectors: the others belong to interrupts.
+/// The number of all vectors: the others belong to interrupts.
 pub const VECTORS: usize = 256;
-/// Interrupt stack of most vectors.
+/// The interrupt stack of most vectors.
 pub const COMMON_STACK: u8 = 1;
-/// Interrupt stack of the double fault, which may come while [`COMMON_STACK`] is in use.
+/// The interrupt stack of the double fault, which may occur while [`COMMON_STACK`] is in use.
 pub const DOUBLE_FAULT_STACK: u8 = 2;
-/// Interrupt stack of what may come at any moment: the non-maskable interrupt and the machine
-/// check.
+/// The interrupt stack of vectors that may occur at any moment: the non-maskable interrupt and the
+/// machine check.
 pub const ASYNCHRONOUS_STACK: u8 = 3;
 
-/// What the CPU and the entry code pushed on the stack.
+/// The registers that the CPU and the entry code pushed on the stack.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[expect(missing_docs, reason = "the registers' own names say what they are")]
@@ -46,9 +46,9 @@ pub struct Frame {
     pub rcx: u64,
     pub rbx: u64,
     pub rax: u64,
-    /// Which exception.
+    /// The number of the exception.
     pub vector: u64,
-    /// 0 where the exception has none.
+    /// The error code; 0 if the exception has none.
     pub error_code: u64,
     pub rip: u64,
     pub cs: u64,
@@ -57,7 +57,7 @@ pub struct Frame {
     pub ss: u64,
 }
 
-/// What handles every exception.
+/// The function that handles every exception.
 pub type Handler = fn(&Frame) -> !;
 
 static HANDLER: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
@@ -70,14 +70,14 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table without any gate.
+    /// Creates a table without any gate.
     #[must_use]
     pub const fn new() -> Self {
         Self { gates: [[0; 2]; VECTORS] }
     }
 
     /// Fills the table: from now on `handler` gets every exception. Unused vectors have no gate, so
-    /// that such an interrupt is an exception.
+    /// that an interrupt with such a vector raises an exception.
     pub fn fill(&mut self, handler: Handler) {
         HANDLER.store(handler as *mut (), Ordering::Release);
         for (vector, (gate, stub)) in self.gates.iter_mut().zip(STUBS).enumerate() {
@@ -94,17 +94,18 @@ impl Table {
         }
     }
 
-    /// Gives a vector another entry than [`fill`](Self::fill) did, on the same stack.
+    /// Gives a vector a different entry from the one that [`fill`](Self::fill) set, on the same
+    /// stack.
     ///
     /// # Safety
     /// The entry is code that follows the CPU's convention for this vector: it ends with `iretq`,
-    /// after restoring every register, or never.
+    /// after restoring every register, or it never ends.
     pub unsafe fn set_entry(&mut self, vector: u8, entry: unsafe extern "C" fn()) {
         let gate = &mut self.gates[usize::from(vector)];
         *gate = encode_gate(entry as usize as u64, (gate[0] >> 32).to_le_bytes()[0] & 7);
     }
 
-    /// Uses the table on this CPU.
+    /// Makes this CPU use the table.
     ///
     /// # Safety
     /// [`Segments::load`](super::segments::Segments::load) was called with at least four stacks,
@@ -114,7 +115,7 @@ impl Table {
             limit: table_limit::<[[u64; 2]; VECTORS]>(),
             base: self.gates.as_ptr().addr() as u64,
         };
-        // SAFETY: the table is static and whole, its entries name code that follows the CPU's
+        // SAFETY: the table is static and complete, its entries name code that follows the CPU's
         // convention, and the caller promises the stacks.
         unsafe {
             asm!(
@@ -132,7 +133,7 @@ impl Default for Table {
     }
 }
 
-/// An interrupt gate: present, for the kernel, interrupts off.
+/// An interrupt gate: present, for the kernel, with interrupts off.
 const fn encode_gate(handler: u64, stack: u8) -> [u64; 2] {
     let low = handler & 0xffff | (CODE_SELECTOR as u64) << 16 | (stack as u64) << 32 | 0x8e << 40;
     [low | (handler >> 16 & 0xffff) << 48, handler >> 32]
@@ -169,7 +170,7 @@ pub const fn name(vector: u64) -> &'static str {
     }
 }
 
-/// A page fault's error code in words.
+/// A page fault's error code, printed in words.
 #[derive(Clone, Copy, Debug)]
 pub struct PageFaultCode(pub u64);
 
@@ -193,7 +194,7 @@ impl fmt::Display for PageFaultCode {
     }
 }
 
-/// Where all vectors arrive. Called by `common_entry` alone.
+/// The Rust entry of all exceptions. Only `common_entry` calls it.
 extern "C" fn dispatch(frame: &Frame) -> ! {
     let handler = HANDLER.load(Ordering::Acquire);
     if !handler.is_null() {
@@ -205,8 +206,8 @@ extern "C" fn dispatch(frame: &Frame) -> ! {
     super::registers::halt()
 }
 
-/// Saves the general registers below vector and error code, which make up a [`Frame`] with what the
-/// CPU pushed, and calls [`dispatch`].
+/// Saves the general registers below the vector and the error code. Together with what the CPU
+/// pushed, they make up a [`Frame`]. Then calls [`dispatch`].
 #[unsafe(naked)]
 unsafe extern "C" fn common_entry() {
     naked_asm!(
@@ -215,7 +216,7 @@ unsafe extern "C" fn common_entry() {
         "push r12", "push r13", "push r14", "push r15",
         "cld",
         "mov rdi, rsp",
-        // The end of the chain of frames for debuggers, and the alignment that a call wants.
+        // Ends the chain of frames for debuggers, and aligns the stack as a call requires.
         "xor ebp, ebp",
         "and rsp, -16",
         "call {dispatch}",
@@ -224,7 +225,8 @@ unsafe extern "C" fn common_entry() {
     )
 }
 
-/// One entry per vector: pushes a zero where the CPU pushes no error code, then the vector.
+/// Defines one entry per vector, which pushes a zero if the CPU pushes no error code, and then the
+/// vector.
 macro_rules! stubs {
     ($($name:ident $vector:literal $has_code:literal;)*) => {
         $(

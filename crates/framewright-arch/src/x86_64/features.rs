@@ -1,17 +1,17 @@
-//! What the CPU can do (CPUID).
+//! What the CPU can do, according to CPUID.
 
 use core::arch::x86_64::{__cpuid, __cpuid_count};
 
-/// Highest basic and extended leaf begin here.
+/// The first extended leaf, which says what the highest one is.
 const EXTENDED: u32 = 0x8000_0000;
 
-/// Whether a hypervisor says that there is one (Linux: `X86_FEATURE_HYPERVISOR`).
+/// Whether a hypervisor announces itself (Linux: `X86_FEATURE_HYPERVISOR`).
 #[must_use]
 pub fn has_hypervisor() -> bool {
     __cpuid(1).ecx & 1 << 31 != 0
 }
 
-/// Whether the CPU is a hypervisor's that calls itself `name`.
+/// Whether the CPU belongs to a hypervisor that calls itself `name`.
 #[must_use]
 pub fn hypervisor_is(name: [u8; 12]) -> bool {
     if !has_hypervisor() {
@@ -27,20 +27,21 @@ pub fn hypervisor_is(name: [u8; 12]) -> bool {
 pub struct Features {
     /// Page-table entries can map 1 GiB.
     pub pages_1g: bool,
-    /// Page-table entries can forbid execution, once EFER.NXE is set. Those of this crate do.
+    /// Page-table entries can forbid execution, once EFER.NXE is set. The entries of this crate do
+    /// so.
     pub no_execute: bool,
     /// Translations can survive a change of tables.
     pub global_pages: bool,
-    /// The time-stamp counter runs at one rate whatever the CPU does.
+    /// The time-stamp counter always runs at the same rate, whatever the CPU does.
     pub invariant_tsc: bool,
-    /// Bits of a physical address.
+    /// The number of bits in a physical address.
     pub physical_address_bits: u32,
-    /// Whether a hypervisor says that it is there.
+    /// A hypervisor announces itself.
     pub hypervisor: bool,
 }
 
 impl Features {
-    /// Asks this CPU.
+    /// Reads the features of this CPU.
     #[must_use]
     pub fn read() -> Self {
         let highest = __cpuid(EXTENDED).eax;

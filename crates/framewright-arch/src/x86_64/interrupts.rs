@@ -1,35 +1,35 @@
-//! Interrupts: entries that save everything a Rust function may change, call one handler, and go
-//! back to what was interrupted.
+//! Interrupts: entries that save everything that a Rust function may change, call one handler, and
+//! return to the interrupted code.
 //!
 //! They run on an interrupt stack of their own, [`INTERRUPT_STACK`], because interrupted code keeps
 //! values below its stack pointer. Interrupts are off there and must stay off until the handler
-//! returns: a second one would begin at the top of the same stack.
+//! returns: a second interrupt would begin at the top of the same stack.
 //!
 //! Orders of memory: the handler is stored with Release and loaded with Acquire, so that a CPU that
-//! calls it sees what was prepared for it.
+//! calls it sees everything that was prepared for it.
 
 use core::arch::{asm, naked_asm};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-/// Interrupt stack of all interrupts.
+/// The interrupt stack of all interrupts.
 pub const INTERRUPT_STACK: u8 = 4;
-/// The local controller's timer. Numbers as in Linux.
+/// The local controller's timer. The vector numbers are those of Linux.
 pub const TIMER: u8 = 0xec;
 /// Another CPU asks this one to call a function.
 pub const CALL: u8 = 0xfb;
-/// Another CPU asks this one to look for work.
+/// Another CPU asks this one to check for work.
 pub const WAKE: u8 = 0xfd;
-/// The local controller noted an error.
+/// The local controller recorded an error.
 pub const ERROR: u8 = 0xfe;
 /// An interrupt was withdrawn.
 pub const SPURIOUS: u8 = 0xff;
 
-/// What handles every interrupt.
+/// The function that handles every interrupt.
 pub type Handler = fn(vector: u8);
 
 static HANDLER: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 
-/// From now on `handler` is called for every interrupt on every CPU.
+/// Makes `handler` the function that is called for every interrupt on every CPU.
 pub fn set_handler(handler: Handler) {
     HANDLER.store(handler as *mut (), Ordering::Release);
 }
@@ -37,8 +37,8 @@ pub fn set_handler(handler: Handler) {
 /// Turns interrupts on.
 ///
 /// # Safety
-/// The code runs at the highest privilege, with vectors and segments loaded, a handler set, and no
-/// lock held that a handler takes.
+/// The code runs at the highest privilege, with vectors and segments loaded, a handler set, and
+/// without holding a lock that a handler takes.
 pub unsafe fn enable() {
     // SAFETY: the caller promises that interrupts can be handled.
     unsafe { asm!("sti", options(nostack)) };
@@ -48,22 +48,23 @@ pub unsafe fn enable() {
 #[must_use]
 pub fn are_enabled() -> bool {
     let flags: u64;
-    // SAFETY: reads the flags.
+    // SAFETY: this only reads the flags.
     unsafe { asm!("pushfq", "pop {}", out(reg) flags, options(preserves_flags)) };
     flags & 1 << 9 != 0
 }
 
-/// Called with interrupts off: turns them on, sleeps until one has come, and turns them off again.
-/// None is lost in between, because `sti` takes effect one instruction late.
+/// Turns interrupts on, sleeps until one has come, and turns them off again. Must be called with
+/// interrupts off. No interrupt is lost in between, because `sti` takes effect one instruction
+/// late.
 ///
 /// # Safety
-/// As [`enable`].
+/// Those of [`enable`].
 pub unsafe fn wait() {
     // SAFETY: the caller promises that interrupts can be handled.
     unsafe { asm!("sti", "hlt", "cli", options(nostack)) };
 }
 
-/// The entry of each vector that is used.
+/// The entries of the vectors that are used.
 pub(super) const ENTRIES: [(u8, unsafe extern "C" fn()); 5] = [
     (TIMER, timer_entry),
     (CALL, call_entry),
@@ -72,7 +73,7 @@ pub(super) const ENTRIES: [(u8, unsafe extern "C" fn()); 5] = [
     (SPURIOUS, spurious_entry),
 ];
 
-/// Where all interrupts arrive. Called by `common_entry` alone.
+/// The Rust entry of all interrupts. Only `common_entry` calls it.
 extern "C" fn dispatch(vector: u64) {
     let handler = HANDLER.load(Ordering::Acquire);
     if handler.is_null() {
@@ -84,12 +85,12 @@ extern "C" fn dispatch(vector: u64) {
     handler(vector.to_le_bytes()[0]);
 }
 
-/// Saves what a function may change: nine registers, and the vector registers with `fxsave64`, for
-/// which the stack is aligned.
+/// Saves the registers that a function may change: nine general registers, and the vector registers
+/// with `fxsave64`, for which the stack is aligned.
 #[unsafe(naked)]
 unsafe extern "C" fn common_entry() {
     naked_asm!(
-        // The vector is on top; its place will hold rdi.
+        // The vector is on top of the stack; rdi takes its place.
         "xchg rdi, [rsp]",
         "push rax", "push rcx", "push rdx", "push rsi",
         "push r8", "push r9", "push r10", "push r11",
@@ -110,7 +111,7 @@ unsafe extern "C" fn common_entry() {
     )
 }
 
-/// One entry per vector.
+/// Defines one entry per vector.
 macro_rules! entries {
     ($($name:ident $vector:ident;)*) => {
         $(

@@ -8,10 +8,11 @@ use core::arch::x86_64::{__cpuid, __cpuid_count};
 use core::fmt;
 use core::ptr::NonNull;
 
-/// The largest identifier that an xAPIC can be sent an interrupt by; 255 means everybody.
+/// The largest identifier to which an xAPIC can send an interrupt; 255 means all CPUs.
 pub const LARGEST_XAPIC_ID: u32 = 254;
 
-// Offsets of registers in memory; divided by 16 they are the numbers of the model-specific ones.
+// Offsets of registers in memory; divided by 16 they are the numbers of the model-specific
+// registers, counted from 0x800.
 const ID: usize = 0x20;
 const TASK_PRIORITY: usize = 0x80;
 const END_OF_INTERRUPT: usize = 0xb0;
@@ -36,19 +37,18 @@ const ASSERT: u32 = 1 << 14;
 const INIT: u32 = 5 << 8;
 const START_UP: u32 = 6 << 8;
 const NON_MASKABLE: u32 = 4 << 8;
-/// The timer counts once in sixteen ticks of its clock.
+/// The timer counts once every sixteen ticks of its clock.
 const DIVIDE_BY_16: u32 = 3;
 const BASE_ENABLED: u64 = 1 << 11;
 const BASE_X2APIC: u64 = 1 << 10;
 const BASE_ADDRESS: u64 = 0x000f_ffff_ffff_f000;
-/// How often a command that is not delivered is looked at before it is given up: the machine is
-/// then beyond help.
+/// How often to check an undelivered command before giving up: the machine is then beyond help.
 const MAX_POLLS: u32 = 1 << 20;
 
-/// Which form is in use.
+/// Which form of the controller is in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
-    /// Registers in memory, seen at this address.
+    /// Registers in memory, mapped at this address.
     Memory(NonNull<u32>),
     /// Model-specific registers.
     X2Apic,
@@ -63,18 +63,20 @@ impl fmt::Display for Mode {
     }
 }
 
-/// Vectors of the controller's own interrupts: 32 or more, because those below are exceptions'.
+/// The vectors of the controller's own interrupts: 32 or more, because lower ones belong to
+/// exceptions.
 #[derive(Clone, Copy, Debug)]
 pub struct Vectors {
-    /// The timer's.
+    /// The vector of the timer.
     pub timer: u8,
-    /// Something was sent or received wrongly.
+    /// The vector for an error in sending or receiving an interrupt.
     pub error: u8,
-    /// An interrupt that was withdrawn before it was taken. It is not to be acknowledged.
+    /// The vector for an interrupt that was withdrawn before it was taken. Such an interrupt must
+    /// not be acknowledged.
     pub spurious: u8,
 }
 
-/// The local controller of whichever CPU uses this.
+/// The local controller of the CPU that uses this value.
 #[derive(Clone, Copy, Debug)]
 pub struct LocalApic {
     mode: Mode,
@@ -82,7 +84,7 @@ pub struct LocalApic {
 
 // SAFETY: every CPU that reads or writes the registers reaches its own controller.
 unsafe impl Send for LocalApic {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for LocalApic {}
 
 /// Whether this CPU has an x2APIC.
@@ -91,7 +93,7 @@ pub fn has_x2apic() -> bool {
     __cpuid(1).ecx & 1 << 21 != 0
 }
 
-/// Physical address of the registers in memory of this CPU's controller.
+/// The physical address of this CPU's controller registers in memory.
 ///
 /// # Safety
 /// The code runs at the highest privilege.
@@ -101,7 +103,7 @@ pub unsafe fn registers_address() -> u64 {
     unsafe { msr::read(msr::APIC_BASE) & BASE_ADDRESS }
 }
 
-/// The identifier with which this CPU's controller began, whatever its mode.
+/// The identifier that this CPU's controller had initially, whatever its mode.
 #[must_use]
 pub fn initial_id() -> u32 {
     if __cpuid(0).eax >= 0xb {
@@ -114,45 +116,46 @@ pub fn initial_id() -> u32 {
 }
 
 impl LocalApic {
-    /// A controller in this mode.
+    /// Creates an accessor for controllers in this mode.
     ///
     /// # Safety
     /// The code runs at the highest privilege; the mode is one that all CPUs have; registers in
-    /// memory are mapped uncached, for ever, where the mode says, and nobody else uses them.
+    /// memory are mapped uncached, for ever, at the mode's address, and nobody else uses them.
     #[must_use]
     pub const unsafe fn new(mode: Mode) -> Self {
         Self { mode }
     }
 
-    /// Which form it is.
+    /// The form of the controller.
     #[must_use]
     pub const fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// Turns this CPU's controller on: its own interrupts come with `vectors`, the timer stands
-    /// still, and the pins of the old interrupt controller are closed.
+    /// Turns this CPU's controller on: its own interrupts use `vectors`, the timer stands still,
+    /// and the pins of the old interrupt controller are masked.
     ///
     /// # Panics
-    /// When a vector is an exception's (below 32).
+    /// When a vector belongs to an exception (below 32).
     pub fn enable(&self, vectors: Vectors) {
         let [timer, error, spurious] =
             [vectors.timer, vectors.error, vectors.spurious].map(interrupt);
         // SAFETY: `new` was promised the privilege, and every 64-bit CPU has this register.
         let base = unsafe { msr::read(msr::APIC_BASE) };
         let mode = if self.mode == Mode::X2Apic { BASE_X2APIC } else { 0 };
-        // SAFETY: as above; this turns on what `new` was promised to be there.
+        // SAFETY: as for the read; this turns on what `new` was promised to be there.
         unsafe { msr::write(msr::APIC_BASE, base | BASE_ENABLED | mode) };
         self.write(TASK_PRIORITY, 0);
         self.write(LOCAL_LINE_0, MASKED);
         self.write(LOCAL_LINE_1, MASKED);
         self.write(LOCAL_TIMER, MASKED | timer);
         self.write(SPURIOUS_VECTOR, ENABLED | spurious);
-        // Only now: while that register disables the controller, all of these stay masked whatever
-        // is written (Intel SDM 3A, "Local APIC State After It Has Been Software Disabled").
+        // Only now: while the previous register disables the controller, all of these stay masked
+        // whatever is written (Intel SDM 3A, "Local APIC State After It Has Been Software
+        // Disabled").
         self.write(LOCAL_ERROR, error);
         self.write(ERROR_STATUS, 0);
-        // An interrupt that was under way when another program ended must not block ours.
+        // An interrupt that was in service when a previous program ended must not block ours.
         self.end_of_interrupt();
     }
 
@@ -169,72 +172,74 @@ impl LocalApic {
         self.mode == Mode::X2Apic && id != u32::MAX || id <= LARGEST_XAPIC_ID
     }
 
-    /// Ends the interrupt that this CPU serves.
+    /// Ends the interrupt that this CPU is serving.
     pub fn end_of_interrupt(&self) {
         self.write(END_OF_INTERRUPT, 0);
     }
 
-    /// Interrupts the CPU `id` with `vector`. What this CPU wrote before is visible there.
+    /// Interrupts CPU `id` with `vector`. Everything that this CPU wrote before is visible to the
+    /// interrupted CPU.
     ///
-    /// Where interrupt handlers send too, interrupts are off here: in memory a command is two
-    /// registers, and another must not come in between.
+    /// If interrupt handlers send interrupts too, the caller must have interrupts off: in memory a
+    /// command takes two registers, and another command must not come in between.
     ///
     /// # Panics
-    /// When the vector is an exception's (below 32).
+    /// When the vector belongs to an exception (below 32).
     pub fn send(&self, id: u32, vector: u8) {
         self.command(id, ASSERT | interrupt(vector));
     }
 
-    /// Resets the CPU `id`: it waits for [`start_up`](Self::start_up).
+    /// Resets CPU `id`, which then waits for [`start_up`](Self::start_up).
     ///
     /// # Safety
-    /// That CPU runs nothing that anybody needs.
+    /// That CPU runs nothing that is needed any more.
     pub unsafe fn init(&self, id: u32) {
         self.command(id, ASSERT | INIT);
     }
 
-    /// Lets a CPU that was reset begin at physical address `page * 4096`, in real mode.
+    /// Lets a CPU that was reset start at physical address `page * 4096`, in real mode.
     ///
     /// # Safety
-    /// The code there is made for that.
+    /// The code at that address is made for this.
     pub unsafe fn start_up(&self, id: u32, page: u8) {
         self.command(id, ASSERT | START_UP | u32::from(page));
     }
 
-    /// Sends the CPU `id` a non-maskable interrupt, as [`send`](Self::send) does another. A CPU
-    /// that has no vectors yet does not survive it.
+    /// Sends CPU `id` a non-maskable interrupt, in the same way as [`send`](Self::send). A CPU that
+    /// has no vectors yet does not survive it.
     pub fn send_non_maskable(&self, id: u32) {
         self.command(id, ASSERT | NON_MASKABLE);
     }
 
-    /// Takes the errors that were noted since the last time, as the controller encodes them.
+    /// Returns and clears the errors that were recorded since the last call, as the controller
+    /// encodes them.
     #[must_use]
     pub fn take_errors(&self) -> u32 {
         self.write(ERROR_STATUS, 0);
         self.read(ERROR_STATUS)
     }
 
-    /// Lets the timer count down from its largest value without an interrupt, to measure how fast
-    /// it counts.
+    /// Lets the timer count down from its largest value without an interrupt, so that its rate can
+    /// be measured.
     ///
     /// # Panics
-    /// When the vector is an exception's (below 32).
+    /// When the vector belongs to an exception (below 32).
     pub fn count_freely(&self, vector: u8) {
         self.write(LOCAL_TIMER, MASKED | interrupt(vector));
         self.write(TIMER_DIVIDER, DIVIDE_BY_16);
         self.write(TIMER_START, u32::MAX);
     }
 
-    /// How far it has counted since [`count_freely`](Self::count_freely).
+    /// How far the timer has counted since [`count_freely`](Self::count_freely).
     #[must_use]
     pub fn counted(&self) -> u32 {
         u32::MAX - self.read(TIMER_NOW)
     }
 
-    /// From now on, interrupts this CPU with `vector` once in every `counts` counts.
+    /// Lets the timer interrupt this CPU with `vector` every `counts` counts from now on.
     ///
     /// # Panics
-    /// When the vector is an exception's (below 32).
+    /// When the vector belongs to an exception (below 32).
     pub fn tick(&self, vector: u8, counts: u32) {
         let vector = interrupt(vector);
         self.write(TIMER_DIVIDER, DIVIDE_BY_16);
@@ -245,19 +250,19 @@ impl LocalApic {
     /// Stops the timer.
     ///
     /// # Panics
-    /// When the vector is an exception's (below 32).
+    /// When the vector belongs to an exception (below 32).
     pub fn stop_timer(&self, vector: u8) {
         self.write(LOCAL_TIMER, MASKED | interrupt(vector));
         self.write(TIMER_START, 0);
     }
 
-    /// Writes a command, which is two registers in memory. No other command comes in between,
-    /// because callers have interrupts off wherever handlers send.
+    /// Writes a command, which takes two registers in memory. No other command comes in between,
+    /// because callers turn interrupts off wherever handlers send.
     fn command(&self, id: u32, low: u32) {
         match self.mode {
             Mode::X2Apic => {
-                // Writing this register does not wait for earlier stores, which the interrupted CPU
-                // has to see.
+                // The write to this register does not wait for earlier stores, which the
+                // interrupted CPU must see.
                 // SAFETY: fences change nothing.
                 unsafe { asm!("mfence", "lfence", options(nostack, preserves_flags)) };
                 self.write_wide(u64::from(id) << 32 | u64::from(low));
@@ -279,14 +284,14 @@ impl LocalApic {
         match self.mode {
             Mode::Memory(base) => {
                 // SAFETY: `new` was promised 4 KiB of registers here, and every offset used is
-                // below.
+                // below that.
                 let register = unsafe { base.byte_add(register) };
-                // SAFETY: as above; reading has no effect on memory.
+                // SAFETY: as for the address; reading has no effect on memory.
                 unsafe { register.read_volatile() }
             }
             #[expect(clippy::cast_possible_truncation, reason = "these registers have 32 bits")]
-            // SAFETY: `new` was promised that the mode is there, and these registers are part of
-            // it.
+            // SAFETY: `new` was promised that the CPU has this mode, and these registers are part
+            // of it.
             Mode::X2Apic => unsafe { msr::read(model_specific(register)) as u32 },
         }
     }
@@ -296,7 +301,8 @@ impl LocalApic {
             Mode::Memory(base) => {
                 // SAFETY: as in `read`.
                 let register = unsafe { base.byte_add(register) };
-                // SAFETY: as in `read`; what the registers do is what the methods are for.
+                // SAFETY: as in `read`; the effects of the registers are the purpose of the
+                // methods.
                 unsafe { register.write_volatile(value) };
             }
             // SAFETY: as in `read`.
@@ -304,15 +310,15 @@ impl LocalApic {
         }
     }
 
-    /// The command register of an x2APIC is one.
+    /// Writes the command register of an x2APIC, which has 64 bits.
     fn write_wide(&self, command: u64) {
-        // SAFETY: called in x2APIC mode alone.
+        // SAFETY: this is called in x2APIC mode only.
         unsafe { msr::write(model_specific(COMMAND_LOW), command) };
     }
 }
 
-/// The vector of an interrupt. With one of the CPU's own, the entry of an exception would run, and
-/// some of these find an error code on the stack which no interrupt pushes.
+/// The vector of an interrupt. With a vector of the CPU's own, an exception's entry would run, and
+/// some of these entries expect an error code on the stack, which no interrupt pushes.
 #[track_caller]
 fn interrupt(vector: u8) -> u32 {
     assert!(usize::from(vector) >= EXCEPTIONS, "vector {vector} is an exception's");
@@ -342,7 +348,7 @@ mod tests {
     fn vectors_of_exceptions_are_refused_before_anything_is_written() {
         let mut registers = [0_u32; 1024];
         let place = NonNull::from(&mut registers).cast();
-        // SAFETY: these registers are memory of this test's, as many as a controller has.
+        // SAFETY: the registers are this test's own memory, as many as a controller has.
         let apic = unsafe { LocalApic::new(Mode::Memory(place)) };
         let all = Vectors { timer: 236, error: 254, spurious: 255 };
         for vector in [0, 14, 17, 21, 29, 31] {
@@ -363,7 +369,7 @@ mod tests {
             }
         }
         let written = |register: usize| {
-            // SAFETY: as above; offsets are below 4096.
+            // SAFETY: as for `new`; offsets are below 4096.
             unsafe { place.as_ptr().wrapping_byte_add(register).read_volatile() }
         };
         assert!((0..4096).step_by(4).all(|register| written(register) == 0));
@@ -378,7 +384,7 @@ mod tests {
         let registers = NonNull::<u32>::dangling();
         // SAFETY: no register is touched.
         let narrow = unsafe { LocalApic::new(Mode::Memory(registers)) };
-        // SAFETY: as above.
+        // SAFETY: no register is touched.
         let wide = unsafe { LocalApic::new(Mode::X2Apic) };
         assert!(narrow.reaches(254) && !narrow.reaches(255) && !narrow.reaches(1000));
         assert!(

@@ -1,6 +1,6 @@
 //! The processor: identification, registers, ports, segments, exceptions and interrupts, its
-//! interrupt controller, its page-table entries and its clocks; and what comes with a PC: the PVH
-//! boot protocol and the serial port.
+//! interrupt controller, its page-table entries and its clocks; and two things that come with a PC:
+//! the PVH boot protocol and the serial port.
 
 pub mod clock;
 pub mod entropy;

@@ -2,12 +2,12 @@
 
 use core::arch::asm;
 
-/// Base and mode of the local interrupt controller.
+/// Base address and mode of the local interrupt controller.
 pub const APIC_BASE: u32 = 0x1b;
-/// Where the `gs` segment begins.
+/// The base of the `gs` segment.
 pub const GS_BASE: u32 = 0xc000_0101;
 
-/// Reads a register.
+/// Reads a model-specific register.
 ///
 /// # Safety
 /// The code runs at the highest privilege and the CPU has the register.
@@ -27,15 +27,16 @@ pub unsafe fn read(register: u32) -> u64 {
     u64::from(high) << 32 | u64::from(low)
 }
 
-/// Writes a register.
+/// Writes a model-specific register.
 ///
 /// # Safety
-/// As [`read`]; and what the register does with `value` is what the caller wants. It may move
-/// interrupts and addresses.
+/// As for [`read`]; in addition, the effect of writing `value` is what the caller wants. It may
+/// redirect interrupts and addresses.
 #[expect(clippy::cast_possible_truncation, reason = "the register takes its value in halves")]
 pub unsafe fn write(register: u32, value: u64) {
     let (low, high) = (value as u32, (value >> 32) as u32);
-    // SAFETY: the caller promises all of it. Memory accesses must not move across, so no `nomem`.
+    // SAFETY: the caller promises all of this. Memory accesses must not move across, so there is no
+    // `nomem`.
     unsafe {
         asm!(
             "wrmsr",

@@ -2,16 +2,16 @@
 
 use core::arch::asm;
 
-/// A port whose owner has promised that reading and writing it does no harm to memory.
+/// A port whose creator has promised that reading and writing it does no harm to memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Port(u16);
 
 impl Port {
-    /// Port `number`.
+    /// Creates an accessor for port `number`.
     ///
     /// # Safety
-    /// The code runs with the right to use ports, and no access to this one changes memory that
-    /// Rust knows or takes the machine from under the caller, except where the caller wants that.
+    /// The code has the right to use ports, and no access to this one changes memory that Rust
+    /// knows or takes the machine away from the caller, except where the caller wants that.
     #[must_use]
     pub const unsafe fn new(number: u16) -> Self {
         Self(number)
@@ -21,7 +21,7 @@ impl Port {
     #[must_use]
     pub fn read_u8(self) -> u8 {
         let value;
-        // SAFETY: whoever made the port promised that using it is harmless.
+        // SAFETY: the creator of the port promised that using it is harmless.
         unsafe {
             asm!(
                 "in al, dx",
@@ -37,7 +37,7 @@ impl Port {
     #[must_use]
     pub fn read_u32(self) -> u32 {
         let value;
-        // SAFETY: as above.
+        // SAFETY: as in `read_u8`.
         unsafe {
             asm!(
                 "in eax, dx",
@@ -51,7 +51,7 @@ impl Port {
 
     /// Writes 8 bits.
     pub fn write_u8(self, value: u8) {
-        // SAFETY: as above.
+        // SAFETY: as in `read_u8`.
         unsafe {
             asm!(
                 "out dx, al",
@@ -64,7 +64,7 @@ impl Port {
 
     /// Writes 32 bits.
     pub fn write_u32(self, value: u32) {
-        // SAFETY: as above.
+        // SAFETY: as in `read_u8`.
         unsafe {
             asm!(
                 "out dx, eax",

@@ -1,9 +1,9 @@
 //! The start information of the PVH boot protocol (`hvm_start_info`, versions 0 and 1).
 //!
-//! Whoever boots us leaves it in memory: where the memory map, the command line, the modules and
-//! the ACPI root pointer are. Every count is bounded, every reference is checked, and everything is
-//! copied, each byte once, when the information is read, so the accessors cannot fail and what
-//! changes in that memory later changes nothing here.
+//! The boot loader leaves it in memory: it says where the memory map, the command line, the modules
+//! and the ACPI root pointer are. Every count is bounded, every reference is checked, and
+//! everything is copied, each byte once, when the information is read. The accessors therefore
+//! cannot fail, and later changes of that memory have no effect here.
 
 use crate::PhysicalMemory;
 use crate::bytes::{u32_at, u64_at};
@@ -12,13 +12,13 @@ use core::fmt;
 use framewright::firmware::MemoryKind;
 use framewright::units::PhysRange;
 
-/// The number that begins the start information.
+/// The number with which the start information begins.
 pub const MAGIC: u32 = 0x336e_c578;
-/// Longest command line that is read, without its end.
+/// The longest command line that is read, without its terminating zero.
 pub const MAX_COMMAND_LINE_BYTES: usize = 4096;
-/// Most memory-map entries that are read.
+/// The most memory-map entries that are read.
 pub const MAX_MEMORY_ENTRIES: u32 = 4096;
-/// Most modules that are read.
+/// The most modules that are read.
 pub const MAX_MODULES: u32 = 256;
 
 const VERSION_0_BYTES: usize = 40;
@@ -36,34 +36,34 @@ pub enum PvhError {
         /// Where.
         address: u64,
     },
-    /// It begins with another number than [`MAGIC`].
+    /// It does not begin with [`MAGIC`].
     WrongMagic {
-        /// The number.
+        /// The number with which it begins.
         found: u32,
     },
-    /// It claims more of something than is believable.
+    /// It claims an implausible number of something.
     TooMany {
         /// Of what.
         what: &'static str,
         /// How many.
         count: u32,
-        /// Most that is believed.
+        /// The largest number that is accepted.
         most: u32,
     },
     /// The storage for copies is too small.
     NoRoom {
         /// For which part.
         what: &'static str,
-        /// Bytes that it takes.
+        /// The number of bytes that it takes.
         length: usize,
-        /// Bytes that were left.
+        /// The number of bytes that were left.
         left: usize,
     },
-    /// The command line has no end within [`MAX_COMMAND_LINE_BYTES`].
+    /// The command line has no terminating zero within [`MAX_COMMAND_LINE_BYTES`].
     EndlessCommandLine,
     /// The command line is not UTF-8.
     CommandLineNotText {
-        /// Bytes of it that are.
+        /// The number of valid bytes at its beginning.
         valid_bytes: usize,
     },
 }
@@ -98,21 +98,21 @@ impl fmt::Display for PvhError {
 
 impl core::error::Error for PvhError {}
 
-/// One entry of the memory map, as given: nothing of it is checked.
+/// One entry of the memory map, as given: nothing in it is checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryEntry {
-    /// First byte.
+    /// The first byte.
     pub start: u64,
-    /// Bytes.
+    /// The size in bytes.
     pub size_bytes: u64,
-    /// What it is.
+    /// The kind of memory.
     pub kind: MemoryKind,
 }
 
 /// The start information. See the module documentation.
 #[derive(Clone, Copy, Debug)]
 pub struct StartInfo<'a> {
-    /// Version: memory-map entries exist from version 1 on.
+    /// The version: memory-map entries exist from version 1 on.
     pub version: u32,
     /// Where the ACPI root pointer (RSDP) is.
     pub rsdp: Option<u64>,
@@ -122,7 +122,7 @@ pub struct StartInfo<'a> {
     pub memory_map_range: PhysRange,
     /// The bytes of the module list, not of the modules.
     pub module_list_range: PhysRange,
-    /// The bytes of the command line, its end included.
+    /// The bytes of the command line, including its terminating zero.
     pub command_line_range: PhysRange,
     command_line: &'a [u8],
     memory_map: &'a [u8],
@@ -130,8 +130,8 @@ pub struct StartInfo<'a> {
 }
 
 impl<'a> StartInfo<'a> {
-    /// Bytes of storage for a memory map of this many entries, 256 modules and a command line of
-    /// any length.
+    /// The number of bytes of storage for a memory map of this many entries, 256 modules and the
+    /// longest command line.
     #[must_use]
     pub const fn storage_bytes(memory_entries: usize) -> usize {
         memory_entries * MEMORY_ENTRY_BYTES
@@ -139,8 +139,8 @@ impl<'a> StartInfo<'a> {
             + MAX_COMMAND_LINE_BYTES
     }
 
-    /// Copies the start information at `address` and all that it refers to into `storage`, of
-    /// [`storage_bytes`](Self::storage_bytes), and checks it.
+    /// Copies the start information at `address` and everything that it refers to into `storage`
+    /// and checks it. [`storage_bytes`](Self::storage_bytes) says how much storage is enough.
     ///
     /// # Errors
     /// See [`PvhError`].
@@ -197,7 +197,7 @@ impl<'a> StartInfo<'a> {
         })
     }
 
-    /// The command line; empty when there is none.
+    /// The command line; empty if there is none.
     ///
     /// # Errors
     /// [`PvhError::CommandLineNotText`].
@@ -206,7 +206,7 @@ impl<'a> StartInfo<'a> {
             .map_err(|error| PvhError::CommandLineNotText { valid_bytes: error.valid_up_to() })
     }
 
-    /// The memory map in the order given, entries of size 0 included.
+    /// The memory map in the order given, including entries of size 0.
     pub fn memory_map(&self) -> impl Iterator<Item = MemoryEntry> + use<'a> {
         self.memory_map.chunks_exact(MEMORY_ENTRY_BYTES).filter_map(|entry| {
             Some(MemoryEntry {
@@ -228,14 +228,14 @@ impl<'a> StartInfo<'a> {
 /// An array that the start information refers to.
 struct Array {
     what: &'static str,
-    /// Bytes of each.
+    /// The size of one element in bytes.
     each: usize,
-    /// Most elements that are believed.
+    /// The most elements that are accepted.
     most: u32,
 }
 
 impl Array {
-    /// A copy of `count` of them, and where they are.
+    /// Copies `count` elements and returns the copy and their original range.
     fn read<'a>(
         &self,
         memory: &impl PhysicalMemory,
@@ -259,8 +259,8 @@ impl Array {
     }
 }
 
-/// A copy of the bytes up to the terminating zero. They are read one by one, because their number
-/// is not given and the memory may end right behind them.
+/// Copies the bytes up to the terminating zero. They are read one by one, because their number is
+/// not given and the memory may end right after the zero.
 fn read_command_line<'a>(
     memory: &impl PhysicalMemory,
     address: u64,

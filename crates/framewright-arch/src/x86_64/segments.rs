@@ -1,17 +1,17 @@
 //! Segments and the task state, which in 64-bit mode exist to say on which stack an exception runs.
 //!
-//! The precompiled standard library keeps values below the stack pointer (the red zone), where an
-//! exception on the interrupted stack would write its frame. So every vector names one of the
-//! stacks of the interrupt stack table.
+//! The precompiled standard library keeps values below the stack pointer (the red zone). An
+//! exception on the interrupted stack would write its frame there. Every vector therefore names one
+//! of the stacks in the interrupt stack table.
 
 use core::arch::asm;
 use core::mem::size_of;
 
-/// Selector of the code segment.
+/// The selector of the code segment.
 pub const CODE_SELECTOR: u16 = 0x08;
-/// Selector of the data segment.
+/// The selector of the data segment.
 pub const DATA_SELECTOR: u16 = 0x10;
-/// Selector of the task state.
+/// The selector of the task state.
 const TASK_SELECTOR: u16 = 0x18;
 
 /// The task state segment, of which only the interrupt stack table is used.
@@ -21,14 +21,14 @@ pub struct TaskState {
     reserved_0: u32,
     privilege_stacks: [u64; 3],
     reserved_1: u64,
-    /// Tops of the interrupt stacks; vectors name them 1 to 7.
+    /// The tops of the interrupt stacks; vectors call them 1 to 7.
     interrupt_stacks: [u64; 7],
     reserved_2: u64,
     reserved_3: u16,
     io_map_offset: u16,
 }
 
-/// Global descriptor table and task state of one CPU.
+/// The global descriptor table and the task state of one CPU.
 #[repr(C, align(16))]
 #[derive(Debug)]
 pub struct Segments {
@@ -36,7 +36,7 @@ pub struct Segments {
     task: TaskState,
 }
 
-/// What `lgdt` and `lidt` read.
+/// The operand of `lgdt` and `lidt`.
 #[repr(C, packed(2))]
 pub(super) struct TablePointer {
     pub(super) limit: u16,
@@ -44,7 +44,7 @@ pub(super) struct TablePointer {
 }
 
 impl Segments {
-    /// Segments without any interrupt stack.
+    /// Creates segments without any interrupt stack.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "the task state has 104 bytes")]
     pub const fn new() -> Self {
@@ -62,8 +62,8 @@ impl Segments {
         }
     }
 
-    /// Uses these segments on this CPU, with `interrupt_stacks` (their tops, multiples of 16) as
-    /// stacks 1, 2, ... of exceptions.
+    /// Makes this CPU use these segments, with `interrupt_stacks` (their tops, multiples of 16) as
+    /// the stacks 1, 2, ... of exceptions.
     ///
     /// # Safety
     /// The stacks are used for nothing else, the code runs at the highest privilege, and this CPU
@@ -81,8 +81,8 @@ impl Segments {
             base: self.descriptors.as_ptr().addr() as u64,
         };
         // SAFETY: the table is static and never changes again except for the busy bit that `ltr`
-        // sets; the far return loads the code selector, the moves flat data selectors, so that
-        // addresses mean what they meant.
+        // sets. The far return loads the code selector and the moves load flat data selectors, so
+        // addresses keep their meaning.
         unsafe {
             asm!(
                 "lgdt [{pointer}]",

@@ -1,21 +1,21 @@
-//! A serial port (16550), without interrupts.
+//! A serial port (16550), used without interrupts.
 //!
 //! Orders of memory: Relaxed, because the size of the queue stands alone.
 
 use crate::x86_64::port::Port;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// How often the port is asked whether bytes have left. A port that never gets ready must not stop
-/// the machine: the byte is then sent anyway.
+/// How often to poll the port for an empty queue. A port that never gets ready must not stop the
+/// machine, so the byte is sent anyway after that.
 const MAX_POLLS: u32 = 1 << 20;
-/// How often the port is asked from one look at the clock to the next.
+/// How often to poll the port between two looks at the clock.
 const POLLS_PER_TRY: u32 = 1 << 8;
-/// The transmitter's queue is empty.
+/// Status bit: the transmitter's queue is empty.
 const READY: u8 = 1 << 5;
 
-/// Bytes that a 16550's transmitter takes when its queue is empty.
+/// How many bytes a 16550's transmitter takes when its queue is empty.
 const QUEUE_BYTES: usize = 16;
-/// A byte was received.
+/// Status bit: a byte was received.
 const RECEIVED: u8 = 1;
 
 /// A serial port.
@@ -29,20 +29,20 @@ pub struct Serial {
 }
 
 impl Serial {
-    /// The port at `base` (0x3f8 for the first), not set up yet.
+    /// The port at `base` (0x3f8 for the first one), not set up yet.
     ///
     /// # Safety
     /// A 16550 or nothing is at `base..base + 8`, nobody else uses it, and the code may use ports.
     #[must_use]
     pub const unsafe fn at(base: u16) -> Self {
-        // SAFETY: the caller promises what is there; a 16550 does not touch memory.
+        // SAFETY: the caller promises what is at the port; a 16550 does not touch memory.
         let data = unsafe { Port::new(base) };
-        // SAFETY: as above.
+        // SAFETY: as for the first port.
         let status = unsafe { Port::new(base + 5) };
         Self { base, data, status, queue_bytes: AtomicUsize::new(1) }
     }
 
-    /// Sets it to 115200 bits a second, 8 data bits, no parity.
+    /// Sets the port up: 115200 bits per second, 8 data bits, no parity.
     pub fn begin(&self) {
         for (offset, value) in [
             (1, 0x00), // no interrupts
@@ -53,22 +53,22 @@ impl Serial {
             (2, 0xc7), // queues on and empty
             (4, 0x03), // ready
         ] {
-            // SAFETY: whoever made this promised what is at these ports.
+            // SAFETY: the creator of this value promised what is at these ports.
             unsafe { Port::new(self.base + offset) }.write_u8(value);
         }
-        // SAFETY: as above.
+        // SAFETY: as for the other ports.
         let identity = unsafe { Port::new(self.base + 2) }.read_u8();
-        // Both bits say that the queues are on. Where there is no port all bits are set, which does
+        // Both bits say that the queues are on. If there is no port, all bits are set, which does
         // no harm.
         if identity & 0xc0 == 0xc0 {
             self.queue_bytes.store(QUEUE_BYTES, Ordering::Relaxed);
         }
     }
 
-    /// Sends bytes. Those of several senders may come mixed.
+    /// Sends bytes. The bytes of several senders may be interleaved.
     ///
-    /// The port is polled once for each full queue, because in a virtual machine every poll is an
-    /// exit.
+    /// The port is polled only once for each full queue, because in a virtual machine every poll is
+    /// an exit.
     pub fn send(&self, bytes: &[u8]) {
         for queue in self.queues(bytes) {
             self.is_ready_within(MAX_POLLS);
@@ -76,7 +76,7 @@ impl Serial {
         }
     }
 
-    /// Sends bytes to a port that may never get ready: gives up when `is_late`, which is called
+    /// Sends bytes to a port that may never get ready. Gives up when `is_late`, which is called
     /// while the port is not ready, returns true. Returns whether all bytes were sent.
     pub fn try_send(&self, bytes: &[u8], is_late: &mut dyn FnMut() -> bool) -> bool {
         self.queues(bytes).all(|queue| {
@@ -109,10 +109,10 @@ impl Serial {
         })
     }
 
-    /// The next byte that was received, if any. Never waits.
+    /// Returns the next byte that was received, if any. Never waits.
     pub fn receive(&self) -> Option<u8> {
         let status = self.status.read_u8();
-        // Where there is no port all bits are set.
+        // If there is no port, all bits are set.
         if status != u8::MAX && status & RECEIVED != 0 { Some(self.data.read_u8()) } else { None }
     }
 }

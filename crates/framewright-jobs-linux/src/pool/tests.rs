@@ -1,4 +1,4 @@
-//! Helpers that are replaced when priorities turn out not to be raised any more.
+//! Tests of helpers that are replaced when it turns out that priorities cannot be raised any more.
 
 use super::super::HostedHelpers;
 use super::*;
@@ -6,12 +6,12 @@ use framewright_jobs::Job;
 use std::convert::Infallible;
 use std::sync::atomic::AtomicBool;
 
-/// Says past the harness, which keeps what a test that passes prints, what could not be tried;
-/// `cargo xtask test` counts the lines.
+/// Reports what could not be tested here. It bypasses the test harness, which hides the output of
+/// tests that pass; `cargo xtask test` counts these lines.
 fn not_possible(what: &str) {
     use std::io::Write;
     let line = format!("\nNOT POSSIBLE HERE: {what}\n");
-    // Nobody may be there to read it.
+    // Standard error may be closed.
     let _ = std::io::stderr().lock().write_all(line.as_bytes());
 }
 
@@ -29,13 +29,14 @@ fn tid(helpers: &HostedHelpers) -> i32 {
     helpers.pool().shared.states[0].tid.load(Ordering::SeqCst)
 }
 
-/// A job whose helper stays in its chunk until `leave`; `inside` says that it has begun.
+/// Runs a job whose helper stays in its chunk until `leave`; `inside` says that the helper has
+/// begun.
 fn job(helpers: &HostedHelpers, inside: &AtomicBool, leave: &AtomicBool) {
     let begun = AtomicBool::new(false);
     let result = Job::new(0..2).min_chunk(1).max_threads(2).run(helpers, |_, worker| {
         if worker.index() != 0 {
             inside.store(true, Ordering::SeqCst);
-            // Otherwise it might do both chunks before the caller begins one.
+            // Otherwise the helper might do both chunks before the caller begins one.
             while !leave.load(Ordering::SeqCst) || !begun.load(Ordering::SeqCst) {
                 breathe();
             }
@@ -49,7 +50,7 @@ fn job(helpers: &HostedHelpers, inside: &AtomicBool, leave: &AtomicBool) {
     assert_eq!(result.map(|summary| summary.threads), Ok(2));
 }
 
-/// Whether there can be a helper, with the CPUs and the quota of this process.
+/// Whether the CPUs and the quota of this process allow a helper.
 fn is_possible() -> bool {
     let possible = HostedHelpers::new().pool().allowance() > 0;
     if !possible {
@@ -84,7 +85,7 @@ fn a_successor_begins_when_its_predecessor_has_left() {
             breathe();
         }
     });
-    // The helper that is there now works, and ends.
+    // The helper that now runs works and then ends.
     let second = tid(&helpers);
     job(&helpers, &AtomicBool::new(false), &leave);
     assert_eq!((tid(&helpers), helpers.started()), (second, 1));
@@ -147,7 +148,7 @@ fn a_lowered_helper_starts_no_helper_that_keeps_a_priority() {
     assert_eq!(helpers.pool().start(1), 1);
 }
 
-/// What a helper threw may stay with it, where its caller threw as well.
+/// A helper's panic payload may stay with the helper if its caller panicked as well.
 #[test]
 fn what_throws_again_when_it_is_dropped_ends_no_helper() {
     struct Bomb;
@@ -160,7 +161,7 @@ fn what_throws_again_when_it_is_dropped_ends_no_helper() {
         return;
     }
     let helpers = one_lowered_helper();
-    // Both threads are in a chunk; `own` and `helps` say what each of them throws.
+    // Both threads are in a chunk; `own` and `helps` are what each of them does there.
     let run = |own: fn(), helps: fn()| {
         let inside = [const { AtomicBool::new(false) }; 2];
         catch_unwind(AssertUnwindSafe(|| {
@@ -193,7 +194,7 @@ fn what_throws_again_when_it_is_dropped_ends_no_helper() {
 #[test]
 fn a_helper_that_was_lent_nothing_lends_nothing() {
     let pool = Pool::new(1, Some(Priority::Lent));
-    // On a thread of its own, because its priority changes.
+    // On a separate thread, because its priority changes.
     let lent = || {
         IS_LOWERED.set(true);
         system::set_level(LOWEST_NICE).expect("any thread may");
@@ -215,7 +216,7 @@ fn jobs_see_slots_that_have_threads() {
         assert_eq!(helpers.pool().start(threads), threads);
         assert_eq!(slots(), threads.max(own.min(3)));
     }
-    // Who may use one CPU sees what there is.
+    // A thread that may use one CPU sees the slots that have threads.
     std::thread::scope(|scope| {
         scope.spawn(|| {
             CpuMask::of([system::cpu()]).adopt().expect("it is there");
@@ -239,7 +240,7 @@ fn realtime_threads_are_above_all_others() {
     }
 }
 
-/// How many threads run a job that is worth some; of fifty, the most.
+/// The number of threads that run a job worth some helpers: the most in fifty attempts.
 fn most_threads(helpers: &HostedHelpers) -> u32 {
     let threads = || {
         let result = Job::new(0..20).run(helpers, |_, _| {
@@ -251,7 +252,7 @@ fn most_threads(helpers: &HostedHelpers) -> u32 {
     (0..50).map(|_| threads()).find(|&threads| threads > 1).unwrap_or(1)
 }
 
-/// Who had no helper by the quota looks again, though no thread was started.
+/// A thread that the quota denied a helper looks again, even if no thread was started since.
 #[test]
 fn a_quota_that_is_raised_is_noticed() {
     if !is_possible() {
@@ -259,7 +260,7 @@ fn a_quota_that_is_raised_is_noticed() {
     }
     let helpers = HostedHelpers::new().with_priority(Priority::Lent);
     let shared = &helpers.pool().shared;
-    // What a quota of one CPU left, read two seconds ago.
+    // The result of a quota of one CPU that was read two seconds ago.
     shared.quota_helpers.store(0, Ordering::Relaxed);
     shared.quota_read_ns.store(system::now_ns() - 2 * QUOTA_AGE_NS, Ordering::Relaxed);
     assert!(most_threads(&helpers) > 1);
@@ -269,12 +270,12 @@ fn a_quota_that_is_raised_is_noticed() {
 fn nobody_has_helpers_by_a_quota_that_is_being_read() {
     let helpers = HostedHelpers::new().with_priority(Priority::Lent);
     let pool = helpers.pool();
-    // Another caller has said that it reads it.
+    // Another caller has announced that it is reading the quota.
     pool.shared.quota_read_ns.store(system::now_ns(), Ordering::Relaxed);
     assert_eq!((pool.allowance(), pool.started()), (0, 0));
 }
 
-/// Slots without threads would hold jobs up that others could help.
+/// Slots without threads would hold up jobs that other helpers could help with.
 #[test]
 fn jobs_see_no_slots_whose_threads_cannot_be_started() {
     let helpers = HostedHelpers::new().with_helpers(3).with_priority(Priority::Lent);

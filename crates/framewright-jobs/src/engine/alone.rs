@@ -1,8 +1,8 @@
-//! The beginning of an adaptive job: its caller works alone, before anything is made that others
-//! could see.
+//! The beginning of an adaptive job: the caller works alone before it sets up anything that other
+//! threads could see.
 //!
-//! Most jobs that turn out to be small end here. What they pay on top of their units is a reading
-//! of the clock before the first chunk and one after it.
+//! Most jobs that turn out to be small end here. Their only overhead is one clock reading before
+//! the first chunk and one after it.
 
 use super::pace::Pace;
 use super::run::{Asks, Run};
@@ -13,7 +13,7 @@ use crate::job::Job;
 use crate::worker::Worker;
 use core::ops::Range;
 
-/// What the caller did before helpers became worth calling, or without them.
+/// The work that the caller did before helpers became worth calling, or to the end without them.
 pub(super) struct Begun {
     pub(super) pace: Pace,
     pub(super) chunks: u64,
@@ -23,8 +23,8 @@ pub(super) struct Begun {
 }
 
 impl Job<'_> {
-    /// Whether nothing watches the job while it runs, and its size alone does not say how many
-    /// threads it is worth.
+    /// Whether nothing watches the job while it runs, and its size alone does not determine how
+    /// many threads it is worth.
     #[inline]
     pub(super) fn can_begin_alone(&self) -> bool {
         self.min_chunk.is_none()
@@ -33,7 +33,8 @@ impl Job<'_> {
             && self.statistics.is_empty()
     }
 
-    /// Whether less than half of a job that is to teach something was timed.
+    /// Whether a finished job that keeps its unit cost needs another reading because less than half
+    /// of its units were timed.
     fn must_look_again(&self, pace: &Pace, size: u64) -> bool {
         self.unit_cost().is_some() && pace.timed().0 < size / 2
     }
@@ -48,7 +49,8 @@ where
     /// calling.
     ///
     /// # Errors
-    /// That of a chunk, and its range. All units before it are done, none behind it has begun.
+    /// The error of a chunk, and the chunk's range. All units before it are done, and none after it
+    /// was begun.
     #[inline(always)]
     pub(super) fn begin_alone(
         &self,
@@ -60,8 +62,8 @@ where
         let size = range.end - range.start;
         let pace = self.first_pace(size, now_ns);
         let mut begun = Begun { pace, chunks: 0, at: range.start, asks: Asks::default() };
-        // A job that is thought to be worth no helper is timed in its middle, and needs no second
-        // reading at its end.
+        // A job that is thought to be worth no helper is timed once, in its middle, and needs no
+        // second reading at its end.
         let half = job.unit_cost().filter(|cost| cost.is_for_one(size)).map(|_| size.div_ceil(2));
         loop {
             let rest = range.end - begun.at;

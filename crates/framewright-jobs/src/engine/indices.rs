@@ -1,12 +1,11 @@
-//! Worker numbers. The lowest free number is given, so numbers stay below the number of workers
-//! that there are at once.
+//! Worker numbers. A worker gets the lowest free number, so numbers stay below the number of
+//! workers that exist at once.
 //!
-//! Memory ordering: the update that fails is Relaxed, because a helper without a number reads
-//! nothing.
+//! Memory ordering: a failed update is Relaxed, because a helper without a number reads nothing.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// 256 numbers. Number 0 is the caller's.
+/// A set of 256 numbers; a set bit means taken. Number 0 is the caller's.
 pub(super) struct Indices([AtomicU64; 4]);
 
 impl Indices {
@@ -14,12 +13,12 @@ impl Indices {
         Self([AtomicU64::new(1), AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0)])
     }
 
-    /// Takes the lowest free number. There is one, because at most 255 helpers work at once.
+    /// Takes the lowest free number. There always is one, because at most 255 helpers work at once.
     pub(super) fn take(&self) -> Option<u32> {
         (0..).zip(&self.0).find_map(|(place, word)| {
             let lowest_free = |bits: u64| (bits != u64::MAX).then(|| bits | (bits + 1));
-            // Acquire pairs with the Release in `release`: the chunks of the last worker with this
-            // number come before those of the next.
+            // Acquire pairs with the Release in `release`: the chunks of the previous worker with
+            // this number happen before those of the next.
             let before =
                 word.fetch_update(Ordering::Acquire, Ordering::Relaxed, lowest_free).ok()?;
             Some(place * 64 + before.trailing_ones())

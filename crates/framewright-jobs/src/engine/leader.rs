@@ -1,9 +1,9 @@
-//! The caller's side of a job: it works like any worker, decides when helpers are worth calling,
-//! and calls them.
+//! The caller's side of a job: the caller works like any worker, and in addition decides when
+//! helpers are worth calling, and calls them.
 //!
-//! Memory ordering: Relaxed, but for the count of helpers in `missing`. What is stored here before
-//! helpers are offered the job reaches them through their slots (Release in
-//! `JobSlots::offer_reserved`, Acquire in `WorkerSlot::serve_with`); the rest are hints.
+//! Memory ordering: Relaxed, except for the count of helpers in `missing`. What is stored here
+//! before helpers are offered the job reaches them through their slots (Release in
+//! `JobSlots::offer_reserved`, Acquire in `WorkerSlot::serve_with`); everything else is a hint.
 
 use super::alone::Begun;
 use super::pace::Pace;
@@ -21,26 +21,26 @@ use crate::token::Tally;
 use crate::worker::Worker;
 use core::ops::Range;
 
-/// Slots at which a caller that is short of helpers looks between two of its chunks.
+/// How many slots a caller that is short of helpers checks between two of its chunks.
 const SLOTS_PER_LOOK: usize = 4;
-/// With more helpers than this, those that have come help to wake the rest.
+/// With more helpers than this, the helpers that have already come wake the others too.
 const WAKE_ALONE: u32 = 4;
-/// A job that is watched is cut into this many chunks where one thread does it all and no smallest
-/// chunk is given.
+/// A watched job is cut into this many chunks when one thread does all of it and no smallest chunk
+/// is given.
 const WATCHED_CHUNKS: u64 = 64;
 
-/// The caller of a job while it works.
+/// The state of a job's caller while it works.
 pub(super) struct Leader<'s, 'r, 'p, 'a, H: ?Sized, F, E> {
     shared: &'s Shared<'a, H, F, E>,
     job_slots: &'r mut JobSlots<'p>,
     registration: Option<Registration<'s>>,
     /// Whether helpers may be at work.
     together: bool,
-    /// Helpers that the job is worth.
+    /// How many helpers the job is worth.
     target: u32,
-    /// Helpers that the job may have; the platform is asked when the job first wants one.
+    /// How many helpers the job may have; the platform is asked when the job first wants one.
     allowance: Option<u32>,
-    /// Where the next look for an idle slot begins.
+    /// Where the next search for an idle slot begins.
     next_look: usize,
     asks: Asks,
 }
@@ -64,8 +64,8 @@ where
         }
     }
 
-    /// Works until nothing is left to claim; goes on after what was `begun` alone, if anything.
-    /// Returns the caller's own chunk that failed, and what it knows about time.
+    /// Works until nothing is left to claim, continuing after the work that was `begun` alone, if
+    /// any. Returns the caller's own failed chunk, if any, and what the caller knows about time.
     pub(super) fn lead(mut self, begun: Option<Begun>) -> (Option<Range<u64>>, Option<Pace>) {
         let shared = self.shared;
         let node = || shared.run.helpers.current_node();
@@ -110,8 +110,8 @@ where
         self.shared.run.possible_threads() > 1
     }
 
-    /// Calls the helpers of a job that says how many it is worth, or whose worth cannot be
-    /// measured, and fixes the size of its chunks.
+    /// Calls helpers at once if the job says how many it is worth (it has a `min_chunk`) or if that
+    /// cannot be measured (there is no clock), and fixes the size of its chunks.
     fn call_at_once(&mut self, own: &mut Local<'_>) {
         let shared = self.shared;
         let job = shared.run.job;
@@ -128,7 +128,7 @@ where
         }
     }
 
-    /// Claims while no helper does: plain loads and stores.
+    /// Claims while no helper takes part, with plain loads and stores.
     fn claim_alone(&self, own: &mut Local<'_>) -> Option<Range<u64>> {
         let shared = self.shared;
         let job = shared.run.job;
@@ -148,8 +148,8 @@ where
         })
     }
 
-    /// After each chunk of the caller's: calls more helpers if the rest is worth them and some are
-    /// idle.
+    /// Runs after each of the caller's chunks: calls more helpers if the remaining work is worth
+    /// them and some are idle.
     #[inline]
     fn reconsider(&mut self, own: &mut Local<'_>, units: u64) {
         if let Some(pace) = &mut own.pace {
@@ -172,14 +172,14 @@ where
         }
     }
 
-    /// Calls as many helpers as the rest of an adaptive job is worth by now.
+    /// Calls as many helpers as the remaining work of an adaptive job now seems to be worth.
     fn estimate(&mut self, pace: &mut Pace, rest: u64) {
         let shared = self.shared;
         if shared.run.job.min_chunk.is_some() {
             return;
         }
         let worth = shared.run.worthwhile_helpers(pace, rest, &mut self.asks);
-        // Few large calls rather than many small ones, because the estimate varies.
+        // The estimate varies, so make few large calls rather than many small ones.
         if worth > self.target + self.target / 2 {
             self.target = worth;
             let reserved = self.reserve();
@@ -203,17 +203,17 @@ where
         } else {
             u32::MAX
         };
-        // Acquire pairs with the Release in `Shared::help`: whoever takes the place of a helper
-        // that left finds its number free.
+        // Acquire pairs with the Release in `Shared::help`: a helper that replaces one that left
+        // finds that helper's number free.
         self.target.min(fair).saturating_sub(shared.held.load(Ordering::Acquire))
     }
 
-    /// Reserves all the idle slots that the job may have, in the order of its placement.
+    /// Reserves idle slots, up to the number that the job may have, in the order of its placement.
     #[inline(never)]
     fn reserve(&mut self) -> u32 {
         let missing = self.missing();
         let Some(workers) = self.shared.run.workers else { return 0 };
-        // Where to go on looking, for each node; the last entry for any node.
+        // Where to resume the search for each node; the last entry is for any node.
         let mut from = [0; MAX_NODES as usize + 1];
         let mut reserved = 0;
         while reserved < missing {
@@ -232,8 +232,8 @@ where
         reserved
     }
 
-    /// Reserves the first idle slot whose helper runs on `node` or goes anywhere; any idle slot
-    /// when `node` is [`MAX_NODES`].
+    /// Reserves the first idle slot whose helper runs on `node` or may run anywhere; if `node` is
+    /// [`MAX_NODES`], any idle slot.
     fn first_idle(&mut self, workers: Workers<'_>, from: &mut u8, node: u32) -> Option<usize> {
         for helper in usize::from(*from)..workers.slots.len() {
             *from = u8::try_from(helper + 1).unwrap_or(u8::MAX);
@@ -246,7 +246,7 @@ where
         None
     }
 
-    /// Looks at a few slots for one that became idle.
+    /// Checks a few slots for ones that have become idle.
     #[inline(never)]
     fn look(&mut self) -> u32 {
         let missing = self.missing();
@@ -281,8 +281,8 @@ where
         }
     }
 
-    /// Offers the job at the slots that were reserved and wakes their helpers. `pace` does not
-    /// count the time that takes.
+    /// Offers the job in the reserved slots and wakes their helpers. The time that this takes is
+    /// not counted in `pace`.
     #[inline(never)]
     fn offer(&mut self, reserved: u32, pace: Option<&mut Pace>) {
         let shared = self.shared;

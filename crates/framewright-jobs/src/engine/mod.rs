@@ -1,4 +1,4 @@
-//! Running a job.
+//! The engine that runs jobs.
 //!
 //! ```text
 //! Job::run -> run_known     jobs like it were small: one call, no clock
@@ -38,17 +38,18 @@ use track::Track;
 
 impl Job<'_> {
     /// Runs the job: calls `chunk` for ranges that cover it exactly once, on this thread and on
-    /// helpers. Returns when all calls have returned. If no helper comes, this thread does it all;
-    /// a helper that has not started by then never does.
+    /// helpers. Returns when all these calls have returned. If no helper comes, this thread does
+    /// everything; a helper that has not started by the time this returns never runs a chunk of
+    /// this job.
     ///
-    /// What the chunks wrote is visible when this returns. `chunk` may run jobs of its own.
+    /// What the chunks wrote is visible once this returns. `chunk` may run jobs of its own.
     ///
     /// # Errors
     /// * [`JobError::Invalid`]: nothing was called.
     /// * [`JobError::Failed`]: the first error of a chunk. No chunk was claimed after it, and the
-    ///   chunks that ran have finished. Part of the range is done.
-    /// * [`JobError::Cancelled`]: no chunk was claimed after it was cancelled, and the chunks that
-    ///   ran have finished. Part of the range is done.
+    ///   chunks that were running have finished. Part of the range is done.
+    /// * [`JobError::Cancelled`]: no chunk was claimed after the cancellation, and the chunks that
+    ///   were running have finished. Part of the range is done.
     ///
     /// # Panics
     /// When a chunk panics, after all workers have stopped.
@@ -65,16 +66,17 @@ impl Job<'_> {
         self.start(helpers, &chunk, None::<fn(Range<u64>)>)
     }
 
-    /// [`run`](Self::run) that leaves nothing half done: when a chunk fails, or the job is
-    /// cancelled before all is claimed, calls `undo` on this thread for every maximal range whose
-    /// chunks succeeded, in ascending order. A chunk that fails cleans up after itself; `undo` is
-    /// not called for it.
+    /// Like [`run`](Self::run), but leaves nothing half done: if a chunk fails, or the job is
+    /// cancelled before everything is claimed, calls `undo` on this thread for every maximal range
+    /// whose chunks succeeded, in ascending order. A chunk that fails cleans up after itself;
+    /// `undo` is not called for it.
     ///
     /// # Errors
-    /// Those of `run`. Nothing is left done, as far as `undo` undoes it.
+    /// Those of `run`. Nothing stays done, as far as `undo` undoes it.
     ///
     /// # Panics
-    /// When a chunk panics. Nothing is undone then, because the state that chunk left is unknown.
+    /// When a chunk panics. Nothing is undone then, because the panicking chunk left its state
+    /// unknown.
     #[inline]
     pub fn run_or_undo<H, F, U, E>(
         &self,
@@ -88,7 +90,8 @@ impl Job<'_> {
         U: FnMut(Range<u64>),
         E: Send,
     {
-        // A failure leaves nothing to undo.
+        // This runs as one chunk. If that fails, no other chunk has succeeded and there is nothing
+        // to undo.
         if let Some(range) = self.needs_no_clock() {
             return Self::run_known(helpers, &chunk, range);
         }
@@ -175,14 +178,14 @@ where
     F: Fn(Range<u64>, &Worker<'_>) -> Result<(), E> + Sync,
     E: Send,
 {
-    /// A function of its own, so that the room for [`MAX_PARTS`] parts is on the stack only when
-    /// there are parts.
+    /// Runs a job of parts. It is a separate function so that the space for [`MAX_PARTS`] parts is
+    /// on the stack only if there are parts.
     #[inline(never)]
     fn run_parts<U>(self, undo: Option<U>) -> Result<Summary, JobError<E>>
     where
         U: FnMut(Range<u64>),
     {
-        // Made in place: a stack may be small.
+        // Built in place, without a copy, because the stack may be small.
         #[cfg(not(any(loom, shuttle)))]
         let mut tracks = [const { Track::empty() }; MAX_PARTS];
         #[cfg(any(loom, shuttle))]

@@ -1,39 +1,39 @@
-//! One run of a job: what it was given, and how many helpers that is worth.
+//! One run of a job: what it was given, and how many helpers it is worth.
 
 use super::pace::{KNOWN_NS, Pace};
 use crate::helpers::Helpers;
 use crate::job::Job;
 use crate::scheduler::Workers;
 
-/// A description together with the platform and the chunk function.
+/// A job description together with the platform and the chunk function.
 pub(super) struct Run<'a, H: ?Sized, F> {
     pub(super) job: &'a Job<'a>,
     pub(super) helpers: &'a H,
-    /// The platform's helpers; nothing where there are none at all.
+    /// The platform's helpers, or `None` if it has none at all.
     pub(super) workers: Option<Workers<'a>>,
     pub(super) chunk: &'a F,
 }
 
-/// Whether a job asks for the helpers that it is worth, once that is decided.
+/// Whether a job asks for the helpers that it is worth, once that has been decided.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Asks(Option<bool>);
 
 impl<H: Helpers + ?Sized, F> Run<'_, H, F> {
-    /// How many threads there could be at most, before any helper was asked.
+    /// The most threads that could take part, before any helper was asked.
     pub(super) fn possible_threads(&self) -> u32 {
         let slots = self.workers.map_or(0, |workers| workers.slots.len());
         u32::try_from(slots).unwrap_or(u32::MAX).saturating_add(1).min(self.job.max_threads)
     }
 
-    /// What a helper costs before it does its first unit, nanoseconds.
+    /// The time that a helper costs before it does its first unit, in nanoseconds.
     pub(super) fn start_cost_ns(&self) -> u64 {
         self.helpers.start_cost_ns().unwrap_or_else(|| {
             self.workers.map_or(u64::MAX, |workers| workers.scheduler.start_cost_ns())
         })
     }
 
-    /// What the caller knows about time when it begins. Where it knows that no helper is worth its
-    /// start, it forgets that and believes what it sees while it is alone.
+    /// What the caller knows about time when it begins. If earlier jobs say that no helper is worth
+    /// its start, the caller ignores them and relies on what it sees while it is alone.
     pub(super) fn first_pace(&self, size: u64, now_ns: u64) -> Pace {
         let known = self
             .job
@@ -43,7 +43,7 @@ impl<H: Helpers + ?Sized, F> Run<'_, H, F> {
         Pace::known(now_ns, known.unwrap_or_default())
     }
 
-    /// Keeps what the caller saw of a job that was done completely.
+    /// Keeps what the caller measured in a job that was done completely.
     pub(super) fn learn(&self, pace: &Pace) {
         if let Some(cost) = self.job.unit_cost() {
             let (units, ns) = pace.timed();
@@ -51,8 +51,8 @@ impl<H: Helpers + ?Sized, F> Run<'_, H, F> {
         }
     }
 
-    /// How many helpers `rest` units are worth: one for each share of them, and not more than there
-    /// are chunks. None for a job that is not large, where helpers were asked for in vain lately.
+    /// How many helpers `rest` units are worth, but no more than there are chunks. Returns 0 for a
+    /// job that is not large if recent requests for helpers were not answered.
     #[inline]
     pub(super) fn worthwhile_helpers(&self, pace: &Pace, rest: u64, asks: &mut Asks) -> u32 {
         if pace.is_trusted() { self.worthwhile_when_trusted(*pace, rest, asks) } else { 0 }

@@ -1,4 +1,5 @@
-//! What the workers of a job share, and what each of them does: claim a chunk, call it, count it.
+//! What the workers of a job share, and what each of them does: claim a chunk, call the chunk
+//! function, count it.
 
 use super::indices::Indices;
 use super::pace::{self, Pace};
@@ -14,7 +15,7 @@ use crate::worker::Worker;
 use core::mem;
 use core::ops::Range;
 
-/// What the workers of a job share, on its caller's stack.
+/// What the workers of a job share. It lives on the stack of the job's caller.
 ///
 /// | atomic | written by | read by | ordering |
 /// |---|---|---|---|
@@ -28,25 +29,25 @@ use core::ops::Range;
 /// | `totals` | workers when they end | the caller after `join` | Relaxed, carried by the end |
 /// | `first_error` | the first that fails | the caller after `join` | see `raw::first` |
 ///
-/// (1) A worker that sees it late claims one chunk more, as if it had claimed earlier.
-/// (2) A helper's number is free before the caller knows that it has left.
-/// (3) Pairs with the caller's fence in `JobSlots::offer_reserved` and its store after that: any
-/// worker that wakes others comes after the fence, as the caller does.
+/// (1) A worker that sees the flag late claims one more chunk, as if it had claimed earlier.
+/// (2) A helper's number is free before the caller learns that the helper has left.
+/// (3) Pairs with the caller's fence in `JobSlots::offer_reserved` and its later store to `waking`:
+///     any worker that wakes others does so after the fence, as the caller does.
 pub(super) struct Shared<'a, H: ?Sized, F, E> {
     pub(super) run: Run<'a, H, F>,
     pub(super) tracks: &'a [Track],
     pub(super) size: u64,
     /// The fewest units of a guided chunk.
     pub(super) floor: u64,
-    /// Units of a chunk of one size; 0 when chunks are guided.
+    /// The number of units per chunk if all chunks have one size; 0 if chunks are guided.
     pub(super) grid_chunk: AtomicU64,
     pub(super) stop: AtomicBool,
-    /// Helpers that were asked for and have not left for another job.
+    /// The number of helpers that were asked for and have not left for another job.
     pub(super) held: AtomicU32,
-    /// Of those, the helpers that have not decided to leave.
+    /// Of those, the number that have not decided to leave.
     pub(super) staying: AtomicU32,
     indices: Indices,
-    /// The next slot whose helper is to be woken; beyond the last slot when there is none.
+    /// The next slot whose helper is to be woken; beyond the last slot if there is none.
     pub(super) waking: AtomicUsize,
     /// When helpers were first asked for.
     pub(super) called_ns: AtomicU64,
@@ -82,19 +83,19 @@ impl Totals {
     }
 }
 
-/// What a worker keeps for itself.
+/// What one worker keeps for itself.
 pub(super) struct Local<'a> {
     pub(super) worker: Worker<'a>,
     pub(super) tally: Tally,
-    /// The track from which it claims.
+    /// The track from which this worker claims.
     track: usize,
-    /// Units of the last chunk that it claimed while others might claim.
+    /// The number of units in the last chunk that it claimed while other workers could claim too.
     pub(super) last: u64,
-    /// Kept where there is a clock and chunks are guided.
+    /// Kept if there is a clock and chunks are guided.
     pub(super) pace: Option<Pace>,
 }
 
-/// Marks the job as stopped unless this is forgotten: a chunk that unwinds drops it.
+/// Marks the job as stopped when dropped. It is forgotten unless the chunk unwinds.
 struct StopOnUnwind<'a>(&'a AtomicBool);
 
 impl Drop for StopOnUnwind<'_> {
@@ -128,8 +129,8 @@ where
         }
     }
 
-    /// Called by the job's caller when all workers have ended: tells the scheduler if helpers had
-    /// the time to come and none did.
+    /// Tells the scheduler if helpers had the time to come and none did. Called by the job's caller
+    /// when all workers have ended.
     #[inline]
     pub(super) fn note_whether_helpers_came(&self) {
         let called_ns = self.called_ns.load(Ordering::Relaxed);
@@ -163,7 +164,7 @@ where
         self.stop.load(Ordering::Relaxed) || self.run.job.cancel.is_some_and(Cancel::is_cancelled)
     }
 
-    /// Claims for a worker that is not alone.
+    /// Claims a chunk for a worker that is not alone.
     pub(super) fn claim_together(&self, own: &mut Local<'_>) -> Option<Range<u64>> {
         let claimed = self.claim(own, |track, own| match self.rule() {
             Rule::Grid(chunk) => track.claim_piece(chunk, true),
@@ -185,8 +186,8 @@ where
         Some(claimed)
     }
 
-    /// About how many threads share a track: its part of all threads for a worker on its node, and
-    /// all threads for a worker from elsewhere.
+    /// About how many threads share a track: for a worker on the track's node, an equal part of all
+    /// threads; for a worker from another node, all threads.
     fn sharers(&self, track: &Track, own: &Local<'_>) -> u32 {
         let threads = self.held.load(Ordering::Relaxed) + 1;
         if self.tracks.len() > 1 && track.node == own.worker.node() {
@@ -196,8 +197,8 @@ where
         }
     }
 
-    /// Claims from the worker's track. When that is exhausted: from another track of its node, then
-    /// from the track with most left.
+    /// Claims from the worker's track. If that is exhausted, moves to another track of the worker's
+    /// node, or else to the track with the most units left.
     #[inline]
     pub(super) fn claim(
         &self,
@@ -215,7 +216,7 @@ where
         }
     }
 
-    /// The track that a worker on `node` should claim from; nothing when all is claimed.
+    /// The track that a worker on `node` should claim from, or `None` if everything is claimed.
     fn best_track(&self, node: u32) -> Option<usize> {
         let rule = self.rule();
         let mut most = (0, None);
@@ -234,7 +235,7 @@ where
     /// Calls the chunk function.
     ///
     /// # Errors
-    /// The range, if the chunk failed.
+    /// The range of the chunk, if it failed.
     #[inline]
     pub(super) fn call(&self, range: Range<u64>, own: &mut Local<'_>) -> Result<(), Range<u64>> {
         let units = range.end - range.start;
@@ -258,7 +259,7 @@ where
         }
     }
 
-    /// A worker that begins on this thread.
+    /// Creates the local state of a worker that begins on this thread.
     pub(super) fn worker<'b>(&'b self, index: u32, node: &'b (dyn Fn() -> u32 + 'b)) -> Local<'b> {
         let worker = Worker { index, node, stop: &self.stop, cancel: self.run.job.cancel };
         let track =
@@ -266,7 +267,7 @@ where
         Local { worker, tally: Tally::default(), track, last: 0, pace: None }
     }
 
-    /// Counts what a worker did that ends.
+    /// Adds what a worker did to the totals when the worker ends.
     pub(super) fn finish(&self, own: &Local<'_>, began_ns: Option<u64>) {
         self.totals.add(&own.tally);
         if let Some(record) = self.run.job.statistics.get(own.worker.index as usize) {
@@ -274,8 +275,8 @@ where
         }
     }
 
-    /// Whether a helper should leave for another job: one is short of helpers, and this job has
-    /// more than its share.
+    /// Whether a helper should leave for another job: some job is short of helpers, and this job
+    /// has more than its share.
     fn must_leave(&self) -> bool {
         let Some(workers) = self.run.workers.filter(|workers| workers.scheduler.hungry() != 0)
         else {
@@ -286,7 +287,8 @@ where
         self.staying.fetch_update(Ordering::Relaxed, Ordering::Relaxed, leave).is_ok()
     }
 
-    /// Wakes helpers that were offered work until all are woken. Several workers may share this.
+    /// Wakes helpers that were offered work until all of them are woken. Several workers may do
+    /// this together.
     pub(super) fn wake_on(&self) {
         let Some(workers) = self.run.workers else { return };
         while self.waking.load(Ordering::Relaxed) < workers.slots.len() {
@@ -338,8 +340,9 @@ where
         self.finish(&own, began);
         self.indices.release(index);
         if leaves {
-            // After the number was given back, so that the helper's successor finds a number free:
-            // Release pairs with the Acquire in `Leader::missing`, and the offer carries it on.
+            // Only after the number was given back, so that the helper's successor finds a number
+            // free: Release pairs with the Acquire in `Leader::missing`, and the offer passes it on
+            // to the successor.
             self.held.fetch_sub(1, Ordering::Release);
         }
         ended

@@ -1,30 +1,32 @@
-//! The position of a part of a job: what is claimed, and how the next chunk is claimed in one
-//! atomic operation.
+//! The position within one part of a job: what is already claimed, and how the next chunk is
+//! claimed in one atomic operation.
 //!
-//! All operations on the position are Relaxed. No unit is claimed twice because each claim is one
+//! All operations on the position are Relaxed. No unit is claimed twice, because each claim is one
 //! atomic read-modify-write; what chunks write reaches the caller through the end of each helper's
 //! work (`raw::slot`). While the caller is alone it uses plain loads and stores on the position;
-//! helpers see the last of them because the offer that starts them is a Release.
+//! helpers see the last of these stores because the offer that starts them is a Release.
 
 use crate::plan::Grid;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::const_fn;
 use core::ops::Range;
 
-/// How a job is cut.
+/// How a job is cut into chunks.
 #[derive(Clone, Copy)]
 pub(super) enum Rule {
     /// At every multiple of this many units. The position counts pieces.
     Grid(u64),
-    /// By what is left, at multiples of the alignment. The position counts units.
+    /// By what is left, at multiples of the alignment. The position is a unit.
     Guided,
 }
 
-/// Where a chunk of about `units` from `at` on ends: at the next multiple of `align`, or at `end`.
+/// The end of a chunk of about `units` units that begins at `at`: the next multiple of `align`, or
+/// `end`.
 #[inline]
 pub(super) fn border(at: u64, units: u64, align: u64, end: u64) -> u64 {
     let to = at.checked_add(units.max(1));
-    // The division of `checked_next_multiple_of` costs as much as everything else here.
+    // Skip `checked_next_multiple_of` if possible: its division costs as much as everything else
+    // here.
     let to = if align == 1 { to } else { to.and_then(|to| to.checked_next_multiple_of(align)) };
     to.map_or(end, |to| to.min(end))
 }
@@ -33,7 +35,7 @@ pub(super) fn border(at: u64, units: u64, align: u64, end: u64) -> u64 {
 #[repr(align(64))]
 pub(super) struct Track {
     position: AtomicU64,
-    /// The position when helpers were first called; used with [`Rule::Guided`].
+    /// The position when helpers were first called; used only with [`Rule::Guided`].
     called_at: AtomicU64,
     pub(super) start: u64,
     pub(super) end: u64,
@@ -42,7 +44,7 @@ pub(super) struct Track {
 
 impl Track {
     const_fn! {
-        /// No units.
+        /// A track without units.
         pub(super) fn empty() -> Self {
             let position = AtomicU64::new(0);
             let called_at = AtomicU64::new(0);
@@ -55,7 +57,7 @@ impl Track {
         Self::at(range, node, position)
     }
 
-    /// What is left of a guided track from `position` on.
+    /// A guided track of which everything before `position` is already claimed.
     pub(super) fn at(range: Range<u64>, node: u32, position: u64) -> Self {
         Self {
             position: AtomicU64::new(position),
@@ -66,11 +68,13 @@ impl Track {
         }
     }
 
-    /// Claims the next piece of the grid. `together`: other workers may claim at this time.
+    /// Claims the next piece of the grid. `together` says whether other workers may claim at the
+    /// same time.
     #[inline]
     pub(super) fn claim_piece(&self, chunk: u64, together: bool) -> Option<Range<u64>> {
         let grid = Grid::new(self.start..self.end, chunk);
-        // The load keeps the count from growing without end when workers ask again.
+        // Checked first, so that the position does not grow without bound when workers ask again at
+        // the end.
         let index = self.position.load(Ordering::Relaxed);
         if index >= grid.count() {
             return None;
@@ -82,7 +86,8 @@ impl Track {
         grid.piece(index)
     }
 
-    /// Claims about `units(rest)` of the `rest` that is left, up to the next multiple of `align`.
+    /// Claims about `units(rest)` of the `rest` units that are left, up to the next multiple of
+    /// `align`.
     #[inline]
     pub(super) fn claim_units(
         &self,
@@ -121,7 +126,7 @@ impl Track {
         }
     }
 
-    /// Units that are not claimed.
+    /// The number of units that are not claimed yet.
     pub(super) fn rest(&self, rule: Rule) -> u64 {
         self.end.saturating_sub(self.claimed_end(rule))
     }
@@ -132,7 +137,7 @@ impl Track {
         self.called_at.store(self.position.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    /// Units claimed since helpers were first called.
+    /// The number of units claimed since helpers were first called.
     pub(super) fn claimed_since_call(&self) -> u64 {
         self.position.load(Ordering::Relaxed).saturating_sub(self.called_at.load(Ordering::Relaxed))
     }

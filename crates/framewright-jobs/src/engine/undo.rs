@@ -2,9 +2,9 @@
 
 use core::ops::Range;
 
-/// Calls `undo` for what was claimed and did not fail. `claimed` yields the claimed ranges in
-/// ascending order; `next_failed` returns the first failed range that begins at or after a
-/// position. A failed range lies in one claimed range. Ranges that touch are joined.
+/// Calls `undo` for every range that was claimed and did not fail. `claimed` yields the claimed
+/// ranges in ascending order; `next_failed` returns the first failed range that begins at or after
+/// a position. Each failed range lies within one claimed range. Adjacent ranges are joined.
 pub(super) fn undo_succeeded(
     claimed: impl Iterator<Item = Range<u64>>,
     next_failed: impl Fn(u64) -> Option<Range<u64>>,

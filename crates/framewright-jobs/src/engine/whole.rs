@@ -1,4 +1,4 @@
-//! Jobs that are one call on their caller's thread.
+//! Jobs that are done in one call on their caller's thread.
 
 use super::run::Run;
 use crate::error::{JobError, Summary};
@@ -11,7 +11,7 @@ use core::ops::Range;
 
 impl Job<'_> {
     /// The whole range, if it is known that one call can do it without asking the clock or the
-    /// platform. Nothing for a description that makes no sense.
+    /// platform. `None` also for an invalid description.
     #[inline]
     pub(super) fn needs_no_clock(&self) -> Option<Range<u64>> {
         let cost = self.unit_cost().filter(|_| self.can_begin_alone() && !self.has_parts())?;
@@ -19,7 +19,7 @@ impl Job<'_> {
         cost.needs_no_clock(size).then(|| self.start..self.start + size)
     }
 
-    /// One call for a job that nothing watches; small enough to be inlined.
+    /// Runs a job that nothing watches as one call; small enough to be inlined.
     #[inline]
     pub(super) fn run_known<H, F, E>(
         helpers: &H,
@@ -42,7 +42,7 @@ where
     H: Helpers + ?Sized,
     F: Fn(Range<u64>, &Worker<'_>) -> Result<(), E>,
 {
-    /// One call on this thread. A failure leaves nothing to undo.
+    /// Runs the job as one call on this thread. If it fails, there is nothing to undo.
     pub(super) fn run_whole(&self, range: Range<u64>) -> Result<Summary, JobError<E>> {
         let Run { job, helpers, .. } = self;
         let record = job.statistics.first();
@@ -78,7 +78,7 @@ pub(super) fn as_only_worker<H: Helpers + ?Sized, R>(
     work(&Worker { index: 0, node: &node, stop: &stop, cancel })
 }
 
-/// Nanoseconds since `began_ns`.
+/// Nanoseconds since `began_ns`; 0 without a clock.
 pub(super) fn since<H: Helpers + ?Sized>(helpers: &H, began_ns: Option<u64>) -> u64 {
     let now = began_ns.and_then(|_| helpers.now_ns());
     now.unwrap_or(0).saturating_sub(began_ns.unwrap_or(0))

@@ -1,4 +1,4 @@
-//! Slices that the workers of one job have in parts: by chunk, or by worker.
+//! Slices that the workers of one job share in disjoint parts: by chunk or by worker.
 
 use crate::error::{InvalidJob, JobError, Summary};
 use crate::helpers::Helpers;
@@ -7,14 +7,14 @@ use crate::worker::Worker;
 use core::marker::PhantomData;
 use core::ops::Range;
 
-/// A slice that is borrowed exclusively, and lent on in parts.
+/// A slice that is borrowed exclusively and lent out in parts.
 struct Disjoint<'a, T> {
     start: *mut T,
     slice: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: through a shared reference a thread gets only parts that no other thread has
-// (invariant 25), as if they had been moved to it: what a part holds must be `Send`.
+// SAFETY: through a shared reference a thread gets only parts that no other thread has (invariant
+// 25). This is as if the parts had been moved to it, so their elements must be `Send`.
 unsafe impl<T: Send> Sync for Disjoint<'_, T> {}
 
 impl<'a, T> Disjoint<'a, T> {
@@ -23,18 +23,19 @@ impl<'a, T> Disjoint<'a, T> {
     }
 
     /// # Safety
-    /// `range` ascends and lies in the slice, and nobody has a part that overlaps with it.
+    /// `range` ascends and lies in the slice, and no part that overlaps it is lent out.
     #[expect(clippy::mut_from_ref, reason = "parts do not overlap, as the caller says")]
     unsafe fn part(&self, range: Range<usize>) -> &mut [T] {
-        // SAFETY: the caller says so (invariant 25): the start lies in the slice.
+        // SAFETY: the caller promises that the range, and so its start, lies in the slice
+        // (invariant 25).
         let start = unsafe { self.start.add(range.start) };
-        // SAFETY: so does the end, and the part is borrowed by its caller alone.
+        // SAFETY: its end lies there, too, and the part is borrowed by this caller alone.
         unsafe { core::slice::from_raw_parts_mut(start, range.end - range.start) }
     }
 }
 
-/// Runs `job` on the part of `slice` that each chunk's units are the indices of. With `undo`, what
-/// succeeded of a job that did not is undone, as [`Job::run_or_undo`] does it.
+/// Runs `job`; each chunk gets the part of `slice` whose indices are its units. If the job fails
+/// and there is an `undo`, whatever succeeded is undone as [`Job::run_or_undo`] does it.
 ///
 /// # Errors
 /// Those of [`Job::run`], and [`InvalidJob::BeyondSlice`].
@@ -73,7 +74,7 @@ where
     }
 }
 
-/// Runs `job` with a state for each worker, and with as many threads as there are states.
+/// Runs `job` with one state for each worker, and with at most as many threads as there are states.
 ///
 /// # Errors
 /// Those of [`Job::run`], and [`InvalidJob::NoStates`].
@@ -100,8 +101,8 @@ where
     job.run(helpers, |units, worker| {
         let index = worker.index() as usize;
         assert!(index < len, "worker {index} of a job with {len} threads");
-        // SAFETY: the index was compared with the number of states, and no two workers have one
-        // number at the same time (invariant 25).
+        // SAFETY: the index was compared with the number of states, and no two workers have the
+        // same number at the same time (invariant 25).
         let own = unsafe { states.part(index..index + 1) };
         let [own] = own else { return Ok(()) };
         chunk(own, as_indices(&units), worker)

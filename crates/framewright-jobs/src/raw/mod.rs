@@ -1,5 +1,5 @@
-//! The only unsafe code of the crate: a borrowed job in the hands of other threads, the cell of the
-//! first error, and slices that are lent in parts.
+//! The only unsafe code of the crate: a borrowed job that is handed to other threads, the cell for
+//! the first error, and slices that are lent out in parts.
 
 mod disjoint;
 mod first;

@@ -1,10 +1,10 @@
-//! Where a helper is given work: one [`WorkerSlot`] for each helper, owned by the platform, and
+//! How helpers get work: one [`WorkerSlot`] for each helper, owned by the platform, and
 //! [`JobSlots`], the slots that a job has reserved.
 //!
 //! # Protocol
 //!
-//! The whole state of a slot is one word: null, or the address of a job's entry on its caller's
-//! stack and a tag.
+//! The whole state of a slot is one word: either null, or a tag together with the address of a
+//! job's entry on its caller's stack.
 //!
 //! ```text
 //!           caller: reserve          caller: offer            helper: serve
@@ -15,10 +15,10 @@
 //!     +------------------ caller: has read how it ended ----------- FAILED, PANICKED
 //! ```
 //!
-//! A caller leaves only when no slot names its entry. It withdraws an offer with a
+//! A caller returns only when no slot names its entry. It withdraws an offer with a
 //! compare-and-swap: if that succeeds, the helper never sees the job; if it fails, the helper is
-//! running, and the caller waits for it. No generation number is needed: the entry is alive, so no
-//! other job has its address, and only its own caller puts that into a slot.
+//! running, and the caller waits for it. No generation number is needed: while the entry is alive
+//! no other job's entry has its address, and only its own caller puts that address into a slot.
 //!
 //! # Memory ordering
 //!
@@ -29,11 +29,12 @@
 //! | end of `serve_with`, Release | `has_ended`, Acquire | what the chunks wrote and what failed |
 //! | end of `serve_with`, Release | `reserve`, Acquire | that the last helper is out (1) |
 //!
-//! (1) To the next job, and through it to the caller of the last job, if that looks only later.
+//! (1) To the next job and, through that job, to the caller of the previous job if that caller
+//!     looks at the slot only later.
 //!
-//! The two SeqCst fences are partners: a caller offers and then looks which helpers sleep; a helper
-//! says that it sleeps and then looks for an offer. Relaxed loads only choose which exchange is
-//! tried, or follow an Acquire of the same word in `has_ended`.
+//! The two SeqCst fences are partners: a caller offers work and then checks which helpers sleep; a
+//! helper announces that it sleeps and then checks for an offer. Relaxed loads only choose which
+//! exchange to try, or follow an Acquire of the same word in `has_ended`.
 
 use crate::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 use crate::sync::const_fn;
@@ -48,7 +49,7 @@ const FAILED: usize = 4;
 const PANICKED: usize = 5;
 const TAGS: usize = 7;
 
-/// The node of a slot when it does not matter where the helper runs.
+/// The node of a slot if the helper may run anywhere.
 const ANY_NODE: u32 = u32::MAX;
 
 /// How a helper's part of a job ended.
@@ -61,11 +62,12 @@ pub(crate) enum Ended {
 
 /// What a helper does for a job.
 pub(crate) trait Work {
-    /// Called on a helper's thread, at most once for each offer.
+    /// Runs on a helper's thread, at most once for each offer.
     fn help(&self) -> Ended;
 }
 
-/// A job on its caller's stack, type-erased. The alignment leaves room for the tags.
+/// A job on its caller's stack, type-erased. The alignment leaves the low address bits free for the
+/// tags.
 #[repr(align(8))]
 struct Entry {
     work: *const (),
@@ -73,9 +75,9 @@ struct Entry {
 }
 
 /// # Safety
-/// `work` is a `W` that lives until this returns.
+/// `work` points to a `W` that lives until this returns.
 unsafe fn help<W: Work>(work: *const ()) -> Ended {
-    // SAFETY: the caller says so.
+    // SAFETY: the caller promises it.
     let work = unsafe { &*work.cast::<W>() };
     work.help()
 }
@@ -92,10 +94,10 @@ fn tagged(entry: *mut Entry, tag: usize) -> *mut Entry {
     entry.map_addr(|address| address | tag)
 }
 
-/// Where one helper finds work. The platform has one slot for each helper, in memory that outlives
-/// every job: a static array, or a pool.
+/// The place where one helper finds work. The platform has one slot for each helper, in memory that
+/// outlives every job: a static array or a pool.
 ///
-/// A helper's loop is
+/// A helper's loop looks like this:
 ///
 /// ```
 /// # use framewright_jobs::WorkerSlot;
@@ -128,7 +130,7 @@ impl Default for WorkerSlot {
 
 impl WorkerSlot {
     const_fn! {
-        /// A slot without work.
+        /// Creates a slot without work.
         #[must_use]
         pub fn new() -> Self {
             Self {
@@ -140,9 +142,10 @@ impl WorkerSlot {
         }
     }
 
-    /// Whether work waits here. A helper that is about to sleep asks this after it has made known
-    /// that it sleeps. There is a full fence here, and one between an offer and `Helpers::wake`, so
-    /// either the helper sees the offer or the waker sees that it sleeps.
+    /// Whether work waits in this slot. A helper that is about to sleep calls this after it has
+    /// announced that it sleeps. There is a full fence here, and another between an offer and
+    /// `Helpers::wake`, so either the helper sees the offer or the waker sees that the helper
+    /// sleeps.
     #[must_use]
     pub fn has_work(&self) -> bool {
         fence(Ordering::SeqCst);
@@ -153,45 +156,46 @@ impl WorkerSlot {
         tag(self.word.load(Ordering::Relaxed)) == OFFERED
     }
 
-    /// Whether no job has this slot at this moment: no work is offered, and none runs.
+    /// Whether no job holds this slot at this moment: no work is offered, and none runs.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         // Acquire pairs with the Release at the end of `serve_with`.
         self.word.load(Ordering::Acquire).is_null()
     }
 
-    /// The node on which the work that waits here should run, if that matters. For the platform, in
-    /// or after `Helpers::wake`.
+    /// The node on which the waiting work should run, if that matters. For the platform, to be
+    /// called in or after `Helpers::wake`.
     #[must_use]
     pub fn node(&self) -> Option<u32> {
         let node = self.node.load(Ordering::Relaxed);
         (node != ANY_NODE).then_some(node)
     }
 
-    /// Does the work that waits here, if any; returns whether there was some. Called by the helper.
-    /// A panic in the work goes on here, after the job was told.
+    /// Does the waiting work, if any; returns whether there was some. Called by the helper. A panic
+    /// in the work propagates from here after the job has been told.
     pub fn serve(&self) -> bool {
         self.serve_with(|work| work())
     }
 
-    /// [`serve`](Self::serve) inside `around`, which calls its argument. Where panics unwind, it
-    /// catches them and keeps them for `Helpers::resume_panic`. The job learns that the helper has
-    /// ended when `around` has returned. If `around` does not call its argument, the helper does
-    /// nothing.
+    /// Like [`serve`](Self::serve), but runs the work inside `around`, which calls its argument.
+    /// Where panics unwind, `around` catches them and keeps them for `Helpers::resume_panic`. The
+    /// job learns that the helper has ended when `around` has returned. If `around` does not call
+    /// its argument, the helper does nothing.
     pub fn serve_with(&self, around: impl FnOnce(&mut dyn FnMut())) -> bool {
         let seen = self.word.load(Ordering::Relaxed);
         if tag(seen) != OFFERED {
             return false;
         }
-        // AcqRel: with the Release in `offer`, and with the Acquire in `is_idle`.
+        // AcqRel: Acquire pairs with the Release in `offer_reserved`, and Release pairs with the
+        // Acquire in `is_idle`.
         let taken = self.word.compare_exchange(
             seen,
             tagged(entry(seen), RUNNING),
             Ordering::AcqRel,
             Ordering::Relaxed,
         );
-        // The word that was exchanged: what was seen before may have the address of this job's
-        // entry and still point to that of an earlier job, which is gone.
+        // Use the word returned by the exchange, not `seen`: `seen` may have the same address but
+        // be a pointer to the entry of an earlier job, which is gone.
         let Ok(word) = taken else { return false };
         let entry = entry(word);
         let mut finish = Finish { slot: self, entry, state: Progress::NotCalled };
@@ -200,11 +204,11 @@ impl WorkerSlot {
                 return;
             }
             finish.state = Progress::Inside;
-            // SAFETY: the slot says RUNNING for this entry until `finish` is dropped, and its
-            // caller stays until then (invariant 25).
+            // SAFETY: the slot says RUNNING for this entry until `finish` is dropped, and the job's
+            // caller does not return before that (invariant 25).
             let entry = unsafe { &*entry };
-            // SAFETY: `Entry` was made of a living `W` together with `help::<W>`, and lives as
-            // above (invariant 25).
+            // SAFETY: the `Entry` was made from a living `W` together with `help::<W>`, and that
+            // `W` lives just as long (invariant 25).
             let ended = unsafe { (entry.help)(entry.work) };
             finish.state = Progress::Returned(ended);
         });
@@ -218,7 +222,8 @@ enum Progress {
     Returned(Ended),
 }
 
-/// Says, when dropped, that the helper is out of the job. The job is not touched after that.
+/// Marks, when dropped, that the helper has left the job. The helper does not touch the job after
+/// that.
 struct Finish<'a> {
     slot: &'a WorkerSlot,
     entry: *mut Entry,
@@ -261,7 +266,7 @@ impl SlotSet {
         core::iter::from_fn(move || rest.take())
     }
 
-    /// The first, which leaves the set.
+    /// Removes and returns the lowest slot of the set.
     #[inline(never)]
     fn take(&mut self) -> Option<usize> {
         let (index, word) = self.0.iter_mut().enumerate().find(|(_, word)| **word != 0)?;
@@ -271,21 +276,22 @@ impl SlotSet {
     }
 }
 
-/// How a caller waits for a helper: given its number, and a function that says whether it ended.
+/// How a caller waits for a helper: called with the helper's number and a function that says
+/// whether it has ended.
 pub(crate) type Wait<'a> = &'a (dyn Fn(usize, &dyn Fn() -> bool) + 'a);
 
-/// The slots that a job has or had. When this is dropped, none of them names the job.
+/// The slots that a job has or had. Once this is dropped, none of them names the job.
 pub(crate) struct JobSlots<'a> {
     slots: &'a [WorkerSlot],
     entry: *mut Entry,
     held: SlotSet,
     wait: Wait<'a>,
-    /// This stays on its thread.
+    /// Keeps this value on its thread.
     not_send: PhantomData<*const ()>,
 }
 
-/// Calls `body` with the means to have helpers call `work.help()`. When this returns or unwinds,
-/// all of them have ended.
+/// Calls `body` with the means to let helpers call `work.help()`. When this returns or unwinds, all
+/// those calls have ended.
 pub(crate) fn with_job_slots<W: Work + Sync, R>(
     slots: &[WorkerSlot],
     work: &W,
@@ -304,7 +310,7 @@ pub(crate) fn with_job_slots<W: Work + Sync, R>(
 }
 
 impl JobSlots<'_> {
-    /// Reserves slot `helper` if it is idle. Its helper is not told yet.
+    /// Reserves slot `helper` if it is idle. The helper is not told yet.
     pub(crate) fn reserve(&mut self, helper: usize) -> bool {
         let Some(slot) = self.slots.get(helper) else { return false };
         if !slot.word.load(Ordering::Relaxed).is_null() {
@@ -322,15 +328,15 @@ impl JobSlots<'_> {
         reserved
     }
 
-    /// Says where the helper of a reserved slot should run.
+    /// Sets the node on which the helper of a reserved slot should run.
     pub(crate) fn set_node(&self, helper: usize, node: Option<u32>) {
         if let Some(slot) = self.slots.get(helper) {
             slot.node.store(node.unwrap_or(ANY_NODE), Ordering::Relaxed);
         }
     }
 
-    /// Offers the work in every slot that is reserved, then calls `wake` with these slots. Between
-    /// the two is a full fence, the partner of the fence in [`WorkerSlot::has_work`].
+    /// Offers the work in every reserved slot, then calls `wake` with these slots. A full fence
+    /// separates the two, the partner of the fence in [`WorkerSlot::has_work`].
     pub(crate) fn offer_reserved(&mut self, wake: impl FnOnce(&mut dyn Iterator<Item = usize>)) {
         let mut offered = SlotSet::default();
         for (helper, slot) in self.held() {
@@ -356,8 +362,8 @@ impl JobSlots<'_> {
     fn join_held(&self) {
         for (_, slot) in self.held() {
             for unstarted in [RESERVED, OFFERED] {
-                // The helper saw nothing of this job. Release, because a `reserve` that loads this
-                // null must see what the slot's last helper did.
+                // If this succeeds, the helper never saw this job. Release, because a `reserve`
+                // that loads this null must see what the slot's previous helper did.
                 let ours = tagged(self.entry, unstarted);
                 let _ = slot.word.compare_exchange(
                     ours,
@@ -375,13 +381,14 @@ impl JobSlots<'_> {
         }
     }
 
-    /// Whether no helper works for this job in `slot`. After all offers were withdrawn.
+    /// Whether no helper works for this job in `slot`. To be called after all offers were
+    /// withdrawn.
     fn has_ended(&self, slot: &WorkerSlot) -> bool {
         // Acquire pairs with the Release at the end of `serve_with`.
         slot.word.load(Ordering::Acquire) != tagged(self.entry, RUNNING)
     }
 
-    /// The first failed chunk of a helper that begins at or after `position`. To be called after
+    /// The first failed chunk of any helper that begins at or after `position`. To be called after
     /// [`join`](Self::join).
     pub(crate) fn next_failed(&self, position: u64) -> Option<Range<u64>> {
         let failed = self.ended_as(FAILED).map(|(_, slot)| {
@@ -390,7 +397,7 @@ impl JobSlots<'_> {
         failed.filter(|range| range.start >= position).min_by_key(|range| range.start)
     }
 
-    /// A helper that panicked. To be called after [`join`](Self::join).
+    /// A helper that panicked, if any. To be called after [`join`](Self::join).
     #[inline]
     pub(crate) fn panicked(&self) -> Option<usize> {
         if self.held.is_empty() {
@@ -408,13 +415,13 @@ impl JobSlots<'_> {
         self.held.iter().filter_map(|helper| self.slots.get(helper).map(|slot| (helper, slot)))
     }
 
-    /// Releases the slots that say how their helper ended.
+    /// Releases the slots that still record how their helper ended.
     fn release(&self) {
         for (_, slot) in self.held() {
             let word = slot.word.load(Ordering::Relaxed);
-            // Another job may have the slot by now.
+            // Another job may hold the slot by now.
             if entry(word) == self.entry {
-                // What the helper left was read. Release pairs with the Acquire in `reserve`.
+                // The helper's result has been read. Release pairs with the Acquire in `reserve`.
                 slot.word.store(ptr::null_mut(), Ordering::Release);
             }
         }

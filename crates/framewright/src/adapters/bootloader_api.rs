@@ -1,4 +1,4 @@
-//! The memory map of the crate `bootloader_api`.
+//! Reads the memory map of the crate `bootloader_api`.
 //!
 //! ```
 //! # use framewright::firmware::{MapBuilder, MapError, MapRange, MemoryMap};
@@ -29,19 +29,20 @@ use crate::firmware::{MapBuilder, MapError, MemoryKind};
 use crate::units::PhysRange;
 use ::bootloader_api::info::{MemoryRegion, MemoryRegionKind};
 
-/// Adds all regions. What the boot loader put into memory, the kernel's image, page tables and boot
-/// information, is memory, and [`in_use`].
+/// Adds all regions. What the boot loader placed in memory (the kernel's image, page tables and
+/// boot information) counts as memory; [`in_use`] returns it.
 ///
 /// # Errors
-/// See [`MapBuilder::add`]; regions before the one that is refused have been added.
+/// See [`MapBuilder::add`]; regions before the refused one have been added.
 pub fn add(builder: &mut MapBuilder<'_>, regions: &[MemoryRegion]) -> Result<(), MapError> {
     regions.iter().try_for_each(|region| {
         builder.add(region.start, region.end.saturating_sub(region.start), kind(region.kind))
     })
 }
 
-/// What is in use when the kernel begins. It can be handed over later by
-/// [`Hotplug::release`](crate::manager::Hotplug::release), as far as nobody needs it any more.
+/// Returns the ranges that are in use when the kernel begins.
+/// [`Hotplug::release`](crate::manager::Hotplug::release) can hand them over later, once nobody
+/// needs them any more.
 pub fn in_use(regions: &[MemoryRegion]) -> impl Iterator<Item = PhysRange> + '_ {
     let is_used = |region: &&MemoryRegion| region.kind == MemoryRegionKind::Bootloader;
     let used = regions.iter().filter(is_used).filter(|region| region.start < region.end);

@@ -1,6 +1,6 @@
-//! In place of the frame allocators of the crate `buddy_system_allocator` (0.9 to 0.13): types with
-//! their names and methods over a [`LazyManager`], so that of a kernel that uses them the
-//! declaration changes and no call.
+//! Replaces the frame allocators of the crate `buddy_system_allocator` (0.9 to 0.13): types with
+//! their names and methods over a [`LazyManager`], so that a kernel that uses them changes the
+//! declaration and no call.
 //!
 //! ```
 //! # mod kernel {
@@ -26,14 +26,14 @@
 //! # }
 //! ```
 //!
-//! Their methods are safe to call, whatever is freed, and ours have to be as well: so making one is
-//! unsafe, and who makes it answers for the calls.
+//! The crate's methods are safe to call, whatever is freed, so the ones here have to be safe as
+//! well. That is why construction is unsafe: whoever makes an allocator answers for all calls.
 //!
-//! What differs: a frame is 4 KiB, and its number that of the physical frame. `lock` takes no lock.
-//! Of a run that is no power of two only what was asked for is taken, aligned as if it were all;
-//! the rest stays free, and frees may be of any part. What cannot be taken is counted
-//! ([`FrameAllocator::frames`], [`LazyManager::lost_pages`]), where the crate would have two owners
-//! of it.
+//! Differences: a frame is 4 KiB, and its number is the physical frame number. `lock` takes no
+//! lock. If a count is not a power of two, only the frames asked for are taken, aligned to the next
+//! power of two; the rest stays free, and any part may be freed. Frames that cannot be taken, when
+//! they are added or freed, are counted ([`FrameAllocator::frames`], [`LazyManager::lost_pages`]),
+//! where the crate would let them have two owners.
 
 use crate::lazy::LazyManager;
 use crate::platform::Platform;
@@ -41,61 +41,62 @@ use crate::units::{Order, PAGE_SIZE, Pfn, PfnRange, PhysRange};
 use core::alloc::Layout;
 use core::ops::Range;
 
-/// Frames by number; see the [module documentation](self).
+/// Allocates frames by number; see the [module documentation](self).
 #[derive(Debug)]
 pub struct FrameAllocator<P: Platform> {
     frames: LazyManager<P>,
 }
 
-/// The type is its own lock: all calls are from any CPU at any time.
+/// The type is its own lock: any CPU may call at any time.
 pub type LockedFrameAllocator<P> = FrameAllocator<P>;
 
 impl<P: Platform> FrameAllocator<P> {
-    /// One without frames.
+    /// Makes an allocator without frames.
     ///
     /// # Safety
     /// Frames that are added ([`add_frame`](Self::add_frame), [`insert`](Self::insert)) are as
-    /// [`LazyManager::add`] wants them, and frames that are given back ([`dealloc`](Self::dealloc),
-    /// [`dealloc_aligned`](Self::dealloc_aligned)) are the caller's and not in use (invariant 42).
+    /// [`LazyManager::add`] requires them, and frames that are given back
+    /// ([`dealloc`](Self::dealloc), [`dealloc_aligned`](Self::dealloc_aligned)) belong to the
+    /// caller and are not in use (invariant 42).
     #[cfg(not(loom))]
     #[must_use]
     pub const unsafe fn new(platform: &'static P) -> Self {
         Self { frames: LazyManager::new(platform) }
     }
 
-    /// What it is over.
+    /// The manager below this allocator.
     #[must_use]
     pub const fn frames(&self) -> &LazyManager<P> {
         &self.frames
     }
 
-    /// Itself.
+    /// Returns the allocator itself.
     #[must_use]
     pub const fn lock(&self) -> &Self {
         self
     }
 
-    /// Adds the frames `start..end`. What cannot be added is lost.
+    /// Adds the frames `start..end`. Frames that cannot be added are lost.
     pub fn add_frame(&self, start: usize, end: usize) {
         let address = |frame: usize| (frame as u64).saturating_mul(PAGE_SIZE);
-        // SAFETY: who made this answers for it.
+        // SAFETY: the caller of `new` answers for these frames.
         let _ = unsafe { self.frames.add(PhysRange::new(address(start), address(end))) };
     }
 
-    /// Adds a range of frames. What cannot be added is lost.
+    /// Adds a range of frames. Frames that cannot be added are lost.
     pub fn insert(&self, range: Range<usize>) {
         self.add_frame(range.start, range.end);
     }
 
-    /// Allocates `count` frames, one for none, the first of which is aligned to the next power of
-    /// two, or to 1 GiB if that is more.
+    /// Allocates `count` frames, or one if `count` is 0. The first frame is aligned to the next
+    /// power of two, at most to 1 GiB.
     #[must_use]
     pub fn alloc(&self, count: usize) -> Option<usize> {
         self.allocate(count, 1)
     }
 
-    /// Allocates as many frames as `layout` has bytes, aligned to as many as its alignment has, at
-    /// most 1 GiB.
+    /// Allocates as many frames as `layout` has bytes, aligned to as many frames as its alignment
+    /// has bytes, at most 1 GiB.
     #[must_use]
     pub fn alloc_aligned(&self, layout: Layout) -> Option<usize> {
         self.allocate(layout.size(), layout.align())
@@ -113,8 +114,8 @@ impl<P: Platform> FrameAllocator<P> {
         usize::try_from(taken.start.0).ok()
     }
 
-    /// Allocates the frames from `start` on, `count` up to the next power of two, to which `start`
-    /// is aligned.
+    /// Allocates `count` frames from `start` on. With `count` rounded up to a power of two, `start`
+    /// must be aligned to it, and all frames of that run must be free.
     #[must_use]
     pub fn alloc_at(&self, start: usize, count: usize) -> Option<usize> {
         let order = Order::for_pages(count.checked_next_power_of_two()? as u64)?;
@@ -126,34 +127,35 @@ impl<P: Platform> FrameAllocator<P> {
         let end = first.add(count.max(1) as u64);
         self.take(range, order)?;
         if end < range.end {
-            // SAFETY: allocated just now, and nobody knows of it (invariant 42).
+            // SAFETY: these were allocated just now, and nobody knows of them (invariant 42).
             let _ = unsafe { self.frames.free_pages(end, range.end.0 - end.0) };
         }
         Some(start)
     }
 
-    /// Exactly these frames, of caches, too.
+    /// Takes exactly these frames, also out of caches.
     #[cfg(feature = "moving")]
     fn take(&self, range: PfnRange, _: Order) -> Option<()> {
         let moving = self.frames.bring_up().ok()?.moving();
         moving.allocate_range(range, crate::manager::Budget::UNLIMITED).ok().map(drop)
     }
 
-    /// Exactly these frames, unless one is in a cache.
+    /// Takes exactly these frames, unless one is in a cache.
     #[cfg(not(feature = "moving"))]
     fn take(&self, range: PfnRange, order: Order) -> Option<()> {
         let manager = self.frames.bring_up().ok()?;
         manager.allocate_at(range.start, order, crate::block::MigrateType::Movable).ok().map(drop)
     }
 
-    /// Gives `count` frames back, from `start_frame` on.
+    /// Frees `count` frames, from `start_frame` on.
     pub fn dealloc(&self, start_frame: usize, count: usize) {
         let start = Pfn(start_frame as u64);
-        // SAFETY: who made this answers for it (invariant 42). What is refused is counted.
+        // SAFETY: the caller of `new` answers for these frames (invariant 42). Refused frames are
+        // counted.
         let _ = unsafe { self.frames.free_pages(start, count.max(1) as u64) };
     }
 
-    /// Gives back what [`alloc_aligned`](Self::alloc_aligned) allocated for this layout.
+    /// Frees what [`alloc_aligned`](Self::alloc_aligned) allocated for this layout.
     pub fn dealloc_aligned(&self, start_frame: usize, layout: Layout) {
         self.dealloc(start_frame, layout.size());
     }

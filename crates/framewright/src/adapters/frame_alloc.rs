@@ -1,5 +1,5 @@
-//! The traits of the crate `frame-alloc`: a [`LazyManager`] is a `PhysicalAllocator` that starts
-//! by `RegionInit`, and a [`Manager`] a `PhysicalAllocator`.
+//! Implements the traits of the crate `frame-alloc`: a [`LazyManager`] is a `PhysicalAllocator`
+//! that starts through `RegionInit`, and a [`Manager`] is a `PhysicalAllocator`.
 //!
 //! ```
 //! # use framewright::{LazyManager, Platform};
@@ -15,8 +15,8 @@
 //! # }
 //! ```
 //!
-//! All page sizes from 4 KiB to 1 GiB are served. Usable ranges need not be sorted; what is wrong
-//! with one of them is told before any is added.
+//! All page sizes from 4 KiB to 1 GiB are served. Usable ranges need not be sorted; an invalid
+//! range is reported before any range is added.
 
 use crate::Manager;
 use crate::lazy::{LazyManager, NotUp, StartError};
@@ -26,10 +26,10 @@ use crate::units::{Order, PAGE_SHIFT, PAGE_SIZE, PHYSICAL_ADDRESS_END, Pfn, PfnR
 use core::num::NonZeroUsize;
 use frame_alloc::{AllocError, InitError, PageSize, PhysicalAllocator, RegionInit};
 
-/// Their sizes are of the pointer's width.
+/// The page size in bytes, as the `usize` that `frame-alloc` uses.
 const PAGE_BYTES: usize = 1 << PAGE_SHIFT;
 
-/// Frames of 4 KiB in `count` of a size, and to what they are aligned.
+/// The number of 4 KiB frames in `count` pages of `size`, and their alignment.
 fn pages(size: PageSize, count: NonZeroUsize) -> Result<(u64, Order), AllocError> {
     let order = u64::try_from(size.bytes()).ok().and_then(|bytes| {
         bytes.is_multiple_of(PAGE_SIZE).then(|| Order::for_pages(bytes / PAGE_SIZE))?
@@ -50,14 +50,15 @@ fn refused(error: AllocateError) -> AllocError {
     }
 }
 
-// SAFETY: the manager hands a run out once until it is freed, whole, aligned, and in memory.
+// SAFETY: the manager hands out a run once until it is freed; the run is whole, aligned, and in
+// memory.
 unsafe impl<P: Platform> PhysicalAllocator for Manager<P> {
     fn allocate_physical(&self, ps: PageSize, count: NonZeroUsize) -> Result<usize, AllocError> {
         let (pages, align) = pages(ps, count)?;
         self.allocate_pages(pages, align).map_err(refused).and_then(address)
     }
 
-    /// What the manager refuses stays as it is. With debug assertions that panics.
+    /// Memory that the manager refuses stays as it is. With debug assertions a refusal panics.
     unsafe fn deallocate_physical(&self, ps: PageSize, count: NonZeroUsize, phys: usize) {
         let Ok((pages, _)) = pages(ps, count) else { return };
         let start = Pfn::containing(phys as u64);
@@ -76,7 +77,8 @@ unsafe impl<P: Platform, const RANGES: usize> PhysicalAllocator for LazyManager<
         self.allocate_pages(pages, align).map_err(refused).and_then(address)
     }
 
-    /// What the manager refuses stays as it is, and is counted ([`LazyManager::lost_pages`]).
+    /// Memory that the manager refuses stays as it is, and is counted
+    /// ([`LazyManager::lost_pages`]).
     unsafe fn deallocate_physical(&self, ps: PageSize, count: NonZeroUsize, phys: usize) {
         let Ok((pages, _)) = pages(ps, count) else { return };
         // SAFETY: passed on to the caller (invariant 42).
@@ -84,7 +86,7 @@ unsafe impl<P: Platform, const RANGES: usize> PhysicalAllocator for LazyManager<
     }
 }
 
-/// A range of whole pages within a span.
+/// Returns the range if it consists of whole pages and lies in `span`.
 fn checked(base: usize, len: usize, span: PhysRange) -> Option<PhysRange> {
     let (start, len) = (base as u64, len as u64);
     let range = PhysRange { start, end: start.checked_add(len)? };
@@ -92,7 +94,7 @@ fn checked(base: usize, len: usize, span: PhysRange) -> Option<PhysRange> {
     (is_whole && range.start >= span.start && range.end <= span.end).then_some(range)
 }
 
-/// What bring-up lacked.
+/// The number of bytes that bring-up lacked.
 fn needed(error: NotUp) -> usize {
     match error {
         NotUp::BringUp(BringUpError::NoRoomForTables { size_bytes, .. }) => {
@@ -102,14 +104,14 @@ fn needed(error: NotUp) -> usize {
     }
 }
 
-// SAFETY: memory that is no usable range is not handed out: it is no memory, or reserved until it
-// is added. An error leaves the allocator without memory.
+// SAFETY: memory outside the usable ranges is not handed out: it is not memory, or is reserved
+// until it is added. After an error the allocator has no memory.
 unsafe impl<P: Platform, const RANGES: usize> RegionInit for LazyManager<P, RANGES> {
-    /// Brings the manager up. It needs memory of its own for tables (`MetadataWontFit`), and says
-    /// `InvalidUsable` where there are more ranges than it can take. What lies between two usable
-    /// ranges can be added later: as any pages where that is no more than
-    /// [`with_largest_gap`](LazyManager::with_largest_gap) says, else as blocks of 2 MiB, as is
-    /// what lies before the first or behind the last.
+    /// Brings the manager up. The manager needs memory of its own for tables (`MetadataWontFit`),
+    /// and returns `InvalidUsable` when there are more ranges than it can take. Memory between two
+    /// usable ranges can be added later: in pages, if the gap is no larger than
+    /// [`with_largest_gap`](LazyManager::with_largest_gap) allows, otherwise in blocks of 2 MiB.
+    /// Memory before the first range or after the last one can also be added in blocks of 2 MiB.
     unsafe fn try_init(
         &self,
         phys_base: usize,
@@ -136,7 +138,7 @@ unsafe impl<P: Platform, const RANGES: usize> RegionInit for LazyManager<P, RANG
     }
 
     unsafe fn add_usable(&self, base: usize, len: usize) {
-        // SAFETY: passed on to the caller. What cannot be taken is counted.
+        // SAFETY: passed on to the caller. Memory that cannot be taken is counted.
         let _ = unsafe { self.add(PhysRange::with_size(base as u64, len as u64)) };
     }
 }

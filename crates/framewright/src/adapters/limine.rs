@@ -1,5 +1,5 @@
-//! The memory map of the Limine boot protocol, as the crate `limine` gives it
-//! (0.5, the last version that the stable compiler builds).
+//! Reads the memory map of the Limine boot protocol from the crate `limine` (0.5, the last version
+//! that the stable compiler builds).
 //!
 //! ```
 //! # use framewright::firmware::{MapBuilder, MapError, MapRange, MemoryMap};
@@ -20,20 +20,21 @@ use crate::firmware::{MapBuilder, MapError, MemoryKind};
 use crate::units::PhysRange;
 use ::limine::memory_map::{Entry, EntryType};
 
-/// Adds all entries. The kernel, its modules, and what the boot loader left are memory, and
-/// [`in_use`].
+/// Adds all entries. The kernel, its modules, and what the boot loader left behind count as memory;
+/// [`in_use`] returns them.
 ///
 /// # Errors
-/// See [`MapBuilder::add`]; entries before the one that is refused have been added.
+/// See [`MapBuilder::add`]; entries before the refused one have been added.
 pub fn add(builder: &mut MapBuilder<'_>, entries: &[&Entry]) -> Result<(), MapError> {
     entries
         .iter()
         .try_for_each(|entry| builder.add(entry.base, entry.length, kind(entry.entry_type)))
 }
 
-/// What is in use when the kernel begins: its image and modules, and memory of the boot loader with
-/// page tables, stack and responses. Both can be handed over later by
-/// [`Hotplug::release`](crate::manager::Hotplug::release), as far as nobody needs them any more.
+/// Returns the ranges that are in use when the kernel begins: its image and modules, and the boot
+/// loader's memory with page tables, stack and responses.
+/// [`Hotplug::release`](crate::manager::Hotplug::release) can hand both over later, once nobody
+/// needs them any more.
 pub fn in_use<'a>(entries: &'a [&'a Entry]) -> impl Iterator<Item = PhysRange> + 'a {
     let is_used = |entry: &&&Entry| {
         [EntryType::BOOTLOADER_RECLAIMABLE, EntryType::EXECUTABLE_AND_MODULES]
@@ -51,7 +52,7 @@ fn kind(kind: EntryType) -> MemoryKind {
         EntryType::ACPI_RECLAIMABLE => MemoryKind::AcpiReclaimable,
         EntryType::ACPI_NVS => MemoryKind::AcpiNvs,
         EntryType::BAD_MEMORY => MemoryKind::Unusable,
-        // Reserved memory, framebuffers, and what is not known.
+        // Reserved memory, framebuffers, and unknown types.
         _ => MemoryKind::Reserved,
     }
 }

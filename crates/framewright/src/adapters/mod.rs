@@ -1,20 +1,20 @@
-//! Interfaces that kernels already have, implemented for `&Manager` or for `LazyManager`.
+//! Implements interfaces that kernels already use, for `&Manager` or for `LazyManager`.
 //!
-//! Each is behind a feature that is named after the crate whose interface it is; none is on by
-//! default, none needs `std` or a heap.
+//! Each adapter is behind a feature named after the crate whose interface it implements. None is on
+//! by default, and none needs `std` or a heap.
 //!
-//! | feature | module | gives |
+//! | feature | module | provides |
 //! |---|---|---|
-//! | `x86_64` | `adapters::x86_64` | `FrameAllocator` and `FrameDeallocator` for all page sizes |
+//! | `x86_64` | `adapters::x86_64` | `FrameAllocator`, `FrameDeallocator` for all page sizes |
 //! | `virtio-drivers` | `adapters::virtio` | the DMA half of `Hal` |
 //! | `buddy_system_allocator` | `adapters::buddy_system` | types with its names and methods |
 //! | `frame-alloc` | `adapters::frame_alloc` | `PhysicalAllocator` and `RegionInit` |
 //! | `bootloader_api`, `limine`, `multiboot2`, `uefi-raw` | of these names, `uefi` | memory maps |
 //!
-//! Their tests run with `cargo test -p framewright --all-features`. What `x86_64` and
-//! `virtio-drivers` ask for, page tables and rings of devices, is unmovable: its owners cannot be
-//! asked to let go of it. The others do not say what it is for, so it is movable; whoever sets a
-//! mover answers for it.
+//! Their tests run with `cargo test -p framewright --all-features`. Memory for `x86_64` and
+//! `virtio-drivers` (page tables and device rings) is unmovable, because its users cannot be asked
+//! to release it. The other interfaces do not say what memory is for, so they allocate movable
+//! memory; an adopter that sets a mover answers for it.
 
 #[cfg(feature = "bootloader_api")]
 pub mod bootloader_api;

@@ -1,4 +1,4 @@
-//! The memory map of Multiboot 2, as the crate `multiboot2` gives it.
+//! Reads the memory map of Multiboot 2 from the crate `multiboot2`.
 //!
 //! ```
 //! # use framewright::firmware::{MapBuilder, MapError};
@@ -16,11 +16,11 @@
 use crate::firmware::{MapBuilder, MapError, MemoryKind};
 use ::multiboot2::MemoryArea;
 
-/// Adds all areas. The boot loader names nothing that is in use: image, modules and boot
-/// information are for the kernel to leave out.
+/// Adds all areas. The boot loader does not report what is in use: the kernel itself has to reserve
+/// its image, the modules and the boot information.
 ///
 /// # Errors
-/// See [`MapBuilder::add`]; areas before the one that is refused have been added.
+/// See [`MapBuilder::add`]; areas before the refused one have been added.
 pub fn add(builder: &mut MapBuilder<'_>, areas: &[MemoryArea]) -> Result<(), MapError> {
     areas.iter().try_for_each(|area| {
         builder.add(area.start_address(), area.size(), MemoryKind::from_e820(area.typ().val()))

@@ -1,4 +1,5 @@
-//! The memory map of UEFI, by descriptors of the crate `uefi-raw`, which `uefi` gives too.
+//! Reads the memory map of UEFI from descriptors of the crate `uefi-raw`, which the crate `uefi`
+//! returns too.
 //!
 //! ```
 //! # use framewright::firmware::{MapBuilder, MapError};
@@ -14,8 +15,8 @@
 //! }
 //! ```
 //!
-//! Memory that firmware keeps mirrored is marked in the memblock allocator, if `kernelcore=mirror`
-//! is to work:
+//! For `kernelcore=mirror` to work, memory that firmware keeps mirrored has to be marked in the
+//! memblock allocator:
 //!
 //! ```
 //! # use framewright::Platform;
@@ -30,19 +31,19 @@
 //! }
 //! ```
 //!
-//! Other versions of the crate have the same numbers: see [`MemoryKind::from_efi`].
+//! Other versions of the crate use the same numbers: see [`MemoryKind::from_efi`].
 
 use crate::firmware::{MapBuilder, MapError, MemoryKind};
 use crate::units::{PAGE_SIZE, PhysRange};
 use uefi_raw::table::boot::{MemoryAttribute, MemoryDescriptor};
 
-/// Adds all descriptors. What loader and boot services had is memory once these have ended. The
-/// kernel's own image is among it, and so are, until it has its own, the page tables, the stack and
-/// the descriptor tables that the CPU uses, and the buffer of this map: all of these are for the
-/// kernel to leave out.
+/// Adds all descriptors. What the loader and boot services used counts as memory, which it is once
+/// these have ended. That includes the kernel's own image, the buffer of this map and, until the
+/// kernel has its own, the page tables, the stack and the descriptor tables that the CPU uses. The
+/// kernel has to reserve all of these.
 ///
 /// # Errors
-/// See [`MapBuilder::add`]; descriptors before the one that is refused have been added.
+/// See [`MapBuilder::add`]; descriptors before the refused one have been added.
 pub fn add<'a>(
     builder: &mut MapBuilder<'_>,
     entries: impl IntoIterator<Item = &'a MemoryDescriptor>,
@@ -57,8 +58,8 @@ pub fn add<'a>(
     })
 }
 
-/// What firmware keeps mirrored (EFI_MEMORY_MORE_RELIABLE), for
-/// [`Memblock::mark_mirrored`](crate::memblock::Memblock::mark_mirrored); be it memory or not.
+/// Returns the ranges that firmware keeps mirrored (EFI_MEMORY_MORE_RELIABLE), whether they are
+/// memory or not, for [`Memblock::mark_mirrored`](crate::memblock::Memblock::mark_mirrored).
 pub fn mirrored<'a>(
     entries: impl IntoIterator<Item = &'a MemoryDescriptor>,
 ) -> impl Iterator<Item = PhysRange> {

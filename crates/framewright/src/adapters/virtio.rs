@@ -1,9 +1,9 @@
 //! The DMA half of `virtio_drivers::Hal`: [`Dma`] is memory for a device's queues and buffers.
 //!
-//! `Hal` consists of functions without `self`, so the kernel writes the implementation and its
-//! static manager does the work. The other half belongs to the kernel's page tables and to its
-//! IOMMU; here neither is in the way. Devices with 32 address bits need [`Dma::below_4_gib`], as
-//! here; [`Dma::new`] leaves low memory to them.
+//! `Hal` consists of functions without `self`, so the kernel writes the implementation, which calls
+//! its static manager. The other half of `Hal` depends on the kernel's page tables and its IOMMU;
+//! the example uses a direct map and no IOMMU. Devices with 32 address bits need
+//! [`Dma::below_4_gib`], as in the example; [`Dma::new`] leaves low memory to such devices.
 //!
 //! ```
 //! # struct Kernel;
@@ -62,32 +62,32 @@ use core::ptr::NonNull;
 /// One past the last address that a device with 32 address bits reaches.
 const LIMIT_32_BITS: u64 = 1 << 32;
 
-/// What `dma_dealloc` returns for memory that is not in use. The drivers look only at whether it is
-/// 0.
+/// The result of `dma_dealloc` for memory that is not in use. The drivers check only whether the
+/// result is 0.
 const REFUSED: i32 = -1;
 
-/// Contiguous zeroed memory for devices: a manager, and how far the devices reach.
+/// Contiguous zeroed memory for devices: a manager, and the highest address that the devices reach.
 pub struct Dma<'a, P: Platform> {
     manager: &'a Manager<P>,
     max_address: u64,
 }
 
 impl<'a, P: Platform> Dma<'a, P> {
-    /// For devices that reach all memory, which modern virtio devices do.
+    /// Allocates for devices that reach all memory, as modern virtio devices do.
     #[must_use]
     pub const fn new(manager: &'a Manager<P>) -> Self {
         Self { manager, max_address: u64::MAX }
     }
 
-    /// For devices with 32 address bits.
+    /// Allocates for devices with 32 address bits.
     #[must_use]
     pub const fn below_4_gib(manager: &'a Manager<P>) -> Self {
         Self { manager, max_address: LIMIT_32_BITS }
     }
 
-    /// `pages` neighbouring pages, all zero: where the device sees them and where the driver does.
-    /// Unmovable, page-aligned, below the direct map's end. Nothing when there is no such piece, or
-    /// when none was asked for.
+    /// Allocates `pages` contiguous zeroed pages, and returns the address for the device and the
+    /// pointer for the driver. The pages are unmovable, page-aligned, and below the end of the
+    /// direct map. `None` when there is no such run, or when `pages` is 0.
     #[must_use]
     pub fn allocate(&self, pages: usize) -> Option<(PhysAddr, NonNull<u8>)> {
         let range = self.manager.allocate(&self.request(pages)).ok()?;
@@ -95,11 +95,11 @@ impl<'a, P: Platform> Dma<'a, P> {
         Some((start, self.manager.platform().direct(start)))
     }
 
-    /// Gives back what [`allocate`](Self::allocate) returned.
+    /// Frees what [`allocate`](Self::allocate) returned.
     ///
     /// # Errors
-    /// When the pages are not all in use; nothing has then changed. One that is not
-    /// [about them](FreeError::concerns) tells of an earlier free; they are free then.
+    /// When the pages are not all in use; nothing has then changed. An error that is not [about
+    /// them](FreeError::concerns) reports a problem of an earlier free; these pages are free then.
     ///
     /// # Safety
     /// See [*Owning memory*](crate::manager#owning-memory): the caller owns these pages, and nobody
@@ -109,15 +109,15 @@ impl<'a, P: Platform> Dma<'a, P> {
         unsafe { self.manager.free(run(start, pages)) }
     }
 
-    /// `Hal::dma_alloc`: address 0 means that there was no memory. Frame 0 is never handed out, so
-    /// no memory is at 0.
+    /// Implements `Hal::dma_alloc`: address 0 means that there was no memory. Frame 0 is never
+    /// handed out, so no allocation is at address 0.
     #[must_use]
     pub fn dma_alloc(&self, pages: usize, _direction: BufferDirection) -> (PhysAddr, NonNull<u8>) {
         self.allocate(pages).unwrap_or((0, NonNull::dangling()))
     }
 
-    /// `Hal::dma_dealloc`: 0, or -1 when these pages were not in use, on which `virtio-drivers`
-    /// panics.
+    /// Implements `Hal::dma_dealloc`: returns 0, or -1 when these pages were not in use, on which
+    /// `virtio-drivers` panics.
     ///
     /// # Safety
     /// As [`free`](Self::free).
@@ -128,8 +128,8 @@ impl<'a, P: Platform> Dma<'a, P> {
         if freed.is_err_and(|error| error.concerns(run(paddr, pages))) { REFUSED } else { 0 }
     }
 
-    /// Only what the direct map shows can be zeroed, so its end limits the request as the device
-    /// does.
+    /// Builds the request. Only memory in the direct map can be zeroed, so the map's end limits the
+    /// request as the device does.
     fn request(&self, pages: usize) -> Request {
         Request {
             migrate_type: MigrateType::Unmovable,

@@ -1,7 +1,7 @@
-//! The frame allocator of the crate `x86_64`: pass `&mut &manager` to `Mapper::map_to`.
+//! Implements the frame allocator of the crate `x86_64`: pass `&mut &manager` to `Mapper::map_to`.
 //!
-//! The traits are implemented for the reference, so that the `&mut self` they ask for is that of a
-//! reference of the caller's own; the manager stays shared, and any CPU can map at any time.
+//! The traits are implemented for `&Manager`, so the `&mut self` that they require is a mutable
+//! borrow of the caller's own reference. The manager stays shared, and any CPU can map at any time.
 //!
 //! ```
 //! # use framewright::{Manager, Platform};
@@ -28,7 +28,7 @@ use crate::{Manager, Request};
 use ::x86_64::PhysAddr;
 use ::x86_64::structures::paging::{FrameAllocator, FrameDeallocator, PageSize, PhysFrame};
 
-/// The order of a page of size `S`; all three sizes that the processor has are orders.
+/// The order of a page of size `S`; each of the processor's three page sizes is an order.
 const fn order_of<S: PageSize>() -> Order {
     match Order::for_pages(S::SIZE / PAGE_SIZE) {
         Some(order) => order,
@@ -36,21 +36,20 @@ const fn order_of<S: PageSize>() -> Order {
     }
 }
 
-// SAFETY: the manager hands a frame out once until it is freed; its start is aligned to its order,
+// SAFETY: the manager hands out a frame once until it is freed; its start is aligned to its order,
 // so it is one whole frame of size S.
 unsafe impl<P: Platform, S: PageSize> FrameAllocator<S> for &Manager<P> {
-    /// Unmovable memory near the calling CPU, with any content, below the direct map's end. Nothing
-    /// when memory is used up down to what is kept for emergencies, or when no piece that large is
-    /// left.
+    /// Allocates unmovable memory near the calling CPU, with any content, below the end of the
+    /// direct map. `None` when only the emergency reserve is left, or no free run is that large.
     fn allocate_frame(&mut self) -> Option<PhysFrame<S>> {
         let order = const { order_of::<S>() };
         let limit = self.platform().direct_limit();
         let mut start = self.allocate_order(order, MigrateType::Unmovable).ok()?;
-        // A mapper writes tables through the direct map. Almost always that is whole; while it is
-        // being built, the frame is chosen with care.
+        // A mapper writes tables through the direct map. It is almost always complete; while it is
+        // still being built, the frame has to be chosen below its end.
         if start.add(order.pages()).address() > limit {
-            // SAFETY: allocated just now, and nobody else knows of it (invariant 42). So this
-            // cannot fail either.
+            // SAFETY: this was allocated just now, and nobody else knows of it (invariant 42). So
+            // the free cannot fail either.
             let _ = unsafe { self.free_order(start, order) };
             let request = Request {
                 migrate_type: MigrateType::Unmovable,
@@ -64,16 +63,16 @@ unsafe impl<P: Platform, S: PageSize> FrameAllocator<S> for &Manager<P> {
 }
 
 /// The trait has no way to report an error, so a frame that the manager refuses **stays as it is**:
-/// a frame that it does not manage (the boot loader's, a device's) is not given to anybody, and one
-/// that is free already is not freed twice. With debug assertions the refusal panics, because both
-/// are mistakes of the caller. Who must know calls [`Manager::free_order`].
+/// a frame that it does not manage (the boot loader's, a device's) is given to nobody, and a frame
+/// that is already free is not freed twice. With debug assertions the refusal panics, because both
+/// are mistakes of the caller. A caller that needs the error calls [`Manager::free_order`].
 ///
-/// A smaller frame may be freed out of a larger one: the 512 frames of a page of 2 MiB that was
-/// taken apart come back one by one.
+/// Parts of a larger frame may be freed: the 512 frames of a 2 MiB page that was split up may come
+/// back one by one.
 impl<P: Platform, S: PageSize> FrameDeallocator<S> for &Manager<P> {
     unsafe fn deallocate_frame(&mut self, frame: PhysFrame<S>) {
         let start = Pfn::containing(frame.start_address().as_u64());
-        // SAFETY: passed on to the caller, who gives up an unused frame (invariant 42).
+        // SAFETY: passed on to the caller, which gives up an unused frame (invariant 42).
         let freed = unsafe { self.free_order(start, const { order_of::<S>() }) };
         let range = PfnRange::of_order(start, const { order_of::<S>() });
         let refused = freed.is_err_and(|error| error.concerns(range));

@@ -1,13 +1,13 @@
-//! Sets of block indices: each a bitmap of bitmaps.
+//! Sets of block indices, each a hierarchy of bitmaps.
 //!
-//! A word of a level is meaningful only while its bit in the level above is set, so that a set over
-//! uncleared memory is empty once its one top word is zero. Finding the lowest member costs one
-//! word a level; lists of blocks cost a dependent miss a block and lose the order of addresses that
-//! keeps whole blocks free.
+//! A word of a level is meaningful only while its bit in the level above is set, so a set over
+//! uncleared memory is empty once its one top word is zero. Finding the lowest member reads one
+//! word per level. Linked lists would cost a dependent cache miss per block and would lose the
+//! address order that keeps whole blocks free.
 //!
-//! Orders of memory: Relaxed everywhere: words are written under the zone lock, or by whoever has
-//! the memory alone, and the lock's Acquire and Release order them. What is read without it is a
-//! hint.
+//! Orders of memory: Relaxed everywhere. Words are written under the zone lock, or by whoever has
+//! the memory alone, and the lock's Acquire and Release order these writes. Whatever is read
+//! without the lock is a hint.
 
 use crate::sync::in_place::write_fields;
 use crate::sync::prefetch;
@@ -20,24 +20,24 @@ const LEVELS: usize = 6;
 /// Some of the 64 neighbouring indices that share a word of a set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Neighbours {
-    /// The first of the 64, in them or not.
+    /// The first of the 64 indices, whether or not it is included.
     pub(crate) base: u32,
-    /// A bit for each index in them, the lowest for `base`.
+    /// A bit for each included index, the lowest bit for `base`.
     pub(crate) bits: u64,
 }
 
 impl Neighbours {
-    /// Up to 64 indices from `index` on, in one word.
+    /// Returns `count` indices from `index` on, which must share one word.
     pub(crate) const fn new(index: u32, count: u32) -> Self {
         Self { base: index & !63, bits: (u64::MAX >> (64 - count)) << (index & 63) }
     }
 
-    /// The lowest.
+    /// Returns the lowest index.
     pub(crate) const fn first(self) -> u32 {
         self.base + self.bits.trailing_zeros()
     }
 
-    /// How many.
+    /// Returns the number of indices.
     pub(crate) const fn count(self) -> u32 {
         self.bits.count_ones()
     }
@@ -46,21 +46,21 @@ impl Neighbours {
 /// Sets, numbered from 0. Changed under the zone lock only.
 pub(crate) struct BitSets {
     words: &'static [AtomicU64],
-    /// Levels, leaves first: the first word of the first set, and words in a set. The levels of all
-    /// sets lie together, the top first, so that a zone that has nothing in them touches one or two
-    /// lines.
+    /// For each level, leaves first: the index of the first set's first word, and the number of
+    /// words per set. The levels of all sets lie together, the top first, so that a zone with empty
+    /// sets touches only one or two cache lines.
     levels: [(usize, usize); LEVELS],
     depth: usize,
 }
 
 impl BitSets {
-    /// Sets that nothing can be a member of, in place.
+    /// Initialises sets in place that can have no members.
     pub(crate) fn write(place: &mut MaybeUninit<Self>) -> &mut Self {
         write_fields!(Self at place, { words: &[], levels: [(0, 0); LEVELS], depth: 1 }, {})
     }
 
-    /// Levels of `sets` sets for `blocks` indices, how many there are, and how many words they
-    /// need.
+    /// Lays out the levels of `sets` sets for `blocks` indices. Returns the number of levels and of
+    /// words.
     const fn lay_out(
         levels: &mut [(usize, usize); LEVELS],
         sets: usize,
@@ -85,13 +85,13 @@ impl BitSets {
         (depth, total)
     }
 
-    /// Words that `sets` sets for `blocks` indices take.
+    /// Returns the number of words that `sets` sets for `blocks` indices take.
     pub(crate) const fn words_for(sets: usize, blocks: usize) -> usize {
         Self::lay_out(&mut [(0, 0); LEVELS], sets, blocks).1
     }
 
-    /// Makes them `sets` empty sets for `blocks` indices over [`words_for`](Self::words_for) words
-    /// of any content.
+    /// Sets up `sets` empty sets for `blocks` indices over [`words_for`](Self::words_for) words of
+    /// any content.
     #[inline(never)]
     pub(crate) fn attach(&mut self, words: &'static [AtomicU64], sets: usize, blocks: usize) {
         self.words = words;
@@ -102,7 +102,7 @@ impl BitSets {
         }
     }
 
-    /// [`attach`](Self::attach) of new ones.
+    /// Returns new sets, [attached](Self::attach) to `words`.
     #[cfg(test)]
     pub(crate) fn new(words: &'static [AtomicU64], count: usize, blocks: usize) -> Self {
         let mut sets = Self { words, levels: [(0, 0); LEVELS], depth: 1 };
@@ -115,13 +115,13 @@ impl BitSets {
         &self.words[first + set * per_set + index]
     }
 
-    /// Asks for the leaf that an index is in, to be written soon.
+    /// Prefetches the leaf of an index, which is to be written soon.
     pub(crate) fn prefetch(&self, set: usize, index: u32) {
         prefetch(self.word(set, 0, index as usize / 64));
     }
 
-    /// A member of a set that is not empty: `choose` names a set bit of each word on the way, given
-    /// its level.
+    /// Returns a member of a set that is not empty. At each level `choose` picks a set bit of the
+    /// word, given the word and its level.
     pub(crate) fn member(&self, set: usize, choose: impl Fn(u64, usize) -> u32) -> Option<u32> {
         let mut index = 0;
         for level in (0..self.depth).rev() {
@@ -131,10 +131,11 @@ impl BitSets {
         u32::try_from(index).ok()
     }
 
-    /// The lowest member from `from` on of a set that is not empty.
+    /// Returns the lowest member from `from` on of a set that is not empty.
     pub(crate) fn next(&self, set: usize, from: u32) -> Option<u32> {
         let from = from as usize;
-        // Where to turn off upwards, as low as possible: a level and a place in it.
+        // Where to leave the path to `from` for higher indices, as low as possible: a level and a
+        // place in it.
         let mut turn = None;
         for level in (0..self.depth).rev() {
             let place = from >> (6 * level);
@@ -160,15 +161,15 @@ impl BitSets {
         u32::try_from(lowest).ok()
     }
 
-    /// The 64 indices that the lowest member of a set that is not empty is among: the first of
-    /// them, and a bit for each that is a member.
+    /// Returns the aligned group of 64 indices that holds the lowest member of a set that is not
+    /// empty: the first index of the group, and a bit for each index that is a member.
     pub(crate) fn lowest_members(&self, set: usize) -> Option<Neighbours> {
         let lowest = self.member(set, |word, _| word.trailing_zeros())?;
         let bits = self.word(set, 0, lowest as usize / 64).load(Ordering::Relaxed);
         Some(Neighbours { base: lowest & !63, bits })
     }
 
-    /// Which of the 64 indices from `base` on are members.
+    /// Returns which of the 64 indices from `base` on are members.
     pub(crate) fn members(&self, set: usize, base: u32) -> u64 {
         for level in (1..self.depth).rev() {
             let bit = base as usize >> (6 * level);
@@ -179,8 +180,8 @@ impl BitSets {
         self.word(set, 0, base as usize / 64).load(Ordering::Relaxed)
     }
 
-    /// Whether the leaf of `base` is meaningful. Without a branch for each level: the words do not
-    /// depend on one another.
+    /// Returns whether the leaf of `base` is meaningful. It does not branch per level, as the words
+    /// do not depend on one another.
     fn has_leaf(&self, set: usize, base: u32) -> bool {
         let bit = |level: usize| {
             let bit = base as usize >> (6 * level);
@@ -189,7 +190,7 @@ impl BitSets {
         (1..self.depth).fold(1, |all, level| all & bit(level)) & 1 != 0
     }
 
-    /// Puts indices in; returns all of the 64 that were members.
+    /// Inserts indices. Returns which of the word's 64 indices were members before.
     #[cfg_attr(feature = "smp", inline)]
     #[cfg_attr(not(feature = "smp"), inline(never))]
     pub(crate) fn insert_members(&self, set: usize, members: Neighbours) -> u64 {
@@ -203,7 +204,7 @@ impl BitSets {
         old
     }
 
-    /// Makes the leaf of `base` meaningful, and empty.
+    /// Makes the leaf of `base` meaningful and empty.
     #[cold]
     #[inline(never)]
     fn make_leaf(&self, set: usize, base: u32) {
@@ -218,7 +219,7 @@ impl BitSets {
         self.word(set, 0, base as usize / 64).store(0, Ordering::Relaxed);
     }
 
-    /// Takes members out. True when the set is empty then.
+    /// Removes members. Returns whether the set is empty afterwards.
     pub(crate) fn remove_members(&self, set: usize, members: Neighbours) -> bool {
         let Neighbours { base, bits } = members;
         let mut gone = bits;
@@ -234,19 +235,20 @@ impl BitSets {
         true
     }
 
-    /// The leaves of `count` sets from `first` on.
+    /// Returns the leaves of `count` sets from `first` on.
     pub(crate) fn leaves(&self, first: usize, count: usize) -> &'static [AtomicU64] {
         let (start, per_set) = self.levels[0];
         let start = start + first * per_set;
         &self.words[start..start + count * per_set]
     }
 
-    /// Whether a set is one word, which is then looked at before it is written.
+    /// Returns whether each set is a single word. Such a word is the top level, so it is read
+    /// before it is written.
     pub(crate) const fn are_single_words(&self) -> bool {
         self.depth == 1
     }
 
-    /// Members of a set, for verification.
+    /// Returns the number of members of a set, for verification.
     pub(crate) fn count(&self, set: usize) -> u64 {
         self.count_below(set, self.depth, 0)
     }

@@ -1,19 +1,19 @@
 //! The free blocks of a zone: a buddy system over its block table.
 //!
-//! Two lists per migrate type and order, linked through the table. One has the blocks all of which
-//! were reported to the hypervisor; the other has the rest, which is handed out first, because
-//! whoever gets a reported block makes the hypervisor find memory for it. Without a device for
-//! reports all blocks are in the second. Movable blocks of 2 MiB wait beside the lists until
-//! somebody wants them merged (`deferred_merge`).
+//! Each migrate type and order has two lists, linked through the table. One holds the blocks that
+//! were reported to the hypervisor as a whole; the other holds the rest, which is handed out first
+//! because the hypervisor must find memory again for a reported block. Without a device for reports
+//! all blocks are in the second list. Movable blocks of 2 MiB stay outside the lists until somebody
+//! needs them merged (`deferred_merge`).
 //!
 //! ```text
 //! free: merge.rs ──> deferred (2 MiB, movable) ──coalesce──> lists, by type and order
 //! take: split.rs <── deferred, else the smallest block of the type, else a type to fall back on
 //! ```
 //!
-//! All of it is reached through the zone lock. Here are the lists; [`take`](Buddy::take) is in
-//! `split`, [`free`](Buddy::free) in `merge`, [`coalesce`](Buddy::coalesce) in `coalesce`, and the
-//! random orders of `page_alloc.shuffle` in `shuffle`.
+//! All of it is reached through the zone lock. This module has the lists; [`take`](Buddy::take) is
+//! in `split`, [`free`](Buddy::free) in `merge`, [`coalesce`](Buddy::coalesce) in `coalesce`, and
+//! the random orders of `page_alloc.shuffle` in `shuffle`.
 
 use super::deferred_merge::{DeferredMerges, attach};
 use super::list::{BLOCK_ORDERS, List, ListId, NONE, Position, slot};
@@ -31,25 +31,26 @@ use crate::units::{BLOCK_ORDER, MAX_ORDER, Order};
 use core::mem::MaybeUninit;
 use core::ops::Range;
 
-/// What a zone did since bring-up, as far as it is off the usual way of allocations and frees.
+/// Counts of a zone's less common events since bring-up: those off the fast paths of allocations
+/// and frees.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ZoneEvents {
-    /// Blocks that became pages.
+    /// Blocks that were split into pages.
     pub block_splits: u64,
-    /// Blocks all of whose pages came back and that are whole again.
+    /// Split blocks that became whole again because all their pages came back.
     pub block_merges: u64,
-    /// Blocks of another migrate type that were taken over for a request that found none of its
-    /// own.
+    /// Blocks of another migrate type that were claimed for a request that found none of its own
+    /// type.
     pub fallback_claims: u64,
-    /// Runs out of blocks of another migrate type that kept their type.
+    /// Runs taken from blocks of another migrate type that kept their type.
     pub fallback_steals: u64,
-    /// Times that a CPU's cache was filled.
+    /// Times that a CPU's cache was refilled.
     pub cache_refills: u64,
-    /// Pages that went into caches, and to the callers that found them empty.
+    /// Pages that refills brought to caches and to the callers that found them empty.
     pub cache_refill_pages: u64,
-    /// Times that a part of a CPU's cache came back.
+    /// Times that part of a CPU's cache was returned.
     pub cache_returns: u64,
-    /// Pages that came back.
+    /// Pages that were returned.
     pub cache_return_pages: u64,
 }
 
@@ -84,7 +85,7 @@ impl core::ops::AddAssign for ZoneEvents {
 
 type Lists = [[[List; BLOCK_ORDERS]; MigrateType::COUNT]; 2];
 
-/// Lists without blocks, in place.
+/// Initialises empty lists in place.
 fn empty_lists(place: &mut MaybeUninit<Lists>) -> &mut Lists {
     each(place, |types| each(types, |orders| each(orders, |list| list.write(List::EMPTY))))
 }
@@ -95,48 +96,48 @@ fn no_graded_merges(
     each(place, DeferredMerges::write)
 }
 
-/// Types that are grades.
+/// The number of migrate types that are grades.
 pub(crate) const GRADES: usize = 2;
 
 /// See the module documentation.
 #[repr(C)]
 pub(crate) struct Buddy {
-    /// Frames in all lists, and of blocks with a grade that are in none yet.
+    /// Frames of all blocks in lists, and of graded blocks that are in no list yet.
     pub(super) pages: u64,
-    /// Of these, those of blocks with a grade.
+    /// The part of `pages` in blocks of each grade.
     pub(super) graded_pages: [u64; GRADES],
     /// Free blocks that are in no list yet.
     pub(super) deferred: DeferredMerges,
-    /// Which of equally good blocks is taken.
+    /// Which of several equally good blocks is taken.
     pub(crate) placement: Placement,
-    /// Per type, bit n says that the list of order 9 + n is not empty; those of reported blocks
-    /// come second.
+    /// Per type, bit n says that the list of order 9 + n is not empty; the masks for lists of
+    /// reported blocks are the second.
     occupied: [[u16; MigrateType::COUNT]; 2],
-    /// Nothing merges beyond this order: the largest there is, unless blocks are shuffled.
+    /// Nothing merges beyond this order: the largest that exists, unless blocks are shuffled.
     pub(crate) largest: Order,
-    /// Those who coalesce at this moment, because of whom no merge is deferred.
+    /// Callers that are coalescing at the moment; while there are any, no merge is deferred.
     pub(super) coalescing: u32,
     /// Blocks of 2 MiB by migrate type, whatever they are used for.
     blocks_of_type: [u32; MigrateType::COUNT],
     /// The entries of the zone's blocks.
     pub(crate) table: BlockTable,
-    /// Runs of blocks, ascending. No block merges over the end of one.
+    /// Runs of blocks, ascending. No block merges across the end of one.
     pub(crate) segments: &'static [Segment],
-    /// Counted here, because all of it happens under the lock.
+    /// The zone's events, counted here because all of them happen under the lock.
     pub(crate) events: ZoneEvents,
     lists: Lists,
-    /// What decides where freed blocks go while blocks are shuffled.
+    /// Decides where freed blocks go while blocks are shuffled.
     pub(crate) random: Random,
-    /// Which blocks are reported and which are zero.
+    /// Which blocks were reported and which are zero.
     pub(crate) reported: ReportedBitmap,
     /// What was known of the block that was taken last.
     pub(crate) last_taken: WasReported,
-    /// Free blocks with a grade that are in no list yet. Last, as most zones have none.
+    /// Graded free blocks that are in no list yet. This field is last because most zones have none.
     pub(super) graded_merges: [DeferredMerges; GRADES],
 }
 
 impl Buddy {
-    /// No block, in place.
+    /// Initialises it in place, without any block.
     pub(crate) fn write(place: &mut MaybeUninit<Self>) -> &mut Self {
         write_fields!(
             Buddy at place,
@@ -163,7 +164,7 @@ impl Buddy {
         )
     }
 
-    /// Gives it its blocks, none of which is free yet.
+    /// Attaches the zone's blocks, none of which is free yet.
     pub(crate) fn attach(
         &mut self,
         segments: &'static [Segment],
@@ -179,7 +180,7 @@ impl Buddy {
         }
     }
 
-    /// The indices of the segment that holds `index`, which is in one.
+    /// Returns the indices of the segment that holds `index`, which must be in one.
     pub(crate) fn segment_of(&self, index: u32) -> Range<u32> {
         match self.segments {
             [only] => only.indices(),
@@ -189,17 +190,17 @@ impl Buddy {
         }
     }
 
-    /// Free frames, those whose merge is deferred included.
+    /// Returns the free frames, including those of blocks whose merge is deferred.
     pub(crate) const fn free_pages(&self) -> u64 {
         self.pages + self.deferred.pages()
     }
 
-    /// Free frames that were not reported to the hypervisor.
+    /// Returns the free frames that were not reported to the hypervisor.
     pub(crate) const fn unreported_pages(&self) -> u64 {
         self.free_pages().saturating_sub(self.reported.reported_pages())
     }
 
-    /// Free frames of each grade.
+    /// Returns the free frames of each grade.
     pub(crate) const fn graded_pages(&self) -> [u64; GRADES] {
         self.graded_pages
     }
@@ -212,55 +213,56 @@ impl Buddy {
         &mut self.lists[usize::from(id.reported)][id.migrate_type as usize][slot(id.order)]
     }
 
-    /// Blocks in one list.
+    /// Returns the number of blocks in one list.
     pub(crate) fn blocks(&self, list: ListId) -> u32 {
         self.list(list).blocks
     }
 
-    /// Blocks of 2 MiB by migrate type, those of no memory left out.
+    /// Blocks of 2 MiB by migrate type, without those that are not memory.
     pub(crate) const fn blocks_of_type(&self) -> [u32; MigrateType::COUNT] {
         self.blocks_of_type
     }
 
-    /// Those of them that have no grade.
+    /// Returns the number of these blocks that have no grade.
     pub(crate) fn ungraded_blocks(&self) -> u64 {
         let kinds = MigrateType::ALL.into_iter().filter(|kind| !kind.is_grade());
         kinds.map(|kind| u64::from(self.blocks_of_type[kind as usize])).sum()
     }
 
-    /// There are so many blocks more, all movable, as at bring-up all are.
+    /// Counts blocks that are new. All of them are movable, as at bring-up.
     pub(crate) const fn count_new(&mut self, blocks: u32) {
         self.blocks_of_type[MigrateType::Movable as usize] += blocks;
     }
 
-    /// So many blocks became memory.
+    /// Counts blocks that became memory.
     pub(crate) const fn count_blocks(&mut self, migrate_type: MigrateType, blocks: u32) {
         self.blocks_of_type[migrate_type as usize] += blocks;
     }
 
-    /// So many blocks are memory no more.
+    /// Uncounts blocks that are no longer memory.
     pub(crate) const fn uncount_blocks(&mut self, migrate_type: MigrateType, blocks: u32) {
         self.blocks_of_type[migrate_type as usize] -= blocks;
     }
 
-    /// So many blocks changed their type.
+    /// Counts blocks under their new type.
     pub(crate) const fn retype(&mut self, from: MigrateType, to: MigrateType, blocks: u32) {
         self.blocks_of_type[from as usize] -= blocks;
         self.blocks_of_type[to as usize] += blocks;
     }
 
-    /// First block of a list, [`NONE`] when it is empty.
+    /// Returns the first block of a list, [`NONE`] when it is empty.
     pub(crate) fn first(&self, list: ListId) -> u32 {
         self.list(list).first
     }
 
-    /// Last block of a list, [`NONE`] when it is empty.
+    /// Returns the last block of a list, [`NONE`] when it is empty.
     pub(super) fn last(&self, list: ListId) -> u32 {
         self.list(list).last
     }
 
-    /// The block that would be handed out last of those of at least `order` that have something to
-    /// report, the largest first: of all, or of those with a grade alone.
+    /// Returns the block that would be handed out last, of the largest order that has a block with
+    /// something left to report. Only blocks of at least `order` count and, with `graded_only`,
+    /// only those with a grade.
     pub(crate) fn coldest(&self, order: Order, graded_only: bool) -> Option<u32> {
         let first = if graded_only { MigrateType::MovableOnly as usize } else { 0 };
         let lists = &self.lists[0][first..];
@@ -270,21 +272,21 @@ impl Buddy {
             .find(|&index| index != NONE)
     }
 
-    /// The blocks of a list were put into another order, from the first to the last.
+    /// Sets both ends of a list whose blocks were put into another order.
     pub(super) fn replace_ends(&mut self, list: ListId, first: u32, last: u32) {
         let list = self.list_mut(list);
         (list.first, list.last) = (first, last);
     }
 
-    /// The block of a list to be taken next.
+    /// Returns the block of a list that is to be taken next.
     pub(super) fn next(&mut self, list: ListId) -> u32 {
         let from_end = self.placement.coin();
         let list = self.list(list);
         if from_end { list.last } else { list.first }
     }
 
-    /// The list of `migrate_type` with the smallest blocks of at least `order`: of those that have
-    /// something to report, or else of reported ones.
+    /// Returns the list of `migrate_type` with the smallest blocks of at least `order`: first among
+    /// blocks with something left to report, else among reported ones.
     pub(crate) fn smallest(&self, migrate_type: MigrateType, order: Order) -> Option<ListId> {
         let masks = self.occupied.map(|occupied| occupied[migrate_type as usize] >> slot(order));
         let (mask, reported) = if masks[0] != 0 { (masks[0], false) } else { (masks[1], true) };
@@ -294,8 +296,8 @@ impl Buddy {
         found.map(|order| ListId { migrate_type, order, reported })
     }
 
-    /// Whether the next block of at least `order` for a request of `migrate_type`, its own or a
-    /// foreign one, is reported memory.
+    /// Returns whether the next block of at least `order` for a request of `migrate_type`, of that
+    /// type or of a fallback, is reported memory.
     #[cold]
     pub(crate) fn is_next_reported(&self, migrate_type: MigrateType, order: Order) -> bool {
         if migrate_type == MigrateType::Movable
@@ -316,16 +318,16 @@ impl Buddy {
                 .is_some_and(|reported| reported)
     }
 
-    /// A block was taken: what was known of it is in `last_taken` from now on. `early`: there was
-    /// something that was not reported.
+    /// Clears the report bits of a block that was taken and keeps what they said in `last_taken`.
+    /// `early` says that unreported memory was available.
     pub(super) fn end_reported(&mut self, index: u32, order: Order, early: bool) {
         if self.reported.is_tracked() {
             self.last_taken = self.reported.take(index, order, self.free_pages(), early);
         }
     }
 
-    /// A block leaves the zone and stays free, as a page of a pool: what was reported of it, if
-    /// anything was.
+    /// Takes out the report bits of a block that leaves the zone but stays free, as a page of a
+    /// pool. Returns them if any part was reported.
     pub(super) fn move_reported(&mut self, index: u32, order: Order) -> Option<ReportedBits> {
         if self.reported.is_tracked() {
             self.reported.move_out(index, order, self.free_pages())
@@ -334,7 +336,7 @@ impl Buddy {
         }
     }
 
-    /// Writes the head and links it.
+    /// Writes the head of a free block and links it.
     pub(super) fn insert(
         &mut self,
         index: u32,
@@ -359,8 +361,8 @@ impl Buddy {
         }
     }
 
-    /// Takes the first block of the largest order and makes it an allocated one. Nothing when there
-    /// is none in the list, or when more is to be done than to unlink it.
+    /// Takes the first block of the largest order and marks it allocated. Returns nothing if the
+    /// list is empty or if taking the block needs more than unlinking it.
     #[inline(always)]
     pub(crate) fn take_largest(&mut self, migrate_type: MigrateType) -> Option<u32> {
         let list = &mut self.lists[0][migrate_type as usize][slot(Order::MAX)];
@@ -386,13 +388,13 @@ impl Buddy {
         if let Some(grade) = migrate_type.grade_index() {
             self.graded_pages[grade] -= Order::MAX.pages();
         }
-        // Its links mean nothing until it is counted, which begins with clearing them.
+        // Its links mean nothing until the block is counted, and counting begins by clearing them.
         entry.set_state(BlockState::head(State::Whole, Order::MAX, migrate_type));
         Some(index)
     }
 
-    /// Puts an allocated block of the largest order to the front of its list. False, and nothing is
-    /// changed, when it is not one, or when more is to be done than that.
+    /// Puts an allocated block of the largest order at the front of its list. Returns false and
+    /// changes nothing if it is not such a block or if freeing it needs more than that.
     #[inline(always)]
     pub(crate) fn free_largest(&mut self, index: u32) -> bool {
         const WHOLE: BlockState = BlockState::head(State::Whole, Order::MAX, MigrateType::Movable);
@@ -415,10 +417,10 @@ impl Buddy {
         true
     }
 
-    /// Puts a movable block, whose entry says already that it is free, at the end of its list at
-    /// bring-up, when nothing is reported yet and placement is not random:
-    /// [`insert`](Self::insert) in a quarter of the code, as what runs for the first time costs
-    /// what it is long.
+    /// Appends a movable block, whose entry already says that it is free, to its list. For
+    /// bring-up, when nothing is reported yet and placement is not random. It is
+    /// [`insert`](Self::insert) in a quarter of the code: code that runs for the first time costs
+    /// in proportion to its length.
     pub(crate) fn append(&mut self, entry: &BlockEntry, index: u32, order: Order) {
         debug_assert!(
             !self.reported.is_tracked(),
@@ -432,12 +434,12 @@ impl Buddy {
         self.pages += order.pages();
     }
 
-    /// Unlinks a free head and leaves its entry inner.
+    /// Unlinks a free head and makes its entry inner.
     pub(super) fn remove(&mut self, index: u32) {
         self.remove_entry(self.table.entry(index), index);
     }
 
-    /// [`remove`](Self::remove) for a caller that has the entry.
+    /// [`remove`](Self::remove) for a caller that already has the entry.
     pub(super) fn remove_entry(&mut self, entry: &BlockEntry, index: u32) {
         let state = entry.state();
         let (order, migrate_type) = (state.order(), state.migrate_type());

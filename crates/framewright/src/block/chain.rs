@@ -1,46 +1,49 @@
-//! Pages of a pool in a row, linked through the entries of their blocks.
+//! Chains of a pool's pages, linked through the entries of their blocks.
 //!
-//! Links of a pool's blocks belong to the pools, not to the zone's lists: those of free pages are
-//! changed under the lock on the accounting, or by whoever has a chain that is in no list. A page
-//! that somebody uses has a mark in place of its first link, which no index can be (invariant 37).
+//! The links of a pool's blocks belong to the pools, not to the zone's lists. The links of free
+//! pages are changed under the lock of the accounting, or by whoever has them in a chain that is in
+//! no list. A page in use has a mark in place of its first link; no index has this value (invariant
+//! 37).
 //!
-//! Pages that were reported to the hypervisor and others are in different chains. Which one a page
-//! is in shows in its first link, so that it can be taken out wherever it stands without a walk.
+//! Pages that were reported to the hypervisor and pages that were not are in different chains. The
+//! first link of a page shows which kind of chain it is in, so any page can be taken out without a
+//! walk.
 
 use crate::block::list::NONE;
 use crate::block::table::BlockTable;
 
-/// First link of a page in use; the lower bits are flags.
+/// The first link of a page in use; its lower bits are flags.
 pub(crate) const IN_USE: u32 = 0xffff_ff00;
-/// Flag of a page in use: freeing it gives back the reservation that its allocation used up.
+/// Flag of a page in use: freeing the page restores the reservation that its allocation consumed.
 pub(crate) const RESTORE: u32 = 1;
-/// Flag of a page in use: the hypervisor has it, and its user is free page reporting.
+/// Flag of a page in use: the hypervisor holds it, and free page reporting is its user.
 pub(crate) const LENT: u32 = 2;
 
-/// Flag in the first link of a page that was reported and has one before it in its chain. Beyond
-/// all indices: so many blocks would be the whole of 52 address bits.
+/// Flag in the first link of a page that was reported and has another page before it in its chain.
+/// No index has this bit: 2^31 blocks would fill all 52 address bits.
 const REPORTED: u32 = 1 << 31;
 
-/// Whether a first link is that of a page in use.
+/// Returns whether a first link is that of a page in use.
 pub(crate) const fn is_in_use(link: u32) -> bool {
     link >= IN_USE && link != NONE
 }
 
-/// The first link of a page behind `previous`, in a chain of pages that were reported or were not.
+/// Returns the first link of a page that follows `previous` in a chain of reported or unreported
+/// pages.
 pub(crate) const fn first_link(previous: u32, reported: bool) -> u32 {
     if reported { previous | REPORTED } else { previous }
 }
 
-/// Where a page is, by its links alone.
+/// Where a page is in its chain, as its links show.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Inside {
-    /// Between two others of a chain of pages that were reported, or were not.
+    /// Between two other pages of a chain; says whether its pages were reported.
     Reported(bool),
     /// At an end of a chain, or alone.
     Edge,
 }
 
-/// Where a page that nobody uses is, by its links alone.
+/// Returns where a page that is not in use is in its chain, as its links show.
 pub(crate) fn inside(table: &BlockTable, index: u32) -> Inside {
     let (previous, next) = table.links(index);
     if previous == NONE || next == NONE {
@@ -50,39 +53,39 @@ pub(crate) fn inside(table: &BlockTable, index: u32) -> Inside {
     }
 }
 
-/// Pages of one zone and size, ends included.
+/// A chain of pages of one zone and size, by its ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Chain {
     pub(crate) first: u32,
     pub(crate) last: u32,
     pub(crate) pages: u64,
-    /// All of them were reported; else none.
+    /// Whether all of its pages were reported; otherwise none was.
     pub(crate) reported: bool,
 }
 
 impl Chain {
     pub(crate) const EMPTY: Self = Self { first: NONE, last: NONE, pages: 0, reported: false };
-    /// One for pages that were reported.
+    /// An empty chain for reported pages.
     pub(crate) const EMPTY_REPORTED: Self = Self { reported: true, ..Self::EMPTY };
 
-    /// A page whose links are those of a chain of its own.
+    /// Returns a chain of one page, whose links must be [`NONE`].
     pub(crate) const fn one(index: u32, reported: bool) -> Self {
         Self { first: index, last: index, pages: 1, reported }
     }
 
-    /// Adds a page, whose links are in no chain, at the end.
+    /// Adds a page that is in no chain at the end.
     pub(crate) fn push_back(&mut self, table: &BlockTable, index: u32) {
         self.append(table, Self::one(link(table, index), self.reported));
     }
 
-    /// Adds a page, whose links are in no chain, at the front.
+    /// Adds a page that is in no chain at the front.
     pub(crate) fn push_front(&mut self, table: &BlockTable, index: u32) {
         let mut chain = Self::one(link(table, index), self.reported);
         chain.append(table, *self);
         *self = chain;
     }
 
-    /// Adds all of another chain of the same kind at the end.
+    /// Appends another chain of the same kind.
     pub(crate) fn append(&mut self, table: &BlockTable, other: Self) {
         if other.pages == 0 {
             return;
@@ -119,7 +122,7 @@ impl Chain {
         taken
     }
 
-    /// Takes one page out, which is in this chain.
+    /// Takes out a page, which must be in this chain.
     pub(crate) fn remove(&mut self, table: &BlockTable, index: u32) {
         let (previous, next) = table.links(index);
         #[cfg(test)]
@@ -130,20 +133,20 @@ impl Chain {
         }
         match next {
             NONE => self.last = if previous == NONE { NONE } else { previous & !REPORTED },
-            // Of the same kind, the link before it is as it was.
+            // Both neighbours are of the same kind, so the page's own first link can be reused.
             next => table.set_previous(next, previous),
         }
         self.pages -= 1;
     }
 
-    /// Whether a page is the first or the last of this chain.
+    /// Returns whether a page is the first or the last of this chain.
     pub(crate) const fn ends_with(&self, index: u32) -> bool {
         self.pages != 0 && (index == self.first || index == self.last)
     }
 
-    /// Takes off the first page that `good` accepts; those before it go to the end, so that they
-    /// are not met again soon. Looks at no more than `left` pages, and counts those that it looked
-    /// at.
+    /// Takes off the first page that `good` accepts. Pages before it go to the end, so that the
+    /// search does not meet them again soon. Looks at no more than `left` pages and subtracts those
+    /// that it looked at.
     pub(crate) fn take_good(
         &mut self,
         table: &BlockTable,
@@ -164,21 +167,21 @@ impl Chain {
     }
 }
 
-/// The page behind another.
+/// Returns the page after `index`.
 pub(crate) fn following(table: &BlockTable, index: u32) -> u32 {
     #[cfg(test)]
     steps::count();
     table.links(index).1
 }
 
-/// Makes a page a chain of its own and gives it back.
+/// Clears the links of a page, as in a chain of its own, and returns its index.
 fn link(table: &BlockTable, index: u32) -> u32 {
     table.set_previous(index, NONE);
     table.set_next(index, NONE);
     index
 }
 
-/// How many links were followed, for tests of how long something takes.
+/// The number of links followed, for tests that check how much work something takes.
 #[cfg(test)]
 pub(crate) mod steps {
     use std::cell::Cell;
@@ -191,7 +194,7 @@ pub(crate) mod steps {
         STEPS.with(|steps| steps.set(steps.get() + 1));
     }
 
-    /// So many since the last call, in this thread.
+    /// Returns the number of links followed in this thread since the last call.
     pub(crate) fn take() -> u64 {
         STEPS.with(Cell::take)
     }

@@ -5,7 +5,7 @@
 //!                                       └──coalesce, 16 words at a time──> lists
 //! ```
 //!
-//! Under the zone lock.
+//! All of it runs under the zone lock.
 
 use super::bit_sets::Neighbours;
 use super::buddy::{Buddy, GRADES};
@@ -15,60 +15,60 @@ use super::state::BlockState;
 use super::table::blocks_of;
 use crate::units::{BLOCK_ORDER, Order, PAGES_PER_BLOCK};
 
-/// The type of the blocks of a set of [`Buddy::graded_merges`].
+/// The type of the blocks in each set of [`Buddy::graded_merges`].
 const GRADED: [MigrateType; GRADES] = [MigrateType::MovableOnly, MigrateType::Cma];
 
 impl Buddy {
-    /// Whether merges are deferred: not while blocks are shuffled, as their order would not be
-    /// random, and not while somebody coalesces, who would never come to an end.
+    /// Returns whether to defer merges. Not while blocks are shuffled, because their order would
+    /// not be random; and not while somebody coalesces, because that would never end.
     pub(super) fn decides_to_defer(&mut self) -> bool {
         self.largest == Order::MAX && self.coalescing == 0 && !self.placement.coin()
     }
 
-    /// No merge is deferred until [`end_coalescing`](Self::end_coalescing).
+    /// Defers no merge until [`end_coalescing`](Self::end_coalescing).
     pub(crate) const fn begin_coalescing(&mut self) {
         self.coalescing += 1;
     }
 
-    /// Somebody has coalesced all.
+    /// Ends what [`begin_coalescing`](Self::begin_coalescing) began.
     pub(crate) const fn end_coalescing(&mut self) {
         self.coalescing -= 1;
     }
 
-    /// Whether no merge is deferred.
+    /// Returns whether no block has a deferred merge.
     pub(crate) fn is_coalesced(&self) -> bool {
         self.deferred.is_empty() && self.graded_sets().all(|(_, set)| set.is_empty())
     }
 
-    /// The sets of blocks with a grade, with the type of these.
+    /// Returns the sets of graded blocks, each with its type.
     fn graded_sets(&self) -> impl Iterator<Item = (MigrateType, &DeferredMerges)> {
         let most = if cfg!(feature = "moving") { GRADES } else { 0 };
         GRADED.into_iter().zip(&self.graded_merges).take(most)
     }
 
-    /// Whether there are free blocks of a grade that are in no list yet.
+    /// Returns whether there are free blocks of a grade that are in no list yet.
     pub(super) fn defers_grade(&self, migrate_type: MigrateType) -> bool {
         migrate_type.grade_index().is_some_and(|grade| !self.graded_merges[grade].is_empty())
     }
 
-    /// Whether the merge of a block is deferred, so that it is free.
+    /// Returns whether the merge of a block is deferred, which means that the block is free.
     pub(crate) fn is_deferred(&self, index: u32) -> bool {
         self.deferred.contains(index) || self.graded_sets().any(|(_, set)| set.contains(index))
     }
 
-    /// Asks for the word that deferring the merge of a block writes to.
+    /// Prefetches the word that deferring the merge of a block writes.
     pub(crate) fn prefetch_deferred(&self, index: u32) {
         self.deferred.prefetch(index);
     }
 
-    /// Frames of blocks whose merge is deferred: as counted, and counted one by one.
+    /// Frames of blocks whose merge is deferred: by the running total, and recounted bit by bit.
     pub(crate) fn deferred_pages(&self) -> (u64, u64) {
         let all = || self.graded_sets().map(|(_, set)| set).chain([&self.deferred]);
         let counted: u64 = all().map(DeferredMerges::count).sum();
         (all().map(DeferredMerges::pages).sum(), counted * PAGES_PER_BLOCK)
     }
 
-    /// A block whose merge is said to be deferred and whose entry says something else.
+    /// Returns a block that is in a set of deferred merges although its entry says something else.
     pub(crate) fn wrongly_deferred(&self) -> Option<u32> {
         let wrong = |set: &DeferredMerges, expected: BlockState| {
             let mut from = 0;
@@ -85,9 +85,9 @@ impl Buddy {
             .or_else(|| graded.find_map(|((_, set), expected)| wrong(set, expected)))
     }
 
-    /// Frees `blocks` neighbours from `index` on, of one segment and one word of 64, whose entries
-    /// say [`MERGE_DEFERRED`](super::deferred_merge::MERGE_DEFERRED). False, and nothing is
-    /// changed, when one of them is free already, or when they have to be freed by
+    /// Frees `blocks` adjacent blocks from `index` on, in one segment and one word of 64, whose
+    /// entries say [`MERGE_DEFERRED`](super::deferred_merge::MERGE_DEFERRED). Returns false and
+    /// changes nothing if one of them is free already, or if they have to be freed by
     /// [`free`](Self::free).
     pub(crate) fn defer_merge(&mut self, index: u32, blocks: u32) -> bool {
         if !self.decides_to_defer() {
@@ -101,7 +101,7 @@ impl Buddy {
         true
     }
 
-    /// [`defer_merge`](Self::defer_merge) of one block.
+    /// [`defer_merge`](Self::defer_merge) for one block.
     pub(crate) fn defer_merge_of_one(&mut self, index: u32) -> bool {
         if !self.decides_to_defer() {
             return false;
@@ -113,7 +113,7 @@ impl Buddy {
         true
     }
 
-    /// [`defer_merge`](Self::defer_merge) of blocks of one grade, whose entries say
+    /// [`defer_merge`](Self::defer_merge) for blocks of one grade, whose entries say
     /// [`GRADED_MERGE_DEFERRED`].
     #[inline(never)]
     pub(crate) fn defer_graded_merge(&mut self, index: u32, blocks: u32, grade: usize) -> bool {
@@ -135,8 +135,8 @@ impl Buddy {
         true
     }
 
-    /// Takes up to `most` of the lowest blocks of a grade whose merge is deferred, neighbours
-    /// within 64.
+    /// Takes up to `most` blocks of a grade whose merge is deferred: the lowest, all from one group
+    /// of 64.
     pub(super) fn take_graded(&mut self, most: u32, grade: usize) -> Option<Neighbours> {
         if !cfg!(feature = "moving") {
             return None;
@@ -153,23 +153,23 @@ impl Buddy {
         self.free_by_segment(freed, GRADED[grade]);
     }
 
-    /// Blocks left the set of their grade.
+    /// Uncounts blocks that left the set of their grade.
     fn uncount_graded(&mut self, left: Neighbours, grade: usize) {
         let pages = u64::from(left.count()) * PAGES_PER_BLOCK;
         self.pages -= pages;
         self.graded_pages[grade] -= pages;
     }
 
-    /// All of 64 neighbours become one block, or so many merges are deferred that those of the 64
-    /// no longer are.
+    /// Merges the deferred blocks among the 64 from `base` on: either all 64 form one block, or too
+    /// many merges are deferred.
     #[inline(never)]
     fn coalesce_near(&mut self, base: u32) {
         let Some(near) = self.deferred.take_near(base) else { return };
         self.free_by_segment(near, MigrateType::Movable);
     }
 
-    /// Merges the blocks of up to `most` words of the sets and puts them into the lists, the lowest
-    /// first.
+    /// Merges the blocks of up to `most` words of the sets, the lowest first, and puts them into
+    /// the lists.
     pub(crate) fn coalesce(&mut self, most: u32) {
         for _ in 0..most {
             if let Some(near) = self.deferred.take(64) {
@@ -195,7 +195,7 @@ impl Buddy {
         }
     }
 
-    /// Frees blocks of one segment in pieces as large as they make together.
+    /// Frees blocks of one segment in the largest aligned pieces that they form.
     fn free_neighbours(&mut self, freed: Neighbours, migrate_type: MigrateType) {
         let Neighbours { base, mut bits } = freed;
         while bits != 0 {

@@ -1,14 +1,14 @@
-//! The set of free blocks of 2 MiB whose merge is deferred.
+//! The set of free 2 MiB blocks whose merge is deferred.
 //!
-//! Merging at once costs every second free a removal from a list and an insertion, and the next
-//! request takes what was merged apart again. So a movable block that comes back is a bit in a set
-//! and nothing else: its entry goes on saying that it is allocated, as if a CPU had it in its
-//! cache, and it counts as free. Requests for one block take the lowest bit. 64 neighbours in the
-//! set are one free block of 128 MiB at once; the others are *coalesced*, which is merged and put
+//! If blocks merged at once, every second free would remove a block from one list and insert it
+//! into another, and the next request would split the result again. So a freed movable block only
+//! becomes a bit in a set: its entry still says that it is allocated, as if it were in a CPU's
+//! cache, but it counts as free. Requests for one block take the lowest bit. 64 neighbours in the
+//! set become one free block of 128 MiB at once; the others are *coalesced*, that is merged and put
 //! into the lists, when there are too many, or when somebody wants more than one block or looks at
 //! what is free (`Zone::lock_coalesced`).
 //!
-//! Blocks of each grade have a set of their own, as they merge with none of another type.
+//! Blocks of each grade have a set of their own, because they merge with no other type.
 
 use super::bit_sets::{BitSets, Neighbours};
 use super::buddy::GRADES;
@@ -19,28 +19,29 @@ use crate::sync::table_atomic::AtomicU64;
 use crate::units::{Order, PAGES_PER_BLOCK};
 use core::mem::MaybeUninit;
 
-/// What the entry of each such block says, so that nobody has to write it there.
+/// What the entry of each such block says already, so that deferring a merge need not write it.
 pub(crate) const MERGE_DEFERRED: BlockState =
     BlockState::head(State::Whole, Order::BLOCK, MigrateType::Movable);
 
-/// What the entry of a block says whose merge is deferred, by the number of its grade.
+/// What the entry of a graded block whose merge is deferred says, by the number of its grade.
 pub(crate) const GRADED_MERGE_DEFERRED: [BlockState; GRADES] = [
     BlockState::head(State::Whole, Order::BLOCK, MigrateType::MovableOnly),
     BlockState::head(State::Whole, Order::BLOCK, MigrateType::Cma),
 ];
 
-/// The grade of a block that says that it is allocated whole, of order 9, and nothing more.
+/// Returns the grade of a block whose entry says that it is allocated whole, of order 9, and
+/// nothing more.
 pub(crate) fn deferrable_grade(state: BlockState) -> Option<usize> {
     let grade = state.migrate_type().grade_index()?;
     (state == GRADED_MERGE_DEFERRED[grade]).then_some(grade)
 }
 
-/// Blocks whose merge is deferred at most, 8 GiB: whoever wants them merged waits for no more. From
-/// then on a block that is freed is merged at once, with those near it. One with a grade is where
-/// as many wait in all sets; so that these and the movable ones that come later are twice as many
-/// at most.
+/// The most blocks whose merge is deferred, 8 GiB: this bounds the wait of a caller that needs them
+/// merged. Beyond it, a freed block is merged at once, together with its neighbours in the set. A
+/// graded block is merged at once if all sets together hold this many, so these and the movable
+/// blocks freed later are at most twice as many.
 const MOST: u32 = 4096;
-/// Their frames.
+/// The frames of that many blocks.
 pub(super) const MOST_PAGES: u64 = MOST as u64 * PAGES_PER_BLOCK;
 
 /// See the module documentation. Changed under the zone lock only.
@@ -49,10 +50,10 @@ pub(crate) struct DeferredMerges {
     blocks: u32,
 }
 
-/// The sets of the grades, where there can be any.
+/// The number of sets for grades in this build.
 const GRADED_SETS: usize = if cfg!(feature = "moving") { GRADES } else { 0 };
 
-/// Words that all sets for `blocks` indices take.
+/// Returns the number of words that all sets for `blocks` indices take.
 pub(crate) const fn words_for(blocks: usize) -> usize {
     (1 + GRADED_SETS) * words_of_one(blocks)
 }
@@ -61,7 +62,7 @@ const fn words_of_one(blocks: usize) -> usize {
     BitSets::words_for(1, blocks)
 }
 
-/// Makes the sets of a zone those of no block of `blocks` indices, over [`words_for`] words of any
+/// Makes the sets of a zone empty sets for `blocks` indices, over [`words_for`] words of any
 /// content.
 pub(crate) fn attach(
     movable: &mut DeferredMerges,
@@ -78,12 +79,12 @@ pub(crate) fn attach(
 }
 
 impl DeferredMerges {
-    /// None, of no indices, in place.
+    /// Initialises an empty set for no indices in place.
     pub(crate) fn write(place: &mut MaybeUninit<Self>) -> &mut Self {
         write_fields!(DeferredMerges at place, { blocks: 0 }, { set: BitSets::write })
     }
 
-    /// Makes it none of `blocks` indices, over words of any content.
+    /// Makes this an empty set for `blocks` indices, over words of any content.
     fn attach(&mut self, words: &'static [AtomicU64], blocks: usize) {
         self.blocks = 0;
         self.set.attach(words, 1, blocks);
@@ -93,7 +94,7 @@ impl DeferredMerges {
         self.blocks == 0
     }
 
-    /// Whether there are more than there may be.
+    /// Returns whether the set has more blocks than it should.
     pub(super) const fn is_over_full(&self) -> bool {
         self.blocks > MOST
     }
@@ -108,35 +109,35 @@ impl DeferredMerges {
         (bits != 0).then_some(near)
     }
 
-    /// Their frames.
+    /// Returns the frames of the blocks in the set.
     pub(crate) const fn pages(&self) -> u64 {
         self.blocks as u64 * PAGES_PER_BLOCK
     }
 
-    /// Asks for the word that a block is inserted into. Of use under the lock only: until then it
-    /// is somebody else's, who would have to fetch it back.
+    /// Prefetches the word that inserting a block writes. Only useful under the lock: before that
+    /// the lock's holder may have the cache line and would have to fetch it back.
     pub(crate) fn prefetch(&self, index: u32) {
         self.set.prefetch(0, index);
     }
 
-    /// Whether a block is in the set.
+    /// Returns whether a block is in the set.
     pub(crate) fn contains(&self, index: u32) -> bool {
         let Neighbours { base, bits } = Neighbours::new(index, 1);
         self.blocks != 0 && self.set.members(0, base) & bits != 0
     }
 
-    /// The blocks in the set, ascending.
+    /// Returns the lowest block in the set from `from` on.
     pub(super) fn members_from(&self, from: u32) -> Option<u32> {
         if self.blocks == 0 { None } else { self.set.next(0, from) }
     }
 
-    /// Blocks in the set, counted one by one.
+    /// Returns the number of blocks in the set, recounted bit by bit.
     pub(crate) fn count(&self) -> u64 {
         if self.blocks == 0 { 0 } else { self.set.count(0) }
     }
 
-    /// Puts blocks in. Returns all of the 64 that are in
-    /// the set then; nothing, and nothing is changed, when one of them was in it before.
+    /// Inserts blocks. Returns which of their group of 64 are in the set afterwards; returns
+    /// nothing and changes nothing if one of the blocks was in it before.
     pub(crate) fn insert(&mut self, added: Neighbours) -> Option<u64> {
         let Neighbours { base, bits } = added;
         let before = self.set.insert_members(0, added);
@@ -147,7 +148,7 @@ impl DeferredMerges {
         Some(before | bits)
     }
 
-    /// [`insert`](Self::insert) of one block, which is not counted bit by bit.
+    /// [`insert`](Self::insert) for one block, without counting bits.
     pub(super) fn insert_one(&mut self, index: u32) -> Option<u64> {
         let block = Neighbours::new(index, 1);
         let before = self.set.insert_members(0, block);
@@ -166,7 +167,7 @@ impl DeferredMerges {
         None
     }
 
-    /// Takes up to `most` of the lowest blocks, neighbours within 64.
+    /// Takes up to `most` of the lowest blocks, all from one group of 64.
     pub(crate) fn take(&mut self, most: u32) -> Option<Neighbours> {
         if self.blocks == 0 || most == 0 {
             return None;

@@ -1,35 +1,36 @@
-//! How many free heads each GiB has, by order: where a search by address finds the lowest of at
-//! least some order.
+//! The number of free heads in each GiB, by order. A search by address uses it to find the lowest
+//! free block of at least some order.
 //!
-//! The lists know orders and no addresses. A group of 512 blocks has at most 512 heads of order 9,
-//! 256 of order 10 and so on down to two of order 17, so that the counts of all nine orders fit
-//! into one word, the larger orders above: a head of at least some order is there exactly when the
-//! word is at least as large as one such head makes it. Heads of order 18 are not counted: the
-//! group's first entry says it.
+//! The lists are sorted by order, not by address. A group of 512 blocks has at most 512 heads of
+//! order 9, 256 of order 10 and so on down to two of order 17, so the counts of these nine orders
+//! fit into one word, with larger orders in higher bits. A group has a head of at least some order
+//! exactly when its word is at least what one such head adds. Heads of order 18 are not counted:
+//! the group's first entry shows them.
 //!
-//! A word means something while its group is ready. Under the zone lock.
+//! A word is meaningful only while its group is ready. All of it is used under the zone lock.
 //!
 //! Orders of memory: Relaxed: words are written under the zone lock, which orders them.
 
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Order};
 
-/// Blocks of a GiB, which share a word.
+/// The number of blocks in a GiB, which share a word.
 const GROUP: u32 = 1 << (MAX_ORDER - BLOCK_ORDER);
-/// Orders of blocks.
+/// The number of orders of blocks.
 const BLOCK_ORDERS: usize = (MAX_ORDER - BLOCK_ORDER) as usize + 1;
 
 fn slot(order: Order) -> usize {
     usize::from(order.get() - BLOCK_ORDER)
 }
 
-/// What one head of each order adds to its group's word, order 9 first; the last is not counted.
+/// What one head of each order adds to its group's word, order 9 first. The last order is not
+/// counted.
 const ONE: [u64; BLOCK_ORDERS] = ones();
 
 const fn ones() -> [u64; BLOCK_ORDERS] {
     let mut ones = [0; BLOCK_ORDERS];
     let (mut shift, mut slot) = (0, 0);
-    // As many bits as the number of heads takes that fill a group.
+    // Enough bits to count the heads that fill a group.
     let mut bits = GROUP.ilog2() + 1;
     while slot < BLOCK_ORDERS - 1 {
         ones[slot] = 1 << shift;
@@ -41,31 +42,31 @@ const fn ones() -> [u64; BLOCK_ORDERS] {
     ones
 }
 
-/// See the module documentation. A handle: copies name the same words.
+/// See the module documentation. This is a handle: copies refer to the same words.
 #[derive(Clone, Copy)]
 pub(crate) struct FreeHeads(&'static [AtomicU64]);
 
 impl FreeHeads {
     pub(crate) const EMPTY: Self = Self(&[]);
 
-    /// Over a word for each group, of any content.
+    /// Uses `words`, one per group, of any content.
     pub(crate) const fn new(words: &'static [AtomicU64]) -> Self {
         Self(words)
     }
 
-    /// A group has no free heads.
+    /// Notes that a group has no free heads.
     pub(super) fn clear(self, group: u32) {
         if let Some(word) = self.0.get(group as usize) {
             word.store(0, Ordering::Relaxed);
         }
     }
 
-    /// A block at `index` became a free head.
+    /// Counts a block at `index` that became a free head.
     pub(super) fn add(self, index: u32, order: Order) {
         self.change(index, ONE[slot(order)]);
     }
 
-    /// A block at `index` is a free head no more.
+    /// Uncounts a block at `index` that is no longer a free head.
     pub(super) fn remove(self, index: u32, order: Order) {
         self.change(index, ONE[slot(order)].wrapping_neg());
     }
@@ -76,19 +77,20 @@ impl FreeHeads {
         }
     }
 
-    /// Whether a group that is ready has a free head of at least `order`, below 18.
+    /// Returns whether a group that is ready has a free head of at least `order`, which must be
+    /// below 18.
     pub(super) fn has(self, group: u32, order: Order) -> bool {
         let one = ONE[slot(order)];
         let word = self.0.get(group as usize).map_or(0, |word| word.load(Ordering::Relaxed));
         one != 0 && word >= one
     }
 
-    /// The word of a group, and what it is with these heads, for verification.
+    /// Returns the word of a group, for verification.
     pub(crate) fn word(self, group: u32) -> u64 {
         self.0.get(group as usize).map_or(0, |word| word.load(Ordering::Relaxed))
     }
 
-    /// What one head of `order` makes of a word, for verification.
+    /// Returns what one head of `order` adds to a word, for verification.
     pub(crate) fn one(order: Order) -> u64 {
         ONE[slot(order)]
     }
@@ -118,7 +120,7 @@ mod tests {
             }
             assert_eq!(heads.word(1), 0);
         }
-        // What is not counted.
+        // Heads of order 18 are not counted.
         heads.add(GROUP, order(18));
         assert!(heads.word(1) == 0 && !heads.has(1, order(18)));
     }

@@ -1,7 +1,7 @@
-//! The free index: which split blocks have free runs, for every migrate type and order a set of
+//! The free index: which split blocks have free runs. Each migrate type and order has a set of
 //! block indices.
 //!
-//! Orders of memory: Relaxed: under the zone lock.
+//! Orders of memory: Relaxed, because all accesses are under the zone lock.
 
 use crate::block::MigrateType;
 use crate::block::bit_sets::{BitSets, Neighbours};
@@ -9,9 +9,9 @@ use crate::sync::in_place::write_fields;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 use core::mem::MaybeUninit;
 
-/// Orders of free runs in a split block: 0..=9, the last when every frame is free.
+/// Orders of free runs in a split block: 0..=9. Order 9 means that every frame is free.
 pub(crate) const ORDERS: usize = 10;
-/// Sets.
+/// The number of sets.
 const SETS: usize = ORDERS * MigrateType::COUNT;
 
 /// See the module documentation. Changed under the zone lock only.
@@ -22,18 +22,18 @@ pub(crate) struct FreeIndex {
     sets: BitSets,
 }
 
-/// Words that all sets for `blocks` indices take.
+/// Returns the number of words that all sets for `blocks` indices take.
 pub(crate) const fn words_for(blocks: usize) -> usize {
     BitSets::words_for(SETS, blocks)
 }
 
-/// The number of the set of a type and order.
+/// Returns the number of the set for a type and order.
 const fn set_of(migrate_type: MigrateType, order: u8) -> usize {
     migrate_type as usize * ORDERS + order as usize
 }
 
 impl FreeIndex {
-    /// Sets that nothing can be a member of, in place.
+    /// Initialises sets in place that can have no members.
     pub(crate) fn write(place: &mut MaybeUninit<Self>) -> &mut Self {
         write_fields!(
             FreeIndex at place,
@@ -42,13 +42,13 @@ impl FreeIndex {
         )
     }
 
-    /// Makes them empty sets for `blocks` indices over [`words_for`] words of any content.
+    /// Sets up empty sets for `blocks` indices over [`words_for`] words of any content.
     pub(crate) fn attach(&mut self, words: &'static [AtomicU64], blocks: usize) {
         self.occupied = [0; MigrateType::COUNT];
         self.sets.attach(words, SETS, blocks);
     }
 
-    /// The smallest order from `order` up whose set of `migrate_type` is not empty.
+    /// Returns the smallest order, from `order` up, whose set of `migrate_type` is not empty.
     pub(crate) fn smallest(&self, migrate_type: MigrateType, order: u8) -> Option<u8> {
         let mask = self.occupied[migrate_type as usize] >> order;
         #[expect(clippy::cast_possible_truncation, reason = "at most sixteen bits")]
@@ -60,8 +60,8 @@ impl FreeIndex {
         self.occupied[migrate_type as usize] >> order & 1 == 0
     }
 
-    /// The 64 blocks that the lowest member of a set is among: the first of them, and a bit for
-    /// each that is a member.
+    /// Returns the aligned group of 64 blocks that holds the lowest member of a set: the first
+    /// block of the group, and a bit for each block that is a member.
     pub(crate) fn lowest_members(
         &self,
         migrate_type: MigrateType,
@@ -73,7 +73,7 @@ impl FreeIndex {
         self.sets.lowest_members(set_of(migrate_type, order))
     }
 
-    /// Takes members out.
+    /// Removes members.
     pub(crate) fn remove_members(
         &mut self,
         migrate_type: MigrateType,
@@ -85,7 +85,7 @@ impl FreeIndex {
         }
     }
 
-    /// The lowest member of a set.
+    /// Returns the lowest member of a set.
     pub(crate) fn first(&self, migrate_type: MigrateType, order: u8) -> Option<u32> {
         if self.is_empty(migrate_type, order) {
             return None;
@@ -93,30 +93,32 @@ impl FreeIndex {
         self.sets.member(set_of(migrate_type, order), |word, _| word.trailing_zeros())
     }
 
-    /// Some member of a set, chosen by `random`.
+    /// Returns a member of a set, chosen by `random`.
     pub(crate) fn any(&self, migrate_type: MigrateType, order: u8, random: u64) -> Option<u32> {
         if self.is_empty(migrate_type, order) {
             return None;
         }
         self.sets.member(set_of(migrate_type, order), |word, level| {
-            // The lowest bit at or above a place that depends on the level, going round.
+            // The lowest set bit at or above a bit position that depends on the level, wrapping
+            // round.
             let turn = (random >> (level * 6) & 63) as u32;
             (word.rotate_right(turn).trailing_zeros() + turn) % 64
         })
     }
 
-    /// The first of the 64 blocks that the lowest block from `from` on with a free run is among.
+    /// Finds the lowest block from `from` on that has a free run, and returns the first block of
+    /// its aligned group of 64.
     pub(crate) fn next_near(&self, from: u32) -> Option<u32> {
         let sets = MigrateType::ALL.into_iter().flat_map(|kind| self.sets_of(kind));
         sets.filter_map(|set| self.sets.next(set, from)).min().map(|lowest| lowest & !63)
     }
 
-    /// Which of the 64 blocks from `base` on have free runs and are of a type.
+    /// Returns which of the 64 blocks from `base` on have free runs and are of `migrate_type`.
     pub(crate) fn members_near(&self, migrate_type: MigrateType, base: u32) -> u64 {
         self.sets_of(migrate_type).fold(0, |all, set| all | self.sets.members(set, base))
     }
 
-    /// The sets of a type that are not empty.
+    /// Returns the sets of a type that are not empty.
     fn sets_of(&self, migrate_type: MigrateType) -> impl Iterator<Item = usize> {
         let occupied = self.occupied[migrate_type as usize];
         (0..16_u8)
@@ -129,15 +131,15 @@ impl FreeIndex {
         self.occupied[migrate_type as usize] |= 1 << order;
     }
 
-    /// Takes a member out.
+    /// Removes a member.
     pub(crate) fn remove(&mut self, migrate_type: MigrateType, order: u8, block: u32) {
         self.remove_members(migrate_type, order, Neighbours::new(block, 1));
     }
 
-    /// Words that mean nothing, because no block of these types, neighbours in
-    /// [`MigrateType::ALL`], has a free run: half a word for every second block when there are at
-    /// least two types. Empty when one has. Whoever writes there calls
-    /// [`end_scratch`](Self::end_scratch).
+    /// Words that mean nothing at the moment because no block of `types`, which must be adjacent in
+    /// [`MigrateType::ALL`], has a free run. For two or more types there are enough for half a word
+    /// per two blocks. Empty if a block of these types has a free run. A caller that writes to the
+    /// words must call [`end_scratch`](Self::end_scratch) afterwards.
     pub(crate) fn scratch(&self, types: &[MigrateType]) -> &'static [AtomicU64] {
         match types.first() {
             Some(&first) if types.iter().all(|&kind| self.occupied[kind as usize] == 0) => {
@@ -147,21 +149,21 @@ impl FreeIndex {
         }
     }
 
-    /// What stands in the words of [`scratch`](Self::scratch) means nothing again.
+    /// Ends the use of the words of [`scratch`](Self::scratch), whose content means nothing again.
     pub(crate) fn end_scratch(&self, scratch: &[AtomicU64]) {
-        // Of more levels only the top is looked at before it is written.
+        // In sets of several levels only the top word is read before it is written.
         if self.sets.are_single_words() {
             scratch.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         }
     }
 
-    /// Whether a block is a member of a set, for verification.
+    /// Returns whether a block is a member of a set, for verification.
     pub(crate) fn contains(&self, migrate_type: MigrateType, order: u8, block: u32) -> bool {
         !self.is_empty(migrate_type, order)
             && self.sets.members(set_of(migrate_type, order), block & !63) >> (block % 64) & 1 != 0
     }
 
-    /// Members of one set, for verification.
+    /// Returns the number of members of one set, for verification.
     pub(crate) fn count(&self, migrate_type: MigrateType, order: u8) -> u64 {
         self.sets.count(set_of(migrate_type, order))
     }

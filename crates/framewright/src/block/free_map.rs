@@ -1,58 +1,57 @@
-//! The free map of a split block: one bit a frame, set when the frame is free.
+//! The free map of a split block: one bit per frame, set when the frame is free.
 //!
-//! Orders of memory: Relaxed everywhere: words are written under the zone lock, or by whoever has
-//! the memory alone, and the lock's Acquire and Release order them. What is read without it is a
-//! hint.
+//! Orders of memory: Relaxed everywhere. Words are written under the zone lock, or by whoever has
+//! the memory alone, and the lock's Acquire and Release order these writes. Whatever is read
+//! without the lock is a hint.
 
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 
 /// Bits for `WORDS * 64` frames. The page tier uses eight words; model checking uses one.
 ///
-/// All operations are relaxed: who may change a map is decided by its block's lock or by the zone
-/// lock.
+/// All operations are Relaxed: the block's lock or the zone lock decides who may change a map.
 #[repr(C, align(64))]
 pub struct FreeMap<const WORDS: usize = 8> {
     words: [AtomicU64; WORDS],
 }
 
 impl<const WORDS: usize> FreeMap<WORDS> {
-    /// Frames that it describes.
+    /// The number of frames that the map describes.
     pub const PAGES: usize = WORDS * 64;
 
-    /// No frame is free.
+    /// Returns a map without free frames.
     #[must_use]
     pub fn new() -> Self {
         Self { words: core::array::from_fn(|_| AtomicU64::new(0)) }
     }
 
-    /// Makes it equal to `other`.
+    /// Copies `other` into this map.
     pub fn copy(&self, other: &Self) {
         for (to, from) in self.words.iter().zip(&other.words) {
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
         }
     }
 
-    /// Its words: a bit for each frame that is free.
+    /// Returns the map's words: a bit for each frame that is free.
     pub(crate) fn words(&self) -> [u64; WORDS] {
         core::array::from_fn(|word| self.words[word].load(Ordering::Relaxed))
     }
 
-    /// Makes the frames of these bits free.
+    /// Frees the frames whose bits are set in `frames`.
     pub(crate) fn add_words(&self, frames: &[u64; WORDS]) {
         for (word, frames) in self.words.iter().zip(frames) {
             word.store(word.load(Ordering::Relaxed) | frames, Ordering::Relaxed);
         }
     }
 
-    /// Makes every frame not free.
+    /// Marks every frame not free.
     pub fn clear(&self) {
         for word in &self.words {
             word.store(0, Ordering::Relaxed);
         }
     }
 
-    /// Makes frames free or not free, in little code: bring-up initialises a few blocks so, and
-    /// never again.
+    /// Marks frames free or not free. It is written for little code, because only bring-up uses it,
+    /// for a few blocks.
     pub(crate) fn set_run(&self, frames: core::ops::Range<usize>, free: bool) {
         let bits = if free { u64::MAX } else { 0 };
         let Some(words) = self.words.get(frames.start / 64..frames.end.div_ceil(64)) else {
@@ -68,7 +67,7 @@ impl<const WORDS: usize> FreeMap<WORDS> {
         }
     }
 
-    /// Makes frames `start..end` free and says how many were not free before.
+    /// Marks frames `start..end` free and returns how many were not free before.
     pub fn set_range(&self, start: usize, end: usize) -> u64 {
         let mut changed = 0;
         for index in start / 64..end.div_ceil(64) {
@@ -81,19 +80,19 @@ impl<const WORDS: usize> FreeMap<WORDS> {
         changed
     }
 
-    /// The first frame of `start..end` that is free.
+    /// Returns the first free frame of `start..end`.
     #[must_use]
     pub fn first_free(&self, start: usize, end: usize) -> Option<usize> {
         self.first(start, end, |word| word)
     }
 
-    /// The first frame of `start..end` that is not free.
+    /// Returns the first frame of `start..end` that is not free.
     #[must_use]
     pub fn first_taken(&self, start: usize, end: usize) -> Option<usize> {
         self.first(start, end, |word| !word)
     }
 
-    /// The last frame that is free.
+    /// Returns the last free frame.
     #[must_use]
     pub fn last_free(&self) -> Option<usize> {
         let words = self.words.iter().map(|word| word.load(Ordering::Relaxed)).enumerate();
@@ -109,8 +108,8 @@ impl<const WORDS: usize> FreeMap<WORDS> {
         })
     }
 
-    /// Makes the aligned run of 2^`order` frames at `start` free; nothing happens, and it says
-    /// false, when one of them is free already.
+    /// Frees the aligned run of 2^`order` frames at `start`. Returns false and changes nothing if
+    /// one of them is free already.
     pub fn give_run(&self, start: usize, order: u8) -> bool {
         let index = start / 64;
         if order < 6 {
@@ -124,12 +123,12 @@ impl<const WORDS: usize> FreeMap<WORDS> {
         true
     }
 
-    /// Makes the half at frame `start` free.
+    /// Frees the half of the block that begins at frame `start`.
     pub(crate) fn set_half(&self, start: usize) {
         self.half(start).iter().for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
     }
 
-    /// Whether no frame of the half at frame `start` is free.
+    /// Returns whether no frame is free in the half that begins at frame `start`.
     pub(crate) fn is_half_taken(&self, start: usize) -> bool {
         self.half(start).iter().fold(0, |free, word| free | word.load(Ordering::Relaxed)) == 0
     }
@@ -139,8 +138,8 @@ impl<const WORDS: usize> FreeMap<WORDS> {
         if start == 0 { low } else { high }
     }
 
-    /// Makes the runs of 2^`order` frames (at most 32) free that begin at the set bits of `runs` in
-    /// the word that begins at frame `start`; nothing happens, and it says false, when one of the
+    /// Frees runs of 2^`order` frames (at most 32) in the word that begins at frame `start`; the
+    /// set bits of `runs` are their first frames. Returns false and changes nothing if one of the
     /// frames is free already.
     pub fn give_word(&self, start: usize, runs: u64, order: u8) -> bool {
         self.give_mask(start / 64, spread(runs, order))
@@ -156,7 +155,7 @@ impl<const WORDS: usize> FreeMap<WORDS> {
         true
     }
 
-    /// Makes the aligned run of 2^`order` free frames at `start` not free.
+    /// Takes the aligned run of 2^`order` free frames at `start`.
     pub fn take_run(&self, start: usize, order: u8) {
         let index = start / 64;
         if order < 6 {
@@ -169,7 +168,7 @@ impl<const WORDS: usize> FreeMap<WORDS> {
         }
     }
 
-    /// Whether the aligned run of 2^`order` frames at `start` is free.
+    /// Returns whether the aligned run of 2^`order` frames at `start` is free.
     #[must_use]
     pub fn is_run_free(&self, start: usize, order: u8) -> bool {
         let index = start / 64;
@@ -182,7 +181,7 @@ impl<const WORDS: usize> FreeMap<WORDS> {
             .all(|word| word.load(Ordering::Relaxed) == u64::MAX)
     }
 
-    /// The lowest aligned run of 2^`order` free frames.
+    /// Returns the lowest aligned run of 2^`order` free frames.
     #[must_use]
     pub fn find(&self, order: u8) -> Option<usize> {
         if order >= 6 {
@@ -191,8 +190,8 @@ impl<const WORDS: usize> FreeMap<WORDS> {
                 .step_by(words * 64)
                 .find(|&start| self.is_run_free(start, order));
         }
-        // Without a branch per word: where the first run is cannot be guessed, and a wrong guess
-        // costs more than all eight words.
+        // This loop has no branch per word: the place of the first run is unpredictable, and a
+        // misprediction costs more than reading all eight words.
         let which = |has_run: fn(u64, u8) -> bool| {
             self.words.iter().enumerate().fold(0_u64, |found, (index, word)| {
                 found | u64::from(has_run(word.load(Ordering::Relaxed), order)) << index
@@ -208,15 +207,15 @@ impl<const WORDS: usize> FreeMap<WORDS> {
         Some(index * 64 + runs(word.load(Ordering::Relaxed), order).trailing_zeros() as usize)
     }
 
-    /// Takes aligned runs of 2^`order` (at most 32 frames), the lowest first and at most `limit`,
-    /// out of the word that holds frame `start`; returns the word's first frame and one bit for the
-    /// start of each run.
+    /// Takes aligned runs of 2^`order` frames (at most 32) out of the word that holds frame
+    /// `start`: the lowest first, and at most `limit`. Returns the word's first frame, and a bit
+    /// for the start of each run.
     pub fn take_word(&self, start: usize, order: u8, limit: u32) -> (usize, u64) {
         let word = &self.words[start / 64];
         let free = word.load(Ordering::Relaxed);
         let mut starts = runs(free, order);
-        // Counting is a good part of the work where the processor is not known to do it, and most
-        // requests want all or find one.
+        // Counting bits is slow on targets that may lack an instruction for it, and most requests
+        // either want all runs or find only one.
         if limit < 64 && !starts.is_power_of_two() {
             for _ in limit..starts.count_ones() {
                 starts &= !(1 << starts.ilog2());
@@ -226,14 +225,14 @@ impl<const WORDS: usize> FreeMap<WORDS> {
         (start & !63, starts)
     }
 
-    /// [`take_word`](Self::take_word) of the first word with a run, if any has one.
+    /// [`take_word`](Self::take_word) from the first word that has such a run, if any has one.
     pub fn take_first_word(&self, order: u8, limit: u32) -> Option<(usize, u64)> {
         let start = self.find(order)?;
         Some(self.take_word(start, order, limit))
     }
 
-    /// Takes aligned runs of 2^`order`, the lowest first and from frame `start` on, until `out` is
-    /// full; returns how many.
+    /// Takes aligned runs of 2^`order` frames from frame `start` on, the lowest first, until `out`
+    /// is full. Returns the number of runs.
     pub fn take_runs(&self, start: usize, order: u8, out: &mut [usize]) -> usize {
         let mut taken = 0;
         for run in (start..WORDS * 64).step_by(1 << order) {
@@ -247,23 +246,23 @@ impl<const WORDS: usize> FreeMap<WORDS> {
         taken
     }
 
-    /// The order of the largest aligned run that is free, if any frame is.
+    /// Returns the order of the largest aligned free run, if any frame is free.
     #[must_use]
     pub fn largest_order(&self) -> Option<u8> {
         let top = u8::try_from((WORDS * 64).ilog2()).unwrap_or(u8::MAX);
         (0..=top).rev().find(|&order| self.find(order).is_some())
     }
 
-    /// How many free runs there are by order, each frame counted once, in the largest aligned run
-    /// that it is part of: as many as a buddy allocator would have blocks. Orders above the map's
-    /// have none.
+    /// Returns the number of free runs by order. Each frame counts once, in the largest aligned run
+    /// that contains it, so these are the blocks that a buddy allocator would have. Orders above
+    /// the map's size have none.
     #[must_use]
     pub fn largest_runs(&self) -> [u32; 10] {
         const { assert!(WORDS < 16, "sums of so many words fit into four bits") }
         let mut aligned = [0_u32; 11];
         let mut full = [false; WORDS];
-        // Words are added up in fields of eight or four bits, as counting the bits of each is most
-        // of the work where the processor is not known to do it.
+        // Counts are summed in fields of eight or four bits: counting the bits of each word would
+        // be most of the work on targets that may lack an instruction for it.
         let mut sums = [0_u64; 6];
         for (word, full) in self.words.iter().zip(&mut full) {
             let frames = word.load(Ordering::Relaxed);
@@ -296,13 +295,13 @@ impl<const WORDS: usize> FreeMap<WORDS> {
         core::array::from_fn(|order| aligned[order] - 2 * aligned[order + 1])
     }
 
-    /// Frames that are free.
+    /// Returns the number of free frames.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.words.iter().map(|word| u64::from(word.load(Ordering::Relaxed).count_ones())).sum()
     }
 
-    /// Whether frame `index` is free; false beyond the end.
+    /// Returns whether frame `index` is free; false beyond the end.
     #[must_use]
     pub fn is_free(&self, index: usize) -> bool {
         self.words
@@ -317,12 +316,14 @@ impl<const WORDS: usize> Default for FreeMap<WORDS> {
     }
 }
 
-/// The bits of the aligned run of 2^`order` frames (at most 64) at `start` in its word.
+/// Returns the bits of the aligned run of 2^`order` frames (at most 64) at `start`, within its
+/// word.
 const fn run_mask(start: usize, order: u8) -> u64 {
     (u64::MAX >> (64 - (1 << order))) << (start & 63)
 }
 
-/// The frames of the runs of 2^`order` (at most 32) that begin at the set bits of `starts`.
+/// Returns the frames of the runs of 2^`order` frames (at most 32) that begin at the set bits of
+/// `starts`.
 const fn spread(starts: u64, order: u8) -> u64 {
     let (mut frames, mut step) = (starts, 0);
     while step < order {
@@ -332,7 +333,7 @@ const fn spread(starts: u64, order: u8) -> u64 {
     frames
 }
 
-/// One bit for each aligned run of 2^`order` set bits (at most 32) at its start.
+/// Returns the bit at the start of each aligned run of 2^`order` set bits (at most 32).
 const fn runs(word: u64, order: u8) -> u64 {
     // Every 2^order-th bit.
     const STARTS: [u64; 6] = [
@@ -351,7 +352,7 @@ const fn runs(word: u64, order: u8) -> u64 {
     all & STARTS[order as usize]
 }
 
-/// The bits of the word that begins at frame `base` that lie in `start..end`.
+/// Returns the bits for frames in `start..end`, in the word that begins at frame `base`.
 fn mask(start: usize, end: usize, base: usize) -> u64 {
     let low = start.clamp(base, base + 64) - base;
     let high = end.clamp(base, base + 64) - base;
@@ -361,7 +362,8 @@ fn mask(start: usize, end: usize, base: usize) -> u64 {
     (u64::MAX >> (64 - (high - low))) << low
 }
 
-/// The first bits of a word, all of them for more than there are, without a branch.
+/// Returns the lowest `bits` bits of a word, or the whole word if there are fewer, without a
+/// branch.
 fn below(bits: usize) -> u64 {
     if bits < 64 { (1 << bits) - 1 } else { u64::MAX }
 }

@@ -1,12 +1,12 @@
-//! Runs of split blocks that are with the hypervisor.
+//! Runs of split blocks that the hypervisor holds.
 //!
-//! To the free map they are allocated. They are written down here so that whoever frees such a run
-//! by mistake is found out, as with any other free memory.
+//! The free map calls them allocated. They are recorded here so that freeing such a run by mistake
+//! is detected, as it is for any other free memory.
 
 use super::list::NONE;
 use core::ops::Range;
 
-/// How many runs are out at once: what one call to a device may hold.
+/// The most runs that are out at once, which is what one call to a device may hold.
 pub(crate) const MOST_IN_FLIGHT: usize = 32;
 
 #[derive(Clone, Copy)]
@@ -34,7 +34,7 @@ pub(crate) struct InFlight {
 impl InFlight {
     pub(crate) const EMPTY: Self = Self { runs: [Run::NONE; MOST_IN_FLIGHT], count: 0 };
 
-    /// Writes a run down; false when there is no room.
+    /// Records a run; false if there is no room.
     pub(crate) fn add(&mut self, index: u32, start: usize, order: u8) -> bool {
         match (self.runs.get_mut(self.count), u16::try_from(start)) {
             (Some(run), Ok(start)) => {
@@ -46,7 +46,8 @@ impl InFlight {
         }
     }
 
-    /// A run is back. Returns whether it was out, and whether more of its block is.
+    /// Removes a run that is back. Returns whether it was out, and whether more of its block still
+    /// is.
     pub(crate) fn remove(&mut self, index: u32, start: usize) -> (bool, bool) {
         let out = &self.runs[..self.count];
         let Some(place) =
@@ -59,7 +60,7 @@ impl InFlight {
         (true, self.pages_of(index) != 0)
     }
 
-    /// Pages of a block that are out.
+    /// Returns the number of a block's pages that are out.
     pub(crate) fn pages_of(&self, index: u32) -> u64 {
         if !cfg!(feature = "reporting") {
             return 0;
@@ -71,7 +72,7 @@ impl InFlight {
             .sum()
     }
 
-    /// The first frame of `range` in a block that is out.
+    /// Returns the first frame of `range` in a block that is out.
     pub(crate) fn first_in(&self, index: u32, range: &Range<usize>) -> Option<usize> {
         if !cfg!(feature = "reporting") {
             return None;

@@ -1,7 +1,8 @@
 //! A list of free blocks of one order and migrate type, linked through their entries in the table.
 //!
-//! Of a block in a list the links are the indices before and behind it, [`NONE`] at the ends
-//! (invariant 8). Which end a block joins decides when it is handed out: the first is next.
+//! The links of a listed block are the indices of the blocks before and after it, with [`NONE`] at
+//! the ends (invariant 8). Which end a block joins decides when it is handed out: the first block
+//! is next.
 
 use super::migrate_type::MigrateType;
 use super::state::{BlockState, State};
@@ -14,7 +15,7 @@ pub const BLOCK_ORDERS: usize = (MAX_ORDER - BLOCK_ORDER) as usize + 1;
 /// No block: the end of a list.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// Which of a type's lists has blocks of `order`.
+/// Returns the index of the list for `order` among a type's lists.
 pub(super) fn slot(order: Order) -> usize {
     usize::from(order.get() - BLOCK_ORDER)
 }
@@ -24,19 +25,19 @@ pub(super) fn slot(order: Order) -> usize {
 pub(crate) struct ListId {
     pub(crate) migrate_type: MigrateType,
     pub(crate) order: Order,
-    /// The one of blocks all of which were reported.
+    /// Whether it is the list of blocks that were reported as a whole.
     pub(crate) reported: bool,
 }
 
 impl ListId {
-    /// The lists of blocks of one order.
+    /// Returns all lists of blocks of one order.
     pub(crate) fn of_order(order: Order) -> impl Iterator<Item = Self> {
         MigrateType::ALL.into_iter().flat_map(move |migrate_type| {
             [false, true].map(|reported| Self { migrate_type, order, reported })
         })
     }
 
-    /// The word of each block in it.
+    /// Returns the state word of each block in the list.
     pub(crate) const fn head(self) -> BlockState {
         let head = BlockState::head(State::Free, self.order, self.migrate_type);
         if self.reported { head.with(BlockState::REPORTED) } else { head }
@@ -65,7 +66,7 @@ impl Position {
     }
 }
 
-/// The ends of a list, and how many blocks it has.
+/// The ends of a list and its number of blocks.
 #[derive(Clone, Copy)]
 pub(super) struct List {
     pub(super) first: u32,
@@ -76,7 +77,7 @@ pub(super) struct List {
 impl List {
     pub(super) const EMPTY: Self = Self { first: NONE, last: NONE, blocks: 0 };
 
-    /// `entry_of` finds the entry of another head in the list.
+    /// Links an entry at the front. `entry_of` finds the entry of another head in the list.
     pub(super) fn link_first(
         &mut self,
         entry_of: impl FnOnce(u32) -> &'static BlockEntry,

@@ -1,7 +1,7 @@
-//! Freeing blocks: merged with their free buddies and put into the lists.
+//! Freeing blocks: they are merged with their free buddies and put into the lists.
 //!
-//! Buddies are computed on indices. Nothing merges over the end of a segment, and while blocks are
-//! shuffled nothing merges beyond 4 MiB.
+//! Buddies are computed on indices. Nothing merges across the end of a segment and, while blocks
+//! are shuffled, nothing merges beyond 4 MiB.
 
 use super::buddy::Buddy;
 use super::list::Position;
@@ -11,7 +11,7 @@ use super::state::{BlockState, State};
 use super::table::blocks_of;
 use crate::units::Order;
 
-/// Blocks of the order that is shuffled in the largest.
+/// The number of blocks of the shuffled order in a block of the largest order.
 const MOST_PIECES: usize = 1 << (Order::MAX.get() - SHUFFLE_ORDER.get());
 
 fn higher(order: Order) -> Option<Order> {
@@ -19,7 +19,7 @@ fn higher(order: Order) -> Option<Order> {
 }
 
 impl Buddy {
-    /// Gives a block back, which is in no list, and merges it.
+    /// Frees a block that is in no list, and merges it.
     pub(crate) fn free(
         &mut self,
         index: u32,
@@ -41,7 +41,7 @@ impl Buddy {
             let entry = self.table.entry(buddy);
             let state = entry.state().without(BlockState::REPORTED);
             if state != BlockState::head(State::Free, order, migrate_type) {
-                // Nearly always it is in use; else it is smaller, or of another type.
+                // Nearly always the buddy is in use; otherwise it is smaller, or of another type.
                 let other = state.migrate_type();
                 let mergeable = other.is_mergeable() && migrate_type.is_mergeable();
                 if !mergeable || state != BlockState::head(State::Free, order, other) {
@@ -61,14 +61,16 @@ impl Buddy {
         self.insert(index, order, migrate_type, Position::tail_if(tail));
     }
 
-    /// Frees a movable block at bring-up. To the tail, so that lists begin in ascending order.
+    /// Frees a movable block at bring-up. It joins the tail, so that lists begin in ascending
+    /// order.
     #[cold]
     pub(crate) fn free_at_bring_up(&mut self, index: u32, order: Order) {
         self.free(index, order, MigrateType::Movable, Position::Tail);
     }
 
-    /// [`free`](Self::free) while blocks are shuffled, for one that is larger than what merges: its
-    /// pieces come in a random order, each equally likely, as all do at boot.
+    /// [`free`](Self::free) for a block larger than the largest order that merges while blocks are
+    /// shuffled. Its pieces come in a random order, all orders being equally likely, as with whole
+    /// lists at boot.
     #[cold]
     fn free_in_pieces(
         &mut self,
@@ -96,8 +98,8 @@ impl Buddy {
         }
     }
 
-    /// Frees neighbouring allocated blocks of order 9 and one type, `order` all together and
-    /// aligned to it.
+    /// Frees adjacent allocated blocks of order 9 and one type, which together form an aligned
+    /// block of `order`.
     pub(crate) fn free_divided(&mut self, index: u32, order: Order, migrate_type: MigrateType) {
         self.table.set_all_inner(index + 1..index + blocks_of(order));
         self.free(index, order, migrate_type, Position::Head);

@@ -1,32 +1,33 @@
-//! What blocks are used for: three types that follow the use, and two that are grades and stay.
+//! What blocks are used for: three types that follow the use of a block, and two grades that stay.
 
-/// Whether the owner of a block's pages can move them, which decides with whom it shares
-/// neighbourhoods. Linux's names and order.
+/// Whether the owner of a block's pages can move them, which decides what pages they share blocks
+/// with. The names and the order are Linux's.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[repr(u8)]
 pub enum MigrateType {
-    /// Cannot be moved.
+    /// Contents cannot be moved.
     Unmovable = 0,
-    /// Can be moved. All memory is of this type at first.
+    /// Contents can be moved. All memory is of this type at first.
     #[default]
     Movable = 1,
-    /// Can be dropped.
+    /// Contents can be dropped.
     Reclaimable = 2,
-    /// Being taken out; not allocated from. Free memory is counted so; no block is of this type.
+    /// Blocks that are being taken out and are not allocated from. It only counts their free
+    /// memory; no block has this type.
     Isolate = 3,
-    /// For what can be moved and nothing else: [`Grade::MovableOnly`](crate::zone::Grade).
+    /// Only for contents that can be moved: [`Grade::MovableOnly`](crate::zone::Grade).
     MovableOnly = 4,
-    /// Lent out as movable memory, to come back as one piece:
+    /// Lent out as movable memory, but must be returnable in one piece:
     /// [`Grade::Removable`](crate::zone::Grade).
     Cma = 5,
 }
 
 impl MigrateType {
-    /// The first type that is a grade: its blocks keep it, whatever takes of them.
+    /// The first type that is a grade: its blocks keep their type, whoever takes memory from them.
     pub(super) const FIRST_GRADE: u64 = Self::MovableOnly as u64;
-    /// How many there are.
+    /// The number of types.
     pub const COUNT: usize = 6;
-    /// All, in order.
+    /// All types, in order.
     pub const ALL: [Self; Self::COUNT] = [
         Self::Unmovable,
         Self::Movable,
@@ -49,19 +50,20 @@ impl MigrateType {
         }
     }
 
-    /// Whether a free block may take its neighbour's type when they merge.
+    /// Returns whether a free block may take its neighbour's type when the two merge.
     #[must_use]
     pub const fn is_mergeable(self) -> bool {
         matches!(self, Self::Unmovable | Self::Movable | Self::Reclaimable)
     }
 
-    /// Whether blocks of this type keep it, whatever takes of them: for contents that move alone.
+    /// Returns whether blocks of this type keep it, whoever takes memory from them: they are for
+    /// movable contents only.
     #[must_use]
     pub const fn is_grade(self) -> bool {
         cfg!(feature = "moving") && self as u64 >= Self::FIRST_GRADE
     }
 
-    /// Which of the grades it is.
+    /// Returns the number of this grade; `None` for other types.
     pub(crate) const fn grade_index(self) -> Option<usize> {
         if !cfg!(feature = "moving") {
             return None;
@@ -73,7 +75,8 @@ impl MigrateType {
         }
     }
 
-    /// The type of a block of this type once a request of `wanted` has taken all of it.
+    /// Returns the type that a block of this type has once a request of type `wanted` has taken all
+    /// of it.
     pub(crate) const fn taken_for(self, wanted: Self) -> Self {
         if !cfg!(feature = "moving") {
             return wanted;
@@ -81,7 +84,8 @@ impl MigrateType {
         if self.is_grade() { self } else { wanted }
     }
 
-    /// Whose blocks to take, in this order, when there is none of the own type.
+    /// Returns the types whose blocks to take, in this order, when a request finds none of its own
+    /// type.
     #[must_use]
     pub const fn fallbacks(self) -> &'static [Self] {
         match self {

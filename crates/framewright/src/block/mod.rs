@@ -1,17 +1,18 @@
 //! The block tier: free memory of 2 MiB to 1 GiB.
 //!
-//! [`BlockState`] is the word that says what a block is, `table` holds one entry of 16 bytes for
-//! each, and a [`Segment`] is a run of blocks with consecutive entries. `buddy` is the buddy system
-//! over them: `list` its lists, `split` takes from them, `merge` gives back, `deferred_merge` notes
-//! blocks that are merged later and `coalesce` merges them, `shuffle` puts the lists into a
-//! `random` order, and `placement` chooses at random where `careful=` asks for it. `reported` knows
-//! which free blocks were reported to the hypervisor, `free_heads` where in memory free blocks are,
-//! `in_flight` what it has at this moment, `migrate_type` says for whom blocks are, and `page_list`
-//! has the free pages of a pool as `chain`s. Of blocks that are split into pages
-//! `free_map` has the free frames, and `free_index` finds one with a run of an order.
+//! [`BlockState`] is the word that says what a block is, `table` holds an entry of 16 bytes for
+//! each block, and a [`Segment`] is a run of blocks with consecutive entries. `buddy` is the buddy
+//! system over them: `list` has its lists, `split` takes from them, `merge` gives back,
+//! `deferred_merge` notes blocks that are to be merged later and `coalesce` merges them, `shuffle`
+//! puts the lists into a `random` order, and `placement` chooses at random where `careful=` asks
+//! for it. `reported` knows which free blocks were reported to the hypervisor, `in_flight` which
+//! runs the hypervisor holds at the moment, and `free_heads` where in memory free blocks are.
+//! `migrate_type` says what blocks are used for, and `page_list` has the free pages of a pool as
+//! `chain`s. For blocks that are split into pages, `free_map` has the free frames, and `free_index`
+//! finds a block with a free run of an order.
 //!
-//! All is safe code over tables whose memory `carve` obtains, and nearly all of it runs under the
-//! zone lock.
+//! All of it is safe code over tables whose memory `carve` obtains, and nearly all of it runs under
+//! the zone lock.
 
 pub(crate) mod bit_sets;
 pub(crate) mod buddy;

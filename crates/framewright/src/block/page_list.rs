@@ -4,12 +4,12 @@
 use super::chain::{Chain, Inside, inside};
 use crate::block::table::BlockTable;
 
-/// Pages of one size and zone: those that were not reported to the hypervisor, and those that were.
+/// Pages of one size and zone, in one chain of unreported pages and one of reported pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PageList {
-    /// Handed out first.
+    /// Pages that were not reported; they are handed out first.
     pub(crate) unreported: Chain,
-    /// Reported since they became free.
+    /// Pages that were reported since they became free.
     pub(crate) reported: Chain,
 }
 
@@ -17,12 +17,12 @@ impl PageList {
     pub(crate) const EMPTY: Self =
         Self { unreported: Chain::EMPTY, reported: Chain::EMPTY_REPORTED };
 
-    /// Pages that were not reported.
+    /// Returns a list of pages that were not reported.
     pub(crate) const fn unreported(chain: Chain) -> Self {
         Self { unreported: chain, reported: Chain::EMPTY_REPORTED }
     }
 
-    /// The pages of one chain, in their place.
+    /// Returns a list of one chain's pages, under the kind that the chain has.
     pub(crate) const fn of(chain: Chain) -> Self {
         if chain.reported {
             Self { unreported: Chain::EMPTY, reported: chain }
@@ -31,17 +31,17 @@ impl PageList {
         }
     }
 
-    /// Both kinds.
+    /// Returns both chains.
     pub(crate) const fn chains(self) -> [Chain; 2] {
         [self.unreported, self.reported]
     }
 
-    /// All pages.
+    /// Returns the number of pages in both chains.
     pub(crate) const fn pages(&self) -> u64 {
         self.unreported.pages + self.reported.pages
     }
 
-    /// Adds all of another list.
+    /// Appends another list.
     pub(crate) fn append(&mut self, table: &BlockTable, other: Self) {
         self.unreported.append(table, other.unreported);
         self.reported.append(table, other.reported);
@@ -54,10 +54,10 @@ impl PageList {
     }
 }
 
-/// Pages that a search for a good one looks at before it must let the lock go.
+/// The number of pages that a search for a good page looks at before it must release the lock.
 pub(crate) const LOOKS_OF_A_HOLD: u64 = 64;
 
-/// How far a search for a good page has come in a list that may change between two steps.
+/// How many pages a search for a good page has left, in a list that may change between two steps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Search {
     unreported: u64,
@@ -65,53 +65,54 @@ pub(crate) struct Search {
 }
 
 impl Search {
-    /// Nothing is left to look at.
+    /// A search with nothing left to look at.
     pub(crate) const OVER: Self = Self { unreported: 0, reported: 0 };
 
-    /// Whether all pages were looked at.
+    /// Returns whether the search has looked at all pages.
     pub(crate) const fn is_over(&self) -> bool {
         self.unreported == 0 && self.reported == 0
     }
 }
 
-/// See the module documentation. Changed under the lock on the accounting.
+/// See the module documentation. It is changed under the lock of the accounting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FreeList {
     list: PageList,
-    /// The fewest unreported pages since [`take_floor`](Self::take_floor).
+    /// The fewest unreported pages since the last [`take_floor`](Self::take_floor).
     floor: u64,
 }
 
 impl FreeList {
     pub(crate) const EMPTY: Self = Self { list: PageList::EMPTY, floor: 0 };
 
-    /// Both kinds, for those who recount them.
+    /// Returns both chains, for verification.
     pub(crate) const fn chains(&self) -> [Chain; 2] {
         [self.list.unreported, self.list.reported]
     }
 
-    /// Pages that were not reported.
+    /// Returns the number of pages that were not reported.
     pub(crate) const fn unreported_pages(&self) -> u64 {
         self.list.unreported.pages
     }
 
-    /// All pages.
+    /// Returns the number of all pages.
     pub(crate) const fn pages(&self) -> u64 {
         self.list.pages()
     }
 
-    /// The fewest unreported pages since the last call.
+    /// Returns the fewest unreported pages since the last call and starts over.
     pub(crate) fn take_floor(&mut self) -> u64 {
         core::mem::replace(&mut self.floor, self.list.unreported.pages)
             .min(self.list.unreported.pages)
     }
 
-    /// Adds a page that somebody had, to be handed out next.
+    /// Adds a page that was in use, to be handed out next.
     pub(crate) fn push_front(&mut self, table: &BlockTable, index: u32) {
         self.list.unreported.push_front(table, index);
     }
 
-    /// Adds a page that was lent: last, so that one that cannot be reported is not lent next.
+    /// Adds a page that was lent to the hypervisor. It goes last, so that a page that cannot be
+    /// reported is not lent again at once.
     pub(crate) fn push_lent(&mut self, table: &BlockTable, index: u32, reported: bool) {
         let PageList { unreported, reported: done } = &mut self.list;
         let chain = if reported { done } else { unreported };
@@ -130,13 +131,14 @@ impl FreeList {
         taken
     }
 
-    /// A search of all pages.
+    /// Begins a search of all pages.
     pub(crate) const fn search(&self) -> Search {
         Search { unreported: self.list.unreported.pages, reported: self.list.reported.pages }
     }
 
-    /// Takes off the first page that `good` accepts, unreported ones first; whether it was reported
-    /// stands beside it. A step of a search: looks at [`LOOKS_OF_A_HOLD`] pages at most.
+    /// Takes off the first page that `good` accepts, unreported pages first. Returns it with
+    /// whether it was reported. This is one step of a search and looks at [`LOOKS_OF_A_HOLD`] pages
+    /// at most.
     pub(crate) fn take_good(
         &mut self,
         table: &BlockTable,
@@ -169,9 +171,9 @@ impl FreeList {
         index
     }
 
-    /// Takes out a page that nobody uses, in one step; false when it is in no list, but alone on
-    /// its way. Not to be asked for a page of a longer chain that is in no list, for that looks as
-    /// if it were in one.
+    /// Takes out a page that is not in use, without a walk. Returns false if the page is in no list
+    /// but alone in a chain that is being moved. The caller must not pass a page of a longer chain
+    /// that is in no list, because such a page looks as if it were in a list.
     pub(crate) fn remove(&mut self, table: &BlockTable, index: u32) -> bool {
         let chain = match inside(table, index) {
             Inside::Reported(false) => &mut self.list.unreported,
@@ -211,7 +213,7 @@ mod tests {
         BlockTable::new(heads, entries(blocks), maps.leak(), ready.leak(), FreeHeads::EMPTY)
     }
 
-    /// All pages of both chains, whose links fit.
+    /// Returns all pages of both chains, after checking that their links fit.
     fn walk(list: &FreeList, table: &BlockTable) -> [Vec<u32>; 2] {
         list.chains().map(|chain| {
             let (mut found, mut previous, mut index) = (Vec::new(), NONE, chain.first);
@@ -232,7 +234,7 @@ mod tests {
         let table = table(4096);
         let mut list = FreeList::EMPTY;
         let mut expected = [Vec::new(), Vec::new()];
-        // 1237 and 4096 have no common divisor: every index once.
+        // 1237 and 4096 have no common divisor, so this visits every index once.
         let scattered = |number: u32| number * 1237 % 4096;
         for index in (0..4096).map(scattered) {
             if index % 3 == 0 {
@@ -253,7 +255,7 @@ mod tests {
             if number % 256 == 0 || number > 4080 {
                 assert_eq!(walk(&list, &table), expected);
             }
-            // Alone it is in no list.
+            // A page alone in its chain is in no list.
             table.set_previous(index, NONE);
             table.set_next(index, NONE);
             assert!(!list.remove(&table, index));

@@ -1,27 +1,27 @@
 //! Random placement: which of several equally good places memory is taken from.
 //!
-//! Nothing may rely on which that is, and with `careful` nothing can.
+//! Callers must not rely on that choice, and with `careful` they cannot.
 
 use super::random::Random;
 
-/// A generator, or none: then every coin shows the usual side. Changed under the zone lock.
+/// A generator, or none; without one, every coin shows the usual side. Changed under the zone lock.
 pub(crate) struct Placement(Option<Random>);
 
 impl Placement {
-    /// As usual.
+    /// Always chooses the usual place.
     pub(crate) const USUAL: Self = Self(None);
 
-    /// At random.
+    /// Chooses random places.
     pub(crate) const fn random(seed: u64) -> Self {
         Self(Some(Random::new(seed)))
     }
 
-    /// Whether places are chosen at random.
+    /// Returns whether places are chosen at random.
     pub(crate) const fn is_random(&self) -> bool {
         cfg!(feature = "debug") && self.0.is_some()
     }
 
-    /// True for the other side; never when places are as usual.
+    /// Returns true for the unusual side; never when places are the usual ones.
     pub(crate) fn coin(&mut self) -> bool {
         if !cfg!(feature = "debug") {
             return false;
@@ -29,7 +29,7 @@ impl Placement {
         self.0.as_mut().is_some_and(Random::coin)
     }
 
-    /// 64 random bits; 0 when places are as usual.
+    /// Returns 64 random bits; 0 when places are the usual ones.
     pub(crate) fn bits(&mut self) -> u64 {
         if !cfg!(feature = "debug") {
             return 0;

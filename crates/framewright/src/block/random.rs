@@ -1,6 +1,6 @@
 //! Random numbers for the shuffle.
 
-/// A generator of random numbers, and coins.
+/// A generator of random numbers and coin tosses.
 pub(crate) struct Random {
     state: u64,
     coins: u64,
@@ -12,7 +12,7 @@ impl Random {
         Self { state: seed, coins: 0, left: 0 }
     }
 
-    /// 64 random bits (`SplitMix64`: a counter, well mixed).
+    /// Returns 64 random bits (`SplitMix64`: a counter, well mixed).
     pub(crate) const fn next(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.state;
@@ -21,7 +21,7 @@ impl Random {
         mixed ^ mixed >> 31
     }
 
-    /// A coin; a word of bits lasts for 64 of them.
+    /// Tosses a coin; one word of random bits lasts for 64 tosses.
     pub(crate) const fn coin(&mut self) -> bool {
         if self.left == 0 {
             (self.coins, self.left) = (self.next(), 64);
@@ -32,10 +32,10 @@ impl Random {
         coin
     }
 
-    /// A number below `limit`, which is not 0; all are equally likely.
+    /// Returns a number below `limit`, which must not be 0; all are equally likely.
     pub(crate) fn below(&mut self, limit: u32) -> u32 {
-        // The upper half of a product is even over the numbers, but for a remainder that is thrown
-        // again.
+        // The upper half of the product is uniform, except for a remainder; a throw that falls into
+        // it is repeated.
         let threshold = limit.wrapping_neg() % limit;
         loop {
             let product = (self.next() >> 32) * u64::from(limit);

@@ -1,13 +1,13 @@
 //! Which free blocks were reported to the hypervisor, and which are known to be zero.
 //!
-//! Two bitmaps, one bit a block, so that blocks that split and merge keep their bits without
-//! anybody moving them. A block that is *reported* is free; one that is *zero* is reported too, or
-//! it is split and its state word says *swept*: then its free frames are zero. Until the first
-//! device registers nothing is looked at, and the bitmaps hold whatever their memory did.
+//! There are two bitmaps with one bit per block, so that blocks keep their bits through splits and
+//! merges without anybody moving the bits. A *reported* block is free. A *zero* block is reported,
+//! too, or it is split and its state word says *swept*: then its free frames are zero. Until the
+//! first device registers, nothing reads the bitmaps, and they hold whatever their memory did.
 //!
-//! Orders of memory: Relaxed everywhere: words are written under the zone lock, or by whoever has
-//! the memory alone, and the lock's Acquire and Release order them. What is read without it is a
-//! hint.
+//! Orders of memory: Relaxed everywhere. Words are written under the zone lock, or by whoever has
+//! the memory alone, and the lock's Acquire and Release order these writes. Whatever is read
+//! without the lock is a hint.
 
 use super::table::blocks_of;
 use crate::sync::in_place::write_fields;
@@ -16,12 +16,12 @@ use crate::units::{Order, PAGES_PER_BLOCK};
 use core::mem::MaybeUninit;
 use core::ops::Range;
 
-/// Words that the bitmaps of `blocks` blocks take.
+/// Returns the number of words that the bitmaps of `blocks` blocks take.
 pub(crate) const fn words_for(blocks: usize) -> usize {
     2 * blocks.div_ceil(64)
 }
 
-/// What a block was when it was taken.
+/// What was known of a block when it was taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct WasReported {
     /// All of it was reported.
@@ -30,15 +30,16 @@ pub(crate) struct WasReported {
     pub(crate) zero: bool,
 }
 
-/// Words of the largest block.
+/// The number of words for the largest block.
 const MOST_WORDS: usize = blocks_of(Order::MAX) as usize / 64;
 
-/// Which blocks of one that is on its way elsewhere were reported, a bit each.
+/// Which blocks of a larger block that leaves the zone were reported, one bit each.
 #[derive(Clone, Copy)]
 pub(crate) struct ReportedBits([u64; MOST_WORDS]);
 
 impl ReportedBits {
-    /// Whether all of the 2^`order` pages were that begin with block `from`.
+    /// Returns whether all blocks of the 2^`order` pages that begin with block `from` were
+    /// reported.
     pub(crate) fn has_all(&self, from: u32, order: Order) -> bool {
         let span = Span::of(from, order);
         self.0
@@ -54,25 +55,26 @@ pub(crate) struct ReportedBitmap {
     tracked: bool,
     reported_blocks: u64,
     zero_blocks: u64,
-    /// The least that was free and not reported since [`take_floor`](Self::take_floor), in pages.
+    /// The fewest pages that were free and not reported since the last
+    /// [`take_floor`](Self::take_floor).
     floor_pages: u64,
     reused_blocks: u64,
     reused_early_blocks: u64,
 }
 
-/// The bits of a block.
+/// The bits of the blocks of one head.
 #[derive(Clone, Copy)]
 struct Span {
     /// The first word.
     first: usize,
-    /// So many words.
+    /// The number of words.
     count: usize,
-    /// Which bits of each.
+    /// Which bits of each word.
     mask: u64,
 }
 
 impl Span {
-    /// Those of 2^`order` pages from block `index` on.
+    /// Returns the bits for 2^`order` pages from block `index` on.
     const fn of(index: u32, order: Order) -> Self {
         let (first, blocks) = (index as usize / 64, blocks_of(order));
         if blocks < 64 {
@@ -87,12 +89,13 @@ impl Span {
     }
 }
 
-/// The lowest set bit of word `number`.
+/// Returns the index of the lowest set bit of `word`, which is word `number` of a bitmap.
 fn bit(word: u64, number: usize) -> Option<usize> {
     (word != 0).then(|| number * 64 + word.trailing_zeros() as usize)
 }
 
-/// A bit at the start of each aligned run of `length` set bits, a power of two below 64.
+/// Returns the bit at the start of each aligned run of `length` set bits; `length` is a power of
+/// two below 64.
 const fn aligned_runs(word: u64, length: u32) -> u64 {
     let (mut all, mut step) = (word, 1);
     while step < length {
@@ -104,7 +107,7 @@ const fn aligned_runs(word: u64, length: u32) -> u64 {
 }
 
 impl ReportedBitmap {
-    /// Of no blocks, in place.
+    /// Initialises bitmaps without blocks in place.
     pub(crate) fn write_empty(place: &mut MaybeUninit<Self>) -> &mut Self {
         write_fields!(
             ReportedBitmap at place,
@@ -122,28 +125,28 @@ impl ReportedBitmap {
         )
     }
 
-    /// Makes them marks over [`words_for`] words of any content, where none are tracked.
+    /// Attaches [`words_for`] words of any content. Nothing is tracked yet.
     pub(crate) fn attach(&mut self, words: &'static [AtomicU64]) {
         (self.reported, self.zero) = words.split_at(words.len() / 2);
     }
 
-    /// Whether there are any: from the first device on.
+    /// Returns whether the bits are tracked, which they are from the first device on.
     pub(crate) const fn is_tracked(&self) -> bool {
         cfg!(feature = "reporting") && self.tracked
     }
 
-    /// Words that have to be cleared before the first device.
+    /// Returns the words that have to be cleared before the first device registers.
     pub(crate) const fn words(&self) -> (&'static [AtomicU64], &'static [AtomicU64]) {
         (self.reported, self.zero)
     }
 
-    /// Both bitmaps are clear: from now on they are tracked, with `free_pages` not reported.
+    /// Begins to track the bits, all of which are clear; `free_pages` pages are free.
     pub(crate) fn track(&mut self, free_pages: u64) {
         self.tracked = true;
         self.floor_pages = free_pages;
     }
 
-    /// The bitmaps go with the memory that they lie in, none of which is free: nothing is marked.
+    /// Stops tracking. The bitmaps go away with the memory that they lie in, none of which is free.
     pub(crate) fn forget(&mut self) {
         self.tracked = false;
         self.floor_pages = 0;
@@ -156,7 +159,7 @@ impl ReportedBitmap {
             .sum()
     }
 
-    /// Sets or clears bits and says how many changed.
+    /// Sets or clears bits and returns how many changed.
     fn write(words: &[AtomicU64], span: Span, set: bool) -> u64 {
         let mut changed = 0;
         for word in &words[span.words()] {
@@ -170,7 +173,7 @@ impl ReportedBitmap {
         changed
     }
 
-    /// Whether all blocks of a free head were reported.
+    /// Returns whether all blocks of a free head were reported.
     pub(crate) fn is_reported(&self, index: u32, order: Order) -> bool {
         self.is_tracked() && self.are_all_reported(index, order)
     }
@@ -182,7 +185,7 @@ impl ReportedBitmap {
         self.reported[span.words()].iter().all(|word| word.load(Ordering::Relaxed) & mask == mask)
     }
 
-    /// How many blocks of a head are reported, and how many zero.
+    /// Returns the number of blocks of a head that are reported, and that are zero.
     pub(crate) fn counts(&self, index: u32, order: Order) -> (u64, u64) {
         let span = Span::of(index, order);
         if self.is_tracked() {
@@ -192,23 +195,23 @@ impl ReportedBitmap {
         }
     }
 
-    /// Blocks that are reported, and that are zero.
+    /// Returns the number of blocks that are reported, and that are zero.
     pub(crate) const fn totals(&self) -> (u64, u64) {
         (self.reported_blocks, self.zero_blocks)
     }
 
-    /// Pages of blocks that are reported.
+    /// Returns the number of pages in reported blocks.
     pub(crate) const fn reported_pages(&self) -> u64 {
         self.reported_blocks * PAGES_PER_BLOCK
     }
 
-    /// Pages of reported blocks that were handed out since the first device, and those of them for
-    /// which there was another choice.
+    /// Returns the pages of reported blocks that were handed out since the first device registered,
+    /// and how many of them were handed out although unreported memory was available.
     pub(crate) const fn reused_pages(&self) -> (u64, u64) {
         (self.reused_blocks * PAGES_PER_BLOCK, self.reused_early_blocks * PAGES_PER_BLOCK)
     }
 
-    /// Blocks that are about to be free were reported, and may be zero.
+    /// Marks blocks that are about to become free as reported and, if `zero`, as zero.
     pub(crate) fn report(&mut self, index: u32, order: Order, zero: bool) {
         let span = Span::of(index, order);
         self.reported_blocks += Self::write(self.reported, span, true);
@@ -217,8 +220,8 @@ impl ReportedBitmap {
         }
     }
 
-    /// Blocks are no longer free: their bits are cleared. `free_pages` are left in the lists;
-    /// `early` says that there was another choice than reported ones.
+    /// Clears the bits of blocks that are no longer free. `free_pages` pages are left in the lists;
+    /// `early` says that unreported memory was available.
     #[inline(never)]
     pub(crate) fn take(
         &mut self,
@@ -239,8 +242,8 @@ impl ReportedBitmap {
         WasReported { reported: reported == blocks, zero: zero == blocks }
     }
 
-    /// Blocks leave the lists and stay free: their bits go with them. Nothing when
-    /// none of them was reported.
+    /// Takes the bits out of blocks that leave the lists but stay free. Returns nothing if none of
+    /// the blocks was reported.
     #[inline(never)]
     pub(crate) fn move_out(
         &mut self,
@@ -261,22 +264,22 @@ impl ReportedBitmap {
         (reported != 0).then_some(moved)
     }
 
-    /// The least that was free in lists and not reported since the last call, in pages;
-    /// `free_pages` are there now.
+    /// Returns the fewest pages that were free in lists and not reported since the last call, and
+    /// starts over; `free_pages` pages are free now.
     pub(crate) fn take_floor(&mut self, free_pages: u64) -> u64 {
         let now = free_pages.saturating_sub(self.reported_pages());
         core::mem::replace(&mut self.floor_pages, now).min(now)
     }
 
-    /// Whether the free frames of a split block that is swept are zero.
+    /// Returns whether the free frames of a swept split block are zero.
     pub(crate) fn is_zero(&self, index: u32) -> bool {
         self.is_tracked()
             && self.zero_blocks != 0
             && self.zero[index as usize / 64].load(Ordering::Relaxed) >> (index % 64) & 1 != 0
     }
 
-    /// The free frames of a split block are zero, as they were when it was whole; or nothing is
-    /// known of them any more.
+    /// Records whether the free frames of a split block are known to be zero, as they were while it
+    /// was whole.
     pub(crate) fn set_zero(&mut self, index: u32, zero: bool) {
         if self.is_tracked() {
             let changed = Self::write(self.zero, Span::of(index, Order::BLOCK), zero);
@@ -285,8 +288,9 @@ impl ReportedBitmap {
         }
     }
 
-    /// Where in the free head of `have`, not all of which was reported, to take a piece of `order`:
-    /// the first that was not reported at all, or else the first that has something that was not.
+    /// Returns where to take a piece of `order` in the free head of order `have`, parts of which
+    /// were not reported: the first piece without any reported block, or else the first with an
+    /// unreported one.
     pub(crate) fn choose(&self, head: u32, have: Order, order: Order) -> u32 {
         if !self.is_tracked() || have == order {
             return head;
@@ -312,8 +316,8 @@ impl ReportedBitmap {
         found.map_or(head, |index| index & !(piece - 1))
     }
 
-    /// The lowest piece of a free head at or after block `from` of which nothing was reported, as
-    /// large as it gets, at most of order `most`.
+    /// Returns the lowest piece of a free head, at or after block `from`, of which nothing was
+    /// reported. It is as large as possible up to order `most`.
     pub(crate) fn unreported(
         &self,
         head: u32,

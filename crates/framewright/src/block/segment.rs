@@ -1,52 +1,53 @@
-//! Segments: runs of blocks of one zone, and the directory that finds the one of a block.
+//! Segments: runs of blocks of one zone, and the directory that finds the segment of a block.
 
 use crate::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 use crate::vmemmap_space::BlockNumber;
 use core::ops::Range;
 
-/// Holes of up to this many blocks (128 MiB) do not end a segment: bridging one costs 5 KiB of
-/// table at most, a segment more in the directory costs every lookup.
+/// Holes of up to this many blocks (128 MiB) do not end a segment. Bridging a hole costs at most 5
+/// KiB of table; another segment in the directory slows down every lookup.
 pub(crate) const BRIDGED_BLOCKS: u32 = 64;
 
 /// A run of blocks of one zone that is described by consecutive entries of the zone's table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Segment {
-    /// First block.
+    /// The first block.
     pub start: BlockNumber,
-    /// Number of blocks.
+    /// The number of blocks.
     pub blocks: u32,
-    /// Index of the first block's entry.
+    /// The index of the first block's entry.
     pub(crate) index: u32,
-    /// Which of the manager's zones.
+    /// The number of the zone in the manager.
     pub(crate) zone: u16,
 }
 
 impl Segment {
     pub(crate) const EMPTY: Self = Self { start: BlockNumber(0), blocks: 0, index: 0, zone: 0 };
 
-    /// One past the last block.
+    /// Returns one past the last block.
     #[must_use]
     pub const fn end(&self) -> BlockNumber {
         BlockNumber(self.start.0 + self.blocks)
     }
 
-    /// The indices of its entries.
+    /// Returns the indices of the segment's entries.
     pub(crate) const fn indices(&self) -> Range<u32> {
         self.index..self.index + self.blocks
     }
 
-    /// The index of a block, which must lie in the segment.
+    /// Returns the index of a block, which must lie in the segment.
     pub(crate) const fn index_of(&self, block: BlockNumber) -> u32 {
         self.index + (block.0 - self.start.0)
     }
 
-    /// The block of an index, which must lie in the segment.
+    /// Returns the block of an index, which must lie in the segment.
     pub(crate) const fn block_of(&self, index: u32) -> BlockNumber {
         BlockNumber(self.start.0 + (index - self.index))
     }
 
-    /// The first index at or after `next` at which this segment may begin, so that the buddy of an
-    /// index is the index of the buddy for every order that the segment can hold.
+    /// Returns the first index at or after `next` at which this segment may begin. It keeps indices
+    /// aligned as blocks are, so that buddies can be computed on indices for every order that the
+    /// segment can hold.
     pub(crate) const fn base_from(&self, next: u32) -> u32 {
         let level = if self.blocks == 0 { 0 } else { self.blocks.ilog2() };
         let align = 1 << if level > 9 { 9 } else { level };
@@ -54,24 +55,24 @@ impl Segment {
     }
 }
 
-/// The segment that holds `block`, among segments in ascending order.
+/// Returns the segment that holds `block`, among segments in ascending order.
 pub(crate) fn find(segments: &[Segment], block: BlockNumber) -> Option<&Segment> {
     let after = segments.partition_point(|segment| segment.start <= block);
     segments[..after].last().filter(|segment| block < segment.end())
 }
 
-/// The segment that holds `index`, among the segments of one zone, whose indices ascend.
+/// Returns the segment that holds `index`, among the segments of one zone, whose indices ascend.
 pub(crate) fn find_index(segments: &[Segment], index: u32) -> Option<&Segment> {
     let after = segments.partition_point(|segment| segment.index <= index);
     segments[..after].last().filter(|segment| segment.indices().contains(&index))
 }
 
-/// Which frame of its block a frame is.
+/// Returns the offset of a frame in its block.
 pub(crate) fn offset_in_block(pfn: Pfn) -> usize {
     usize::try_from(pfn.0 % PAGES_PER_BLOCK).unwrap_or(0)
 }
 
-/// The frame `offset` frames into the block at `index`, among the segments of one zone.
+/// Returns the frame `offset` frames into the block at `index`, among the segments of one zone.
 pub(crate) fn frame(segments: &[Segment], index: u32, offset: usize) -> Option<Pfn> {
     // Nearly always there is one segment.
     let segment = match segments {
@@ -81,7 +82,7 @@ pub(crate) fn frame(segments: &[Segment], index: u32, offset: usize) -> Option<P
     Some(segment.block_of(index).start().add(offset as u64))
 }
 
-/// The 2^`order` frames that begin `offset` frames into the block at `index`.
+/// Returns the run of 2^`order` frames that begins `offset` frames into the block at `index`.
 pub(crate) fn run(
     segments: &[Segment],
     index: u32,

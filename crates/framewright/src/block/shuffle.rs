@@ -1,16 +1,16 @@
 //! The shuffle (`page_alloc.shuffle`, as `mm/shuffle.c` in Linux): free blocks of 4 MiB are handed
-//! out in an order that nobody can guess.
+//! out in an order that cannot be predicted.
 //!
-//! While it is on nothing merges beyond that order, larger pieces are gathered from neighbours
-//! (`gather`), and a coin decides which end of its list a block joins when it is freed. The pass at
-//! boot puts a whole list into a random order, each equally likely as far as the generator goes:
-//! Fisher and Yates' algorithm over the numbers of its blocks, in memory of the zone's tables that
-//! means nothing at the moment, and then the links are written anew. Later passes exchange one
-//! block after the other with another, so that the lock can be let go in between.
+//! While it is on, nothing merges beyond that order, larger pieces are gathered from neighbours
+//! (`gather`), and a coin decides which end of its list a freed block joins. The pass at boot puts
+//! each list into a random order, all orders being equally likely as far as the generator goes: it
+//! shuffles the numbers of the list's blocks by Fisher and Yates' algorithm, in memory of the
+//! zone's tables that means nothing at the moment, and then writes the links anew. Later passes
+//! exchange one block after the other, so that the lock can be released in between.
 //!
-//! Orders of memory: Relaxed everywhere: words are written under the zone lock, or by whoever has
-//! the memory alone, and the lock's Acquire and Release order them. What is read without it is a
-//! hint.
+//! Orders of memory: Relaxed everywhere. Words are written under the zone lock, or by whoever has
+//! the memory alone, and the lock's Acquire and Release order these writes. Whatever is read
+//! without the lock is a hint.
 
 use super::buddy::Buddy;
 use super::list::{ListId, NONE};
@@ -21,14 +21,14 @@ use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{BLOCK_ORDER, Order};
 use core::ops::Range;
 
-/// The order that is shuffled: Linux's largest.
+/// The order of the blocks that are shuffled, which is Linux's largest.
 pub(crate) const SHUFFLE_ORDER: Order = match Order::new(BLOCK_ORDER + 1) {
     Some(order) => order,
     None => Order::BLOCK,
 };
 const STEP: u32 = blocks_of(SHUFFLE_ORDER);
 
-/// Numbers of blocks, two in a word of memory that nobody needs meanwhile.
+/// Numbers of blocks, two per word, in memory that is not needed meanwhile.
 #[derive(Clone, Copy)]
 struct Scratch<'a>(&'a [AtomicU64]);
 
@@ -49,22 +49,22 @@ impl Scratch<'_> {
     }
 }
 
-/// How many blocks ahead of the one that is linked memory is asked for.
+/// How many blocks ahead of the one being linked to prefetch entries.
 const AHEAD: usize = 16;
-/// How often a partner is looked for (`SHUFFLE_RETRY` in Linux's `mm/shuffle.c`).
+/// How many tries to find a partner (`SHUFFLE_RETRY` in Linux's `mm/shuffle.c`).
 const TRIES: u32 = 10;
 
 /// Why a piece could not be gathered.
 pub(crate) struct InTheWay {
-    /// Heads that were looked at.
+    /// The number of heads that were looked at.
     pub(crate) heads: u32,
     /// No piece that begins before this index can be gathered.
     pub(crate) after: u32,
 }
 
 impl Buddy {
-    /// Puts one list of blocks of [`SHUFFLE_ORDER`] into a random order. Without enough `scratch`,
-    /// a half word for each, nothing happens and it says false.
+    /// Puts a list of blocks of [`SHUFFLE_ORDER`] into a random order. Returns false and changes
+    /// nothing if `scratch` has less than half a word per block.
     pub(crate) fn shuffle_list(&mut self, list: ListId, scratch: &[AtomicU64]) -> bool {
         let (scratch, table) = (Scratch(scratch), self.table);
         let blocks = self.blocks(list) as usize;
@@ -74,8 +74,8 @@ impl Buddy {
         if blocks > scratch.len() {
             return false;
         }
-        // Indices are aligned as blocks are: buddies are computed on them. In the order of the
-        // table, as the list's own would be a miss each.
+        // Indices are aligned as blocks are, because buddies are computed on them. The search goes
+        // in table order: following the list would be a cache miss per block.
         let aligned = self.segments.iter().flat_map(|segment| {
             let Range { start, end } = segment.indices();
             (start.next_multiple_of(STEP)..end).step_by(STEP as usize)
@@ -108,9 +108,9 @@ impl Buddy {
         true
     }
 
-    /// Lets one block of [`SHUFFLE_ORDER`], if it is free, change places in its list with another
-    /// that chance chooses, as Linux shuffles (`__shuffle_zone` in `mm/shuffle.c`): not every order
-    /// comes out equally often, but a step is short.
+    /// Exchanges a block of [`SHUFFLE_ORDER`], if it is free, with a random other block of its
+    /// list, as Linux shuffles (`__shuffle_zone` in `mm/shuffle.c`). Not all orders are equally
+    /// likely then, but a step is short.
     pub(crate) fn shuffle_one(&mut self, index: u32) {
         let table = self.table;
         if !table.is_ready(index) {
@@ -138,7 +138,8 @@ impl Buddy {
             reported: state.has(BlockState::REPORTED),
         };
         let (mut first, mut last) = (self.first(list), self.last(list));
-        // Those beside a block, with the other's name where they are neighbours.
+        // The other block's links. Where they name this block, as they do if the two are
+        // neighbours, they name the other instead.
         let new_links = |mine: u32, theirs: u32| {
             let (previous, next) = table.links(theirs);
             let named = |link: u32| if link == mine { theirs } else { link };
@@ -159,8 +160,8 @@ impl Buddy {
         self.replace_ends(list, first, last);
     }
 
-    /// Takes the free blocks that make an aligned piece of `order`, above [`SHUFFLE_ORDER`], from
-    /// `index` on, if all of it is free and may be had for `migrate_type`.
+    /// Takes the free blocks that make up the aligned piece of `order`, above [`SHUFFLE_ORDER`], at
+    /// `index`. All of the piece must be free and available to `migrate_type`.
     pub(crate) fn gather(
         &mut self,
         index: u32,
@@ -301,7 +302,7 @@ mod tests {
             assert_eq!(order, blocks);
         }
         assert_ne!(orders[0], orders[1]);
-        // The ends are ends.
+        // The list's ends have no links beyond them.
         while let Some(list) = buddy.smallest(MigrateType::Movable, SHUFFLE_ORDER) {
             assert!(!list.reported);
             let index = buddy.next(list);

@@ -1,9 +1,9 @@
-//! Taking free blocks: the smallest that will do, halved until it is what was asked for.
+//! Taking free blocks: the smallest one that is large enough, halved to the order wanted.
 //!
-//! Of equals the lowest address comes out first, so that repeated small requests ascend: halves
-//! that are not needed go to the front of their lists. What was reported to the hypervisor is taken
-//! last. Where a type has nothing left, blocks of the types that it falls back on are *claimed*,
-//! at least 16 MiB at a time (`__rmqueue_claim` in Linux's `mm/page_alloc.c`).
+//! Among equal blocks the lowest address comes out first, so repeated small requests ascend:
+//! unneeded halves go to the front of their lists. Memory that was reported to the hypervisor is
+//! taken last. When a type has nothing left, blocks of its fallback types are *claimed*, at least
+//! 16 MiB at a time (`__rmqueue_claim` in Linux's `mm/page_alloc.c`).
 
 use super::bit_sets::Neighbours;
 use super::buddy::Buddy;
@@ -15,12 +15,12 @@ use super::table::{BlockTable, blocks_of};
 use crate::units::{BLOCK_ORDER, Order};
 use core::ops::RangeInclusive;
 
-/// Blocks of at least this order (16 MiB) stay together when one type takes memory from another, so
-/// that what cannot be moved is not sprinkled over every GiB; larger foreign blocks give up one
-/// such piece only.
+/// When one type takes memory from another, blocks of at least this order (16 MiB) stay together,
+/// so that unmovable contents are not sprinkled over every GiB. Larger foreign blocks give up only
+/// one piece of this order.
 const CLAIM_ORDER: u8 = 12;
 
-/// How much is split at once when one block is wanted: 8 blocks; 2 on the tiny machines of the
+/// How much to split at once when one block is wanted: 8 blocks, or 2 on the tiny machines of the
 /// model checkers.
 const SPLIT_AHEAD: Order =
     match Order::new(BLOCK_ORDER + if cfg!(any(loom, shuttle)) { 1 } else { 3 }) {
@@ -40,26 +40,26 @@ pub(crate) const fn lower(order: Order) -> Order {
 struct Piece {
     /// The free block.
     head: u32,
-    /// Where the piece begins.
+    /// The index at which the piece begins.
     index: u32,
     order: Order,
-    /// Whether all of the free block was reported.
+    /// Whether the whole free block was reported.
     reported: bool,
 }
 
-/// Blocks that left the zone and stay free, as pages of a pool.
+/// A block that left the zone but stays free, as pages of a pool.
 pub(crate) struct Moved {
-    /// The first.
+    /// Its index.
     pub(crate) index: u32,
-    /// All of them.
+    /// Its order.
     pub(crate) order: Order,
-    /// Which of them were reported, if any was.
+    /// Which of its blocks were reported, if any was.
     pub(crate) reported: Option<ReportedBits>,
 }
 
 impl Buddy {
-    /// Takes a free block of `order`, of `migrate_type` or, where there is none, of a type that it
-    /// may fall back on.
+    /// Takes a free block of `order`: of `migrate_type` or, if there is none, of one of its
+    /// fallback types.
     pub(crate) fn take(&mut self, order: Order, migrate_type: MigrateType) -> Option<u32> {
         if order == Order::BLOCK && migrate_type == MigrateType::Movable {
             if self.deferred.is_empty() {
@@ -77,9 +77,9 @@ impl Buddy {
         self.take_listed(order, migrate_type)
     }
 
-    /// Splits a piece of a larger block when there is nothing smaller, and defers its merge: of
-    /// several requests for one block only the first looks into the lists. Not while free blocks
-    /// are reported, as what was reported should stay free.
+    /// Splits a piece off a larger block when there is no smaller one, and defers its merge, so
+    /// that only the first of several requests for one block searches the lists. It does nothing
+    /// while reports are tracked, because reported memory should stay free.
     fn split_ahead(&mut self) {
         let movable = MigrateType::Movable;
         if !self.reported.is_tracked()
@@ -92,10 +92,10 @@ impl Buddy {
         }
     }
 
-    /// Takes up to `most` blocks of order 9 and one type, neighbours within 64: those whose merge
-    /// is deferred, else the smallest free block or a piece of it. Unless it `may_split`, nothing
-    /// larger than that is divided; of reported memory one block is taken, and none then: nobody
-    /// waits for more.
+    /// Takes up to `most` blocks of order 9 and one type, all from one group of 64: blocks whose
+    /// merge is deferred, or else the smallest free block or a piece of it. Without `may_split`
+    /// nothing larger than the blocks asked for is divided. Of reported memory it takes one block,
+    /// and without `may_split` none, because no caller is waiting for more.
     pub(crate) fn take_some(
         &mut self,
         most: u32,
@@ -129,7 +129,7 @@ impl Buddy {
             && !piece.reported
             && self.reported.counts(piece.index, order).0 != 0
         {
-            // Not all of it was reported, nor nothing: what was not comes first.
+            // Only part of it was reported; the unreported part comes first.
             piece = self.choose(migrate_type, Order::BLOCK..=Order::BLOCK)?;
         }
         let index = self.take_piece(piece, migrate_type);
@@ -164,8 +164,8 @@ impl Buddy {
             }
         }
         if order == Order::BLOCK && migrate_type.fallbacks().contains(&MigrateType::Movable) {
-            // One alone: where nothing but deferred merges is left, nothing as large as what is
-            // usually claimed is free.
+            // Takes only one block: if nothing but deferred merges is left, no free block is as
+            // large as what is usually claimed.
             let index = self.take_deferred()?;
             self.table.set_state(index, BlockState::head(State::Whole, order, migrate_type));
             self.retype(MigrateType::Movable, migrate_type, 1);
@@ -175,8 +175,8 @@ impl Buddy {
         None
     }
 
-    /// Takes a free block of type `from` for `migrate_type`, of one of `orders`: the smallest that
-    /// there is, or a piece of it. Returns it with its order.
+    /// Takes a free block of type `from`, of one of `orders`, for `migrate_type`: the smallest that
+    /// exists, or a piece of it. Returns it with its order.
     fn take_of(
         &mut self,
         orders: RangeInclusive<Order>,
@@ -187,15 +187,15 @@ impl Buddy {
         Some((self.take_piece(piece, migrate_type), piece.order))
     }
 
-    /// Takes a piece that was chosen.
+    /// Takes the piece that [`choose`](Self::choose) returned.
     fn take_piece(&mut self, piece: Piece, migrate_type: MigrateType) -> u32 {
         let index = self.cut(piece.head, piece.index, piece.order, migrate_type);
         self.end_reported(index, piece.order, !piece.reported);
         index
     }
 
-    /// Takes a movable block of one of `orders` out of the zone that stays free, of type `from`:
-    /// which of it was reported goes with it.
+    /// Takes a block of type `from`, of one of `orders`, out of the zone. It stays free but becomes
+    /// movable, and its report bits go with it.
     pub(crate) fn move_out(
         &mut self,
         orders: RangeInclusive<Order>,
@@ -206,8 +206,8 @@ impl Buddy {
         Some(Moved { index, order, reported: self.move_reported(index, order) })
     }
 
-    /// The piece that is taken next, of blocks of one type: of the smallest head of at least the
-    /// first of `orders`, as much as the last allows.
+    /// Chooses the piece of one type to take next: from the smallest head of at least the first of
+    /// `orders`, as much as the last of them allows.
     fn choose(
         &mut self,
         migrate_type: MigrateType,
@@ -234,8 +234,8 @@ impl Buddy {
         index
     }
 
-    /// [`take_from`](Self::take_from) for nobody: what was reported of it is forgotten, and nobody
-    /// has used it.
+    /// [`take_from`](Self::take_from) for isolation: the report bits are dropped, but the piece
+    /// does not count as reused.
     pub(crate) fn isolate_from(
         &mut self,
         head: u32,
@@ -272,7 +272,7 @@ impl Buddy {
             } else {
                 start + half
             };
-            // A foreign block larger than the claim keeps its type where we do not reach.
+            // Of a foreign block larger than the claim, the part beyond the claim keeps its type.
             let rest_type = if have >= claimed { state.migrate_type() } else { migrate_type };
             let rest_type =
                 if state.migrate_type().is_mergeable() { rest_type } else { state.migrate_type() };
@@ -285,7 +285,7 @@ impl Buddy {
     }
 }
 
-/// Makes an allocated block into allocated blocks of order 9.
+/// Divides an allocated block into allocated blocks of order 9.
 fn divide_into_blocks(table: &BlockTable, index: u32, order: Order) {
     if order == Order::MAX {
         table.make_ready(index, true);
@@ -294,10 +294,10 @@ fn divide_into_blocks(table: &BlockTable, index: u32, order: Order) {
     table.set_states(index..index + blocks_of(order), word);
 }
 
-/// Halves allocated, isolated, deferred, offline or reserved blocks, such as are with the
-/// hypervisor, or unaccepted ones that go, until a head begins at `index` and none that begins in
-/// `index..end` reaches over `end`; returns the head's order. The halves stay what the whole was,
-/// with the same bits and owner word. `index` must lie in such a block.
+/// Halves blocks until a head begins at `index` and no head that begins in `index..end` reaches
+/// beyond `end`. Returns that head's order. The blocks may be allocated, isolated, with the
+/// hypervisor, deferred, offline or reserved, or unaccepted and on their way out. The halves keep
+/// the state, the bits and the owner word of the whole. `index` must lie in such a block.
 pub(crate) fn divide_whole(table: &BlockTable, index: u32, end: u32) -> Option<Order> {
     loop {
         let (head, state) = table.cold_head_of(index)?;
@@ -333,8 +333,7 @@ pub(crate) fn divide_whole(table: &BlockTable, index: u32, end: u32) -> Option<O
     }
 }
 
-/// The largest order at most `most` of a piece that begins at `index` and does not reach over
-/// `end`.
+/// Returns the largest order, at most `most`, of a piece that begins at `index` and ends by `end`.
 pub(crate) fn largest_piece(index: u32, end: u32, most: Order) -> Order {
     let mut order = Order::BLOCK;
     while order < most

@@ -1,4 +1,4 @@
-//! The state word of a block: everything about 2 MiB in 64 bits.
+//! The state word of a block: everything about 2 MiB of memory in 64 bits.
 //!
 //! ```text
 //!  0.. 3  state          (zero: inner)          19..28  free frames of a split block, 0..=512
@@ -15,20 +15,22 @@
 //!                                                       there (offline heads)
 //! ```
 //!
-//! Of an offline head that is no memory 19..21 say what its blocks were before they went.
+//! In an offline head whose memory is absent, bits 19..21 say what its blocks were before they
+//! went.
 //!
-//! The *free order* says in which set of the free index a split block is: zero for none, else one
-//! more than an order that no free run in it exceeds. It follows from the number of free frames or,
-//! until the next free, from a search that found less. A block that is *isolated* or *undescribed*
-//! is in none, whatever is free in it. The *first map frame* is where page descriptors are that lie
-//! inside the block: the first of eight neighbours, or, if they are *scattered*, the frame that
-//! tells where the others are.
+//! The *free order* says which set of the free index a split block is in: zero for none, else one
+//! more than an order that no free run of the block exceeds. It follows from the number of free
+//! frames or, until the next free, from a search that found only smaller runs. A block that is
+//! *isolated* or *undescribed* is in no set, whatever is free in it. The *first map frame* locates
+//! page descriptors that lie inside the block: it is the first of eight adjacent frames or, if they
+//! are *scattered*, the frame that records where the others are.
 //!
-//! *Reporting*: blocks that are with the hypervisor have a state of their own, so that no bit of it
-//! has to be looked at where blocks are freed; the bit says that runs of a split block are. A split
-//! block is *swept* when what is free in it was reported; any free ends that. A free head is
-//! *reported* when each of its blocks is. What could not be accepted is *reserved* and *poisoned*,
-//! or *offline* and *poisoned* where it was tried for the sake of a block before it.
+//! *Reporting*: blocks that the hypervisor holds have a state of their own, so that the path that
+//! frees blocks need not test a bit for it; the bit says that the hypervisor holds runs of a split
+//! block. A split block is *swept* once all that is free in it was reported; any free ends that. A
+//! free head is *reported* when each of its blocks is. Memory that could not be accepted is
+//! *reserved* and *poisoned*, or *offline* and *poisoned* if it was only tried for the sake of the
+//! block before it.
 
 use super::migrate_type::MigrateType;
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK};
@@ -39,36 +41,39 @@ use core::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum State {
-    /// Not the head of anything: inside a larger block, or a hole. All bits of the word are zero.
+    /// Not the head of anything: the block is inside a larger one, or is a hole. All bits of the
+    /// word are zero.
     Inner = 0,
     /// Head of a free block, linked in its zone's lists.
     Free = 1,
-    /// Head of an allocated block. Its links are its reference count and its owner word.
+    /// Head of an allocated block. If it is counted, its links hold its reference count and its
+    /// owner word.
     Whole = 2,
-    /// Divided into pages by its free map; also a block with holes or reserved frames.
+    /// Divided into pages by its free map. Blocks with holes or reserved frames are split, too.
     Split = 3,
     /// Head of memory that was reserved before bring-up.
     Reserved = 4,
-    /// Head of blocks that are no memory at this moment and may become some.
+    /// Head of blocks that are not usable memory at the moment but may become so.
     Offline = 5,
-    /// Head of memory that the guest has not accepted yet: it is in the zone's list of such memory,
-    /// unless it is *kept*, as there is nobody to accept it.
+    /// Head of memory that the guest has not accepted yet. It is in the zone's list of unaccepted
+    /// memory unless it is *kept*, because nothing can accept it.
     Unaccepted = 6,
     /// Head of a block that a huge-page pool holds.
     Pool = 7,
-    /// Head of a free block that was isolated: it is in no list and merges with nothing.
+    /// Head of an isolated free block: it is in no list and merges with nothing.
     Isolated = 8,
     /// Head of memory that is withheld until its part of the vmemmap is initialised.
     Deferred = 9,
-    /// Head of a free block that is with the hypervisor ([`reporting`](crate::reporting)): it is in
+    /// Head of a free block that the hypervisor holds ([`reporting`](crate::reporting)): it is in
     /// no list and merges with nothing.
     Reporting = 10,
-    /// Head of memory that somebody accepts at this moment.
+    /// Head of memory that a CPU is accepting at the moment.
     Accepting = 11,
 }
 
 impl State {
-    /// Whether a library of these parts has such blocks: what it has not is not looked for.
+    /// Returns whether blocks of this state can exist in a library built with these features; the
+    /// code does not look for the others.
     #[cfg_attr(
         not(feature = "files"),
         allow(clippy::match_like_matches_macro, reason = "parts that are off")
@@ -118,14 +123,14 @@ pub enum DescriptorForm {
     Inside = 2,
 }
 
-/// Whether there may be memory that is to be accepted: what is added later is, where the platform
-/// says so, whatever is done with what firmware left.
+/// Whether there may be memory that has to be accepted. Memory that is added later may need it if
+/// the platform says so, however the memory that firmware left was handled.
 pub(crate) const ACCEPTS: bool = cfg!(any(feature = "accept", feature = "hotplug"));
 
 const STATE_BITS: u64 = 0xf;
 const ORDER_SHIFT: u32 = 4;
 const TYPE_SHIFT: u32 = 9;
-/// Of the type, the bit that grades have and other types have not.
+/// The bit of the migrate type that is set for grades and clear for all other types.
 const GRADE_BIT: u64 = MigrateType::FIRST_GRADE << TYPE_SHIFT;
 const FORM_SHIFT: u32 = 12;
 const FREE_SHIFT: u32 = 19;
@@ -142,45 +147,45 @@ const MAP_BITS: u64 = 0x1ff;
 pub struct BlockState(u64);
 
 impl BlockState {
-    /// The word of a block that is no head.
+    /// The word of a block that is not a head.
     pub const INNER: Self = Self(0);
-    /// Bit: being taken out of use, its frames are not handed out.
+    /// Bit: the block is being taken out of use, and its frames are not handed out.
     pub const ISOLATED: u64 = 1 << 14;
-    /// Bit, of a split block: runs of it are with the hypervisor at this moment.
+    /// Bit, of a split block: the hypervisor holds runs of it at the moment.
     pub const REPORTING: u64 = 1 << 15;
-    /// Bit: holds a frame with a memory error.
+    /// Bit: the block holds a frame with a memory error.
     pub const POISONED: u64 = 1 << 16;
-    /// Bit, of a split block: what is free in it was reported, and nothing was freed since.
+    /// Bit, of a split block: all that is free in it was reported, and nothing was freed since.
     pub const SWEPT: u64 = 1 << 18;
-    /// Bit, of a block that is allocated whole: its links are its reference count and its owner
+    /// Bit, of a block that is allocated whole: its links hold its reference count and its owner
     /// word.
     pub const COUNTED: u64 = 1 << 53;
     /// Bit, of a free head: all of its blocks were reported to the hypervisor.
     pub const REPORTED: u64 = 1 << 54;
-    /// Bit, of an unaccepted block of 2 MiB: it is accepted, ahead of its use, because the block
+    /// Bit, of an unaccepted block of 2 MiB: it was accepted ahead of its use because the block
     /// before it is in use.
     pub const AHEAD: u64 = 1 << 54;
     /// Bit, of an offline head, or of one that is out of use because memory could not be accepted:
-    /// it is accepted.
+    /// its memory is accepted.
     pub const ACCEPTED: u64 = Self::AHEAD;
-    /// Bit, of an unaccepted head: it came to the machine, or came back, so that its descriptors
-    /// are not those of bring-up.
+    /// Bit, of an unaccepted head: it was added or came back after bring-up, so its descriptors are
+    /// not those of bring-up.
     pub const AGAIN: u64 = 1 << 53;
-    /// Bit, of an unaccepted head: it is being taken out of use and in no list.
+    /// Bit, of an unaccepted head: it is being taken out of use and is in no list.
     pub const GOING: u64 = 1 << 15;
-    /// Bit, of a block that is allocated whole: the manager has it, for the vmemmap or for a
-    /// pool, and nobody else frees it.
+    /// Bit, of a block that is allocated whole: the manager has it, for the vmemmap or for a pool,
+    /// and nobody else may free it.
     pub const KEPT: u64 = 1 << 55;
-    /// Bit, of an offline head: there is memory, which nobody gets.
+    /// Bit, of an offline head: the memory is there but is not handed out.
     pub const THERE: u64 = 1 << 55;
-    /// Bit, of a split block: the eight frames that hold its descriptors are no neighbours.
+    /// Bit, of a split block: the eight frames that hold its descriptors are not adjacent.
     pub const SCATTERED: u64 = 1 << 62;
-    /// Bit, of a split block: its pages are to have descriptors, but there are no eight free frames
-    /// for them yet. What is free waits.
+    /// Bit, of a split block: its pages need descriptors, but there are not yet eight free frames
+    /// to hold them. Until then its free frames are not handed out.
     pub const UNDESCRIBED: u64 = 1 << 63;
-    /// Bits that keep free frames of a split block from being handed out.
+    /// Bits that keep the free frames of a split block from being handed out.
     const UNAVAILABLE: u64 = (Self::ISOLATED | Self::UNDESCRIBED) & Self::EXISTING;
-    /// Bits that a library of these parts sets.
+    /// Bits that a library built with these features may set.
     const EXISTING: u64 = !(if cfg!(feature = "moving") { 0 } else { Self::ISOLATED }
         | if cfg!(feature = "vmemmap") { 0 } else { Self::SCATTERED | Self::UNDESCRIBED }
         | if cfg!(feature = "vmemmap") || ACCEPTS { 0 } else { Self::COUNTED }
@@ -189,19 +194,19 @@ impl BlockState {
         | if cfg!(feature = "reporting") || ACCEPTS { 0 } else { Self::REPORTED }
         | if cfg!(feature = "pools") || ACCEPTS { 0 } else { Self::POISONED });
 
-    /// The word as it stands in the table.
+    /// Wraps a raw word of the table.
     #[must_use]
     pub const fn from_word(word: u64) -> Self {
         Self(word)
     }
 
-    /// As it stands in the table.
+    /// Returns the raw word, as the table stores it.
     #[must_use]
     pub const fn word(self) -> u64 {
         self.0
     }
 
-    /// A head of `order` (9..=18).
+    /// Returns the word of a head of `order` (9..=18).
     #[must_use]
     pub const fn head(state: State, order: Order, migrate_type: MigrateType) -> Self {
         Self(
@@ -211,42 +216,42 @@ impl BlockState {
         )
     }
 
-    /// A split block none of whose frames is free, managed or known to be present yet.
+    /// Returns the word of a split block with no frame free, managed or known to be present yet.
     #[must_use]
     pub const fn split(migrate_type: MigrateType) -> Self {
         Self::head(State::Split, Order::BLOCK, migrate_type)
     }
 
-    /// What it is; `None` when the bits mean nothing.
+    /// Returns the block's state; `None` when the state bits have no meaning.
     #[must_use]
     pub const fn state(self) -> Option<State> {
         State::from_bits(self.0 & STATE_BITS)
     }
 
-    /// Whether it is `state`.
+    /// Returns whether the block is in `state`.
     #[must_use]
     pub const fn is(self, state: State) -> bool {
         state.exists() && self.0 & STATE_BITS == state as u64
     }
 
-    /// Order of a head.
+    /// Returns the order of a head.
     #[must_use]
     pub const fn order(self) -> Order {
         let order = (self.0 >> ORDER_SHIFT & 0x1f) as u8;
-        // A word of unknown bits must not make the reader fail.
+        // A word with unknown bits must not make its reader fail.
         match Order::new(if order > MAX_ORDER { MAX_ORDER } else { order }) {
             Some(order) => order,
             None => Order::MAX,
         }
     }
 
-    /// Migrate type of a head.
+    /// Returns the migrate type of a head.
     #[must_use]
     pub const fn migrate_type(self) -> MigrateType {
         MigrateType::from_bits(self.0 >> TYPE_SHIFT & 7)
     }
 
-    /// Where its page descriptors are.
+    /// Returns where the block's page descriptors are.
     #[must_use]
     pub const fn descriptor_form(self) -> DescriptorForm {
         match self.0 >> FORM_SHIFT & 3 {
@@ -257,25 +262,25 @@ impl BlockState {
         }
     }
 
-    /// Whether a bit, one of the constants of this type, is set.
+    /// Returns whether `bit`, one of this type's constants, is set.
     #[must_use]
     pub const fn has(self, bit: u64) -> bool {
         self.0 & bit & Self::EXISTING != 0
     }
 
-    /// It with a bit set.
+    /// Returns this word with a bit set.
     #[must_use]
     pub const fn with(self, bit: u64) -> Self {
         Self(self.0 | bit)
     }
 
-    /// It with a bit cleared.
+    /// Returns this word with a bit cleared.
     #[must_use]
     pub const fn without(self, bit: u64) -> Self {
         Self(self.0 & !bit)
     }
 
-    /// Whether its free frames wait until an isolation ends.
+    /// Returns whether the block's free frames are withheld until an isolation ends.
     #[must_use]
     pub const fn is_isolated(self) -> bool {
         if !cfg!(feature = "moving") {
@@ -284,8 +289,8 @@ impl BlockState {
         self.is(State::Isolated) || self.has(Self::ISOLATED)
     }
 
-    /// Whether a block that is allocated whole is nobody's to free: the manager keeps it, or it has
-    /// a memory error.
+    /// Returns whether nobody may free this block, which is allocated whole: the manager keeps it,
+    /// or it has a memory error.
     #[must_use]
     pub const fn is_nobodys(self) -> bool {
         if !cfg!(feature = "vmemmap") {
@@ -294,7 +299,7 @@ impl BlockState {
         self.has(Self::KEPT | Self::POISONED)
     }
 
-    /// Whether free frames of the split block are not handed out: it is isolated, or waits for
+    /// Returns whether the free frames of a split block are withheld: it is isolated or waits for
     /// descriptors.
     #[must_use]
     #[cfg_attr(not(feature = "files"), allow(clippy::bad_bit_mask, reason = "parts that are off"))]
@@ -305,7 +310,7 @@ impl BlockState {
         self.0 & Self::UNAVAILABLE != 0
     }
 
-    /// How many of a split block's frames hold its descriptors.
+    /// Returns how many of a split block's frames hold its descriptors.
     #[must_use]
     pub const fn descriptor_pages(self) -> u64 {
         match self.descriptor_form() {
@@ -315,13 +320,13 @@ impl BlockState {
     }
 
     /// Of a split block in the inside form: the frame at which its descriptors begin, as an offset
-    /// in it.
+    /// into the block.
     #[must_use]
     pub const fn descriptors_first(self) -> usize {
         (self.0 >> MAP_SHIFT & MAP_BITS) as usize
     }
 
-    /// A split block whose descriptors are inside it, from frame `first` on.
+    /// Returns this split block with descriptors inside it, from frame `first` on.
     #[must_use]
     pub const fn with_descriptors(self, first: usize, scattered: bool) -> Self {
         let place =
@@ -333,57 +338,59 @@ impl BlockState {
         )
     }
 
-    /// A split block whose descriptors are in the array.
+    /// Returns this split block with descriptors in the array.
     #[must_use]
     pub const fn with_array(self) -> Self {
         Self(self.without_descriptors().0 | (DescriptorForm::Array as u64) << FORM_SHIFT)
     }
 
-    /// A split block without descriptors.
+    /// Returns this split block without descriptors.
     #[must_use]
     pub const fn without_descriptors(self) -> Self {
         Self(self.0 & !(3 << FORM_SHIFT | MAP_BITS << MAP_SHIFT | Self::SCATTERED))
     }
 
-    /// Free frames of a split block.
+    /// Returns the number of free frames of a split block.
     #[must_use]
     pub const fn free_pages(self) -> u64 {
         self.0 >> FREE_SHIFT & COUNT_BITS
     }
 
-    /// Managed frames of a split block.
+    /// Returns the number of managed frames of a split block.
     #[must_use]
     pub const fn managed_pages(self) -> u64 {
         self.0 >> MANAGED_SHIFT & COUNT_BITS
     }
 
-    /// Of an offline head that is no memory: what its blocks were, as it was given to
-    /// [`with_past`](Self::with_past); zero where that is not known.
+    /// Of an offline head whose memory is absent: what its blocks were, as given to
+    /// [`with_past`](Self::with_past); zero if that is not known.
     #[must_use]
     pub(crate) const fn past(self) -> u64 {
         self.0 >> FREE_SHIFT & 7
     }
 
-    /// An offline head that is no memory whose blocks were something: at most 7.
+    /// Returns this offline head, whose memory is absent, with a note of what its blocks were: at
+    /// most 7.
     #[must_use]
     pub(crate) const fn with_past(self, past: u64) -> Self {
         Self(self.0 | past << FREE_SHIFT)
     }
 
-    /// Present frames of a split block that belong to the block's zone.
+    /// Returns the number of present frames of a split block that belong to the block's zone.
     #[must_use]
     pub const fn present_pages(self) -> u64 {
         self.0 >> PRESENT_SHIFT & COUNT_BITS
     }
 
-    /// The order that no free run in the split block exceeds, if it is known to have one.
+    /// Returns the order that no free run in the split block exceeds; `None` if the block is in no
+    /// set of the free index.
     #[must_use]
     pub const fn free_order(self) -> Option<u8> {
         let order = (self.0 >> FREE_ORDER_SHIFT & FREE_ORDER_BITS) as u8;
         order.checked_sub(1)
     }
 
-    /// It with another free order.
+    /// Returns this word with another free order.
     #[must_use]
     pub const fn with_free_order(self, order: Option<u8>) -> Self {
         let bits = match order {
@@ -393,26 +400,27 @@ impl BlockState {
         Self(self.0 & !(FREE_ORDER_BITS << FREE_ORDER_SHIFT) | bits << FREE_ORDER_SHIFT)
     }
 
-    /// It with another order.
+    /// Returns this word with another order.
     #[must_use]
     pub const fn with_order(self, order: Order) -> Self {
         Self(self.0 & !(0x1f << ORDER_SHIFT) | (order.get() as u64) << ORDER_SHIFT)
     }
 
-    /// It with another migrate type.
+    /// Returns this word with another migrate type.
     #[must_use]
     pub const fn with_migrate_type(self, migrate_type: MigrateType) -> Self {
         Self(self.0 & !(7 << TYPE_SHIFT) | (migrate_type as u64) << TYPE_SHIFT)
     }
 
-    /// Whether pages of it may be somebody's and can be handed out again: a split block that is not
-    /// isolated and does not wait for descriptors.
+    /// Returns whether pages of this block may be allocated and can be handed out again after a
+    /// free: it is a split block that is not isolated and does not wait for descriptors.
     #[inline]
     pub(crate) const fn is_available_split(self) -> bool {
         self.0 & (STATE_BITS | Self::UNAVAILABLE) == State::Split as u64
     }
 
-    /// Whether it is one block of 2 MiB that may be somebody's and can be handed out again.
+    /// Returns whether this is a single block of 2 MiB that may be allocated and can be handed out
+    /// again after a free.
     #[inline]
     pub(crate) const fn is_somebodys_block(self) -> bool {
         const LOOKED_AT: u64 = STATE_BITS
@@ -423,26 +431,26 @@ impl BlockState {
         self.0 & LOOKED_AT == State::Whole as u64 | (BLOCK_ORDER as u64) << ORDER_SHIFT
     }
 
-    /// The number of the migrate type of a head.
+    /// Returns the number of the migrate type of a head.
     #[inline]
     pub(crate) const fn type_number(self) -> u8 {
         (self.0 >> TYPE_SHIFT & 7) as u8
     }
 
-    /// Whether it is of this migrate type.
+    /// Returns whether the block is of this migrate type.
     #[inline]
     pub(crate) const fn is_of(self, migrate_type: MigrateType) -> bool {
         self.0 >> TYPE_SHIFT & 7 == migrate_type as u64
     }
 
-    /// Whether it is of a type that is a grade.
+    /// Returns whether the block's type is a grade.
     #[inline]
     pub(crate) const fn is_graded(self) -> bool {
         cfg!(feature = "moving") && self.0 & GRADE_BIT != 0
     }
 
-    /// Whether it is a split block with nothing special: managed whole, without descriptors inside,
-    /// of no grade, nothing unavailable or with the hypervisor.
+    /// Returns whether this is a split block with nothing special: all frames managed, no
+    /// descriptors inside, no grade, nothing unavailable and nothing with the hypervisor.
     #[inline]
     #[must_use]
     pub const fn is_plain(self) -> bool {
@@ -455,20 +463,20 @@ impl BlockState {
         self.0 & LOOKED_AT == State::Split as u64 | PAGES_PER_BLOCK << MANAGED_SHIFT
     }
 
-    /// It with another number of free frames.
+    /// Returns this word with another number of free frames.
     #[must_use]
     pub const fn with_free_pages(self, free: u64) -> Self {
         Self(self.0 & !(COUNT_BITS << FREE_SHIFT) | free << FREE_SHIFT)
     }
 
-    /// It after a free: another number of free frames, and not swept any more.
+    /// Returns this word after a free: with another number of free frames, and no longer swept.
     #[inline]
     #[must_use]
     pub const fn freed_to(self, free: u64) -> Self {
         Self(self.0 & !(COUNT_BITS << FREE_SHIFT | Self::SWEPT) | free << FREE_SHIFT)
     }
 
-    /// It with the three counts of a split block replaced.
+    /// Returns this word with the three counts of a split block replaced.
     #[must_use]
     pub const fn with_pages(self, free: u64, managed: u64, present: u64) -> Self {
         let mask =

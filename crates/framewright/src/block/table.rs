@@ -1,13 +1,13 @@
-//! The block table of a zone: entries, free maps, and which entries may be read.
+//! The block table of a zone: its entries, its free maps, and which entries may be read.
 //!
-//! An *index* counts the blocks of a zone's segments one after the other. 512 entries are a
-//! *group*; a group that lies wholly in one segment describes one GiB. Entries of a group that is
-//! not *ready* were never cleared: only the first may be read, and it heads an order-18 block.
+//! An *index* numbers the blocks of a zone's segments one after the other. 512 entries are a
+//! *group*; a group that lies wholly in one segment describes one GiB. The entries of a group that
+//! is not *ready* were never cleared: only the first may be read, and it heads an order-18 block.
 //! Everything else follows from that (invariants 5 and 6).
 //!
-//! The first entries of all groups lie in an array of their own, so that a machine whose memory is
-//! free or allocated by the GiB touches 16 bytes a GiB side by side, rather than a cache line and a
-//! page each.
+//! The first entries of all groups lie in an array of their own. A machine whose memory is free or
+//! allocated by the GiB then touches 16 adjacent bytes per GiB, rather than a cache line and a page
+//! each.
 
 use super::free_heads::FreeHeads;
 use super::free_map::FreeMap;
@@ -19,15 +19,15 @@ use crate::units::{BLOCK_ORDER, Order};
 use core::mem::MaybeUninit;
 use core::ops::Range;
 
-/// Entries in a group: the blocks of 1 GiB.
+/// The number of entries in a group: the blocks of 1 GiB.
 pub(crate) const GROUP: u32 = 1 << (crate::units::MAX_ORDER - BLOCK_ORDER);
 
-/// Entries that a head of `order` covers.
+/// Returns the number of entries that a head of `order` covers.
 pub(crate) const fn blocks_of(order: Order) -> u32 {
     1 << (order.get() - BLOCK_ORDER)
 }
 
-/// What is kept of one block, hot: 16 bytes, four to a cache line.
+/// The hot data of one block: 16 bytes, four to a cache line.
 #[repr(C, align(16))]
 pub struct BlockEntry {
     state: AtomicU64,
@@ -37,13 +37,12 @@ pub struct BlockEntry {
 
 const _: () = assert!(size_of::<BlockEntry>() == 16);
 
-/// Clears entries that nobody else looks at, all at once, as bring-up spends most of its
-/// instructions here on small machines. The bit that says that they are ready is stored with
-/// Release.
+/// Clears entries that nobody reads yet. It clears them all at once because on small machines
+/// bring-up spends most of its instructions here. The ready bit is stored afterwards, with Release.
 fn clear_unread(entries: &[BlockEntry]) {
     let first: *const BlockEntry = entries.as_ptr();
-    // SAFETY: integers that may be changed through a reference; who looks at entries looks at the
-    // bit that says that they are ready first, so that nobody does meanwhile (invariant 5).
+    // SAFETY: integers that may be changed through a reference. Readers of entries check the ready
+    // bit first, so nobody reads these meanwhile (invariant 5).
     unsafe { first.cast_mut().write_bytes(0, entries.len()) };
 }
 
@@ -64,7 +63,7 @@ impl BlockEntry {
         BlockState::from_word(self.state.load(Ordering::Relaxed))
     }
 
-    /// Release pairs with `state_as_reader`.
+    /// Sets the state with Release, which pairs with `state_as_reader`.
     #[inline]
     pub(crate) fn set_state(&self, state: BlockState) {
         self.state.store(state.word(), Ordering::Release);
@@ -92,17 +91,17 @@ impl BlockEntry {
     }
 }
 
-/// See the module documentation. A handle: copies name one table. Everything is changed under the
-/// zone lock only, but for the links of pages that pools have (invariant 37).
+/// See the module documentation. This is a handle: copies refer to the same table. Everything is
+/// changed under the zone lock only, except the links of pages that pools have (invariant 37).
 #[derive(Clone, Copy)]
 pub(crate) struct BlockTable {
     /// The first entry of each group.
     heads: &'static [BlockEntry],
-    /// All entries; the first of each group is not used.
+    /// All entries; the first of each group is unused here.
     entries: &'static [BlockEntry],
     free_maps: &'static [FreeMap],
     ready: &'static [AtomicU64],
-    /// Free heads of each group.
+    /// The numbers of free heads of each group.
     pub(super) free_heads: FreeHeads,
 }
 
@@ -110,7 +109,7 @@ impl BlockTable {
     pub(crate) const EMPTY: Self =
         Self { heads: &[], entries: &[], free_maps: &[], ready: &[], free_heads: FreeHeads::EMPTY };
 
-    /// [`EMPTY`](Self::EMPTY) in place.
+    /// Writes [`EMPTY`](Self::EMPTY) in place.
     pub(crate) fn write(place: &mut MaybeUninit<Self>) -> &mut Self {
         write_fields!(
             BlockTable at place,
@@ -119,8 +118,8 @@ impl BlockTable {
         )
     }
 
-    /// A table over memory of any content, except that `ready` is zero. There are as many free maps
-    /// as entries; a head and a ready bit for every group.
+    /// Returns a table over memory of any content, except that `ready` must be zero. There is a
+    /// free map for every entry, and a head and a ready bit for every group.
     pub(crate) const fn new(
         heads: &'static [BlockEntry],
         entries: &'static [BlockEntry],
@@ -131,7 +130,7 @@ impl BlockTable {
         Self { heads, entries, free_maps, ready, free_heads }
     }
 
-    /// What is looked at while no group is ready.
+    /// Returns the parts that are read even while no group is ready.
     pub(crate) const fn heads_alone(
         &self,
     ) -> (&'static [AtomicU64], &'static [BlockEntry], FreeHeads) {
@@ -142,8 +141,8 @@ impl BlockTable {
         u32::try_from(self.entries.len()).unwrap_or(u32::MAX)
     }
 
-    /// The entry at `index`, which may be read, to look at more than one part of it: finding
-    /// it is a good part of the work.
+    /// Returns the entry at `index`, which must be readable. For callers that use more than one
+    /// part of it, because finding the entry is a good part of the work.
     #[inline]
     pub(crate) fn entry(&self, index: u32) -> &'static BlockEntry {
         debug_assert!(
@@ -153,7 +152,7 @@ impl BlockTable {
         self.entry_at(index)
     }
 
-    /// Where the entry at `index` is, whether or not it may be read.
+    /// Returns the entry at `index`, whether or not it may be read.
     #[cfg_attr(feature = "smp", inline)]
     #[cfg_attr(not(feature = "smp"), inline(never))]
     fn entry_at(&self, index: u32) -> &'static BlockEntry {
@@ -164,14 +163,15 @@ impl BlockTable {
         }
     }
 
-    /// [`entry`](Self::entry) of the first of a group, as every head of the largest order is.
+    /// [`entry`](Self::entry) for the first entry of a group, which every head of the largest order
+    /// is.
     #[inline]
     pub(crate) fn group(&self, index: u32) -> &'static BlockEntry {
         &self.heads[(index / GROUP) as usize]
     }
 
-    /// [`entry`](Self::entry) in one copy, for code that runs a few times and costs what it is
-    /// long.
+    /// [`entry`](Self::entry) as a single copy, for code that runs only a few times, where size
+    /// matters more than speed.
     #[inline(never)]
     pub(crate) fn cold_entry(&self, index: u32) -> &'static BlockEntry {
         self.entry(index)
@@ -181,7 +181,7 @@ impl BlockTable {
         &self.free_maps[index as usize]
     }
 
-    /// [`free_map`](Self::free_map) as [`cold_entry`](Self::cold_entry).
+    /// [`free_map`](Self::free_map) as a single copy, like [`cold_entry`](Self::cold_entry).
     #[inline(never)]
     pub(crate) fn cold_free_map(&self, index: u32) -> &'static FreeMap {
         self.free_map(index)
@@ -189,17 +189,17 @@ impl BlockTable {
 
     pub(crate) fn is_ready(&self, index: u32) -> bool {
         let group = index / GROUP;
-        // Acquire pairs with the Release in `make_ready`: whoever looks without the lock sees
-        // cleared entries.
+        // Acquire pairs with the Release in `make_ready`: a reader without the lock sees cleared
+        // entries.
         self.ready[(group / 64) as usize].load(Ordering::Acquire) >> (group % 64) & 1 != 0
     }
 
-    /// The state at `index` for those without the lock; nothing where it is part of a larger block
-    /// whose entries were never cleared.
+    /// Returns the state at `index`, for readers without the lock; nothing if the block is part of
+    /// a larger one whose entries were never cleared.
     #[inline(always)]
     pub(crate) fn state_if_ready(&self, index: u32) -> Option<BlockState> {
         let group = index / GROUP;
-        // As in `is_ready`.
+        // Acquire as in `is_ready`.
         let ready = self.ready.get((group / 64) as usize)?.load(Ordering::Acquire);
         if ready >> (group % 64) & 1 == 0 {
             return None;
@@ -212,8 +212,8 @@ impl BlockTable {
         Some(entry.state())
     }
 
-    /// [`head_of`](Self::head_of) for those without the lock: a guess, as blocks may be merged and
-    /// divided meanwhile.
+    /// [`head_of`](Self::head_of) for readers without the lock. The result is a guess, because
+    /// blocks may merge and split meanwhile.
     pub(crate) fn head_unlocked(&self, index: u32) -> Option<(u32, BlockState)> {
         let first = index & !(GROUP - 1);
         if index >= self.len() {
@@ -230,12 +230,12 @@ impl BlockTable {
             let state = self.state_if_ready(candidate)?;
             (!state.is(State::Inner)).then_some((candidate, state))
         })?;
-        // A hole, where not even that covers it.
+        // If the head found does not reach `index`, the index is in a hole.
         (index - head < blocks_of(state.order().max(Order::BLOCK))).then_some((head, state))
     }
 
-    /// The first index from `index` on whose group is ready; past the end of the table when none
-    /// is.
+    /// Returns the first index from `index` on whose group is ready, or an index beyond the table
+    /// when there is none.
     pub(crate) fn next_ready(&self, index: u32) -> u32 {
         let group = index / GROUP;
         let mut mask = u64::MAX << (group % 64);
@@ -249,9 +249,8 @@ impl BlockTable {
         u32::MAX
     }
 
-    /// Clears the entries of `index`'s group, unless that was done: all but the first when the
-    /// first heads an order-18 block, which is what a group that is not ready means once bring-up
-    /// is over.
+    /// Clears the entries of `index`'s group unless it is ready. The first entry is kept if it
+    /// heads an order-18 block, as it does in every group that is not ready once bring-up is over.
     #[inline(never)]
     pub(crate) fn make_ready(&self, index: u32, keep_first: bool) {
         if self.is_ready(index) {
@@ -269,39 +268,41 @@ impl BlockTable {
         word.store(word.load(Ordering::Relaxed) | 1 << (group % 64), Ordering::Release);
     }
 
-    /// Nobody reads the entries of a group any more but its first, which becomes the head of all of
-    /// it. Whoever looks without the lock has been kept out.
+    /// Makes the group's first entry the head of all of it; no other entry of the group may be read
+    /// from now on. The caller has kept out readers without the lock.
     pub(crate) fn make_unready(&self, index: u32) {
         let group = index / GROUP;
         let word = &self.ready[(group / 64) as usize];
         word.store(word.load(Ordering::Relaxed) & !(1 << (group % 64)), Ordering::Release);
     }
 
-    /// The word of an entry that may be read: its group is ready or it is the group's first.
+    /// Returns the state word of an entry that may be read: its group is ready, or it is the
+    /// group's first.
     pub(crate) fn state(&self, index: u32) -> BlockState {
         BlockState::from_word(self.entry(index).state.load(Ordering::Relaxed))
     }
 
-    /// [`state`](Self::state) without the zone lock, inside the block's `Readers`.
+    /// [`state`](Self::state) for a reader without the zone lock, inside the block's `Readers`.
     pub(crate) fn state_as_reader(&self, index: u32) -> BlockState {
-        // Sequentially consistent after the store in `Readers::enter`, which it must not overtake;
-        // acquires what `set_state` releases. The group was ready before; if it went offline
-        // meanwhile, its entries are inner ones and offline heads, which have no count.
+        // SeqCst, as this load must not overtake the store in `Readers::enter`. It acquires what
+        // `set_state` releases. The group was ready before; if it went offline meanwhile, its
+        // entries are inner ones and offline heads, which have no count.
         BlockState::from_word(self.entry_at(index).state.load(Ordering::SeqCst))
     }
 
-    /// Release: whoever finds descriptors through the word sees them cleared.
+    /// Sets the state with Release, so that a reader that finds descriptors through the word sees
+    /// them initialised.
     pub(crate) fn set_state(&self, index: u32, state: BlockState) {
         self.entry(index).state.store(state.word(), Ordering::Release);
     }
 
-    /// [`set_state`](Self::set_state) of all entries of `range`, in one ready group; their links
-    /// stay as they are.
+    /// [`set_state`](Self::set_state) for all entries of `range`, in one ready group; their links
+    /// do not change.
     pub(crate) fn set_states(&self, range: Range<u32>, state: BlockState) {
         self.for_entries(range, |entry| entry.set_state(state));
     }
 
-    /// Makes entries in one ready group inner again, links included.
+    /// Makes the entries of `range`, in one ready group, inner again and clears their links.
     pub(crate) fn set_all_inner(&self, range: Range<u32>) {
         self.for_entries(range, BlockEntry::clear);
     }
@@ -316,12 +317,12 @@ impl BlockTable {
         self.entries[start as usize..range.end as usize].iter().for_each(change);
     }
 
-    /// The reference count of a counted block, which is the first of its links.
+    /// Returns the reference count of a counted block, which is in its first link.
     pub(crate) fn count(&self, index: u32) -> &'static AtomicU32 {
         &self.entry(index).previous
     }
 
-    /// The owner word of a counted block, which is the second of its links.
+    /// Returns the owner word of a counted block, which is in its second link.
     pub(crate) fn owner(&self, index: u32) -> &'static AtomicU32 {
         &self.entry(index).next
     }
@@ -339,7 +340,7 @@ impl BlockTable {
         self.entry(index).next.store(next, Ordering::Relaxed);
     }
 
-    /// Asks for what freeing runs of `order` in `index` will touch.
+    /// Prefetches what freeing runs of `order` in the block at `index` will touch.
     #[inline]
     pub(crate) fn prefetch(&self, index: u32, order: Order) {
         prefetch(self.entry_at(index));
@@ -348,20 +349,20 @@ impl BlockTable {
         }
     }
 
-    /// Makes `index` an inner entry again, links included.
+    /// Makes the entry at `index` inner again and clears its links.
     pub(crate) fn set_inner(&self, index: u32) {
         self.entry(index).clear();
     }
 
-    /// [`head_of`](Self::head_of) in one copy, for code that runs a few times and costs what it is
-    /// long.
+    /// [`head_of`](Self::head_of) as a single copy, for code that runs only a few times, where size
+    /// matters more than speed.
     #[inline(never)]
     pub(crate) fn cold_head_of(&self, index: u32) -> Option<(u32, BlockState)> {
         self.head_of(index)
     }
 
-    /// The head that covers `index`, in at most ten probes; nothing when no head does (a hole, or
-    /// padding between segments).
+    /// Returns the head that covers `index`, in at most ten probes. Nothing if no head does, as in
+    /// a hole or in the padding between segments.
     pub(crate) fn head_of(&self, index: u32) -> Option<(u32, BlockState)> {
         if index >= self.len() {
             return None;
@@ -381,8 +382,8 @@ impl BlockTable {
         None
     }
 
-    /// The first group from that of `index` on, of those that begin before `end`, that has a free
-    /// head of at least `order`: its first index. `most` groups are looked at.
+    /// Searches for a group with a free head of at least `order`, from the group of `range.start`
+    /// on, among those that begin before `range.end`. Looks at up to `most` groups.
     pub(crate) fn group_with_free(
         &self,
         range: Range<u32>,
@@ -408,46 +409,46 @@ impl BlockTable {
         }
     }
 
-    /// The counts of free heads of each group, for verification.
+    /// Returns the numbers of free heads of each group, for verification.
     pub(crate) const fn free_heads(&self) -> FreeHeads {
         self.free_heads
     }
 
-    /// The heads that have a part in `range`, ascending.
+    /// Returns the heads that have a part in `range`, ascending.
     pub(crate) const fn heads(&self, range: Range<u32>) -> Heads {
         Heads { table: *self, rest: range }
     }
 }
 
-/// Where a search for a group ended.
+/// The result of a search for a group.
 pub(crate) enum GroupSearch {
-    /// The first index of the group.
+    /// The first index of the group found.
     Found(u32),
-    /// There may be one from this index on.
+    /// There may be such a group from this index on.
     From(u32),
-    /// There is none.
+    /// There is no such group.
     None,
 }
 
-/// A head that has a part in a range of indices.
+/// A head with a part in a range of indices.
 #[derive(Clone, Copy)]
 pub(crate) struct HeadIn {
-    /// Where its part of the range begins.
+    /// The index at which its part of the range begins.
     pub(crate) index: u32,
-    /// Its own index, which may lie before the range.
+    /// The head's own index, which may lie before the range.
     pub(crate) head: u32,
-    /// Its word when it was reached.
+    /// The head's state word when the iterator reached it.
     pub(crate) state: BlockState,
 }
 
 impl HeadIn {
-    /// The index after its last block.
+    /// Returns the index after the head's last block.
     pub(crate) fn end(self) -> u32 {
         (self.head + blocks_of(self.state.order().max(Order::BLOCK))).max(self.index + 1)
     }
 }
 
-/// Iterator over the heads in a range. What is done to a head that was returned does not change
+/// Iterator over the heads in a range. Changes to a head that was already returned do not affect
 /// where the next one is looked for.
 pub(crate) struct Heads {
     table: BlockTable,

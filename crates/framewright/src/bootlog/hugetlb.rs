@@ -5,8 +5,8 @@ use crate::manager::{BootFill, BootPool, Resized};
 use crate::units::PoolSize;
 use crate::units::{MAX_NODES, NodeId};
 
-/// Logs what became of the pools at boot: what was ignored, what was too much for the memory, and
-/// what there is.
+/// Logs how the pools were filled at boot: which parameters were ignored, which requests exceeded
+/// the memory, and which pages there are.
 pub fn huge_pages(log: &mut dyn BootLog, fill: &BootFill) {
     let default = fill.pools[fill.default_size as usize];
     if let Some(ignored) = fill.overridden {

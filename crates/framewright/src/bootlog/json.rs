@@ -1,11 +1,11 @@
-//! The JSON object of `framewright boot --json`. All names and values are ASCII words and numbers,
-//! so nothing needs escaping.
+//! Writes the JSON object of `framewright boot --json`. All names and values are ASCII words and
+//! numbers, so nothing needs escaping.
 
 use crate::manager::Manager;
 use crate::platform::Platform;
 use core::fmt;
 
-/// Microseconds with three decimals, or `null`.
+/// Prints nanoseconds as microseconds with three decimals, or `null`.
 struct Microseconds(Option<u64>);
 
 impl fmt::Display for Microseconds {
@@ -17,7 +17,7 @@ impl fmt::Display for Microseconds {
     }
 }
 
-/// Milliseconds with six decimals, or `null`.
+/// Prints nanoseconds as milliseconds with six decimals, or `null`.
 struct Milliseconds(Option<u64>);
 
 impl fmt::Display for Milliseconds {
@@ -29,11 +29,11 @@ impl fmt::Display for Milliseconds {
     }
 }
 
-/// Writes the object, on one line, without the members that only the program around it knows
+/// Writes the object on one line, without the members that only the surrounding program knows
 /// (`log`, `qemu`).
 ///
 /// # Errors
-/// Those of `out`.
+/// The errors of `out`.
 pub fn json<P: Platform>(
     out: &mut dyn fmt::Write,
     platform_name: &str,
@@ -41,7 +41,7 @@ pub fn json<P: Platform>(
 ) -> fmt::Result {
     let policy = manager.vmemmap().policy().name();
     let workers: u32 = manager.vmemmap().deferred_nodes().map(|node| node.threads).sum();
-    // Who was done with one node and helped another worked on both.
+    // A thread that finished one node and then helped another counts as a worker of both.
     let threads = workers.min(manager.cpus().count()).max(1);
     write!(
         out,

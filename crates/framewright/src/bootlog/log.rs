@@ -1,4 +1,5 @@
-//! The boot log. Lines say what Linux's lines say, in its words where a user knows them.
+//! Writes the boot log. Its lines say what Linux's lines say, in the words that users of Linux
+//! know.
 
 use crate::debug::Aids;
 use crate::firmware::{MapRange, MemoryKind, MemoryMap, Topology, node_ranges};
@@ -9,15 +10,15 @@ use crate::units::{NodeId, PAGE_SIZE, PAGES_PER_BLOCK, PfnRange};
 use crate::zone::{ZoneId, ZoneKind};
 use core::fmt;
 
-/// Where log lines go. The implementer adds time stamps and the end of line.
+/// The destination of log lines. The implementer adds time stamps and line ends.
 pub trait BootLog {
-    /// One line, without its end.
+    /// Writes one line, given without its line end.
     fn line(&mut self, line: fmt::Arguments<'_>);
 }
 
 impl dyn BootLog + '_ {
-    /// [`line`](BootLog::line), in one copy: who links one kind of log alone has it once, and not
-    /// wherever there is something to say.
+    /// Calls [`line`](BootLog::line). This is not inlined, so that a program that links a single
+    /// kind of log has one copy of it, and not one at each call.
     #[inline(never)]
     pub(super) fn tell(&mut self, line: fmt::Arguments<'_>) {
         self.line(line);
@@ -26,7 +27,7 @@ impl dyn BootLog + '_ {
 
 const KIB_PER_PAGE: u64 = PAGE_SIZE / 1024;
 
-/// Logs what firmware said, before anything is made of it.
+/// Logs the memory map that firmware reported, before it is processed.
 pub fn firmware_map(log: &mut dyn BootLog, ranges: &[MapRange]) {
     log.tell(format_args!("BIOS-provided physical RAM map:"));
     for entry in ranges {
@@ -34,7 +35,8 @@ pub fn firmware_map(log: &mut dyn BootLog, ranges: &[MapRange]) {
     }
 }
 
-/// Logs the nodes: what each claims, its CPUs, and the distances unless all are the same.
+/// Logs the nodes: the memory that each claims, its CPUs, and its distances if there are several
+/// nodes.
 pub fn topology(log: &mut dyn BootLog, topology: &Topology<'_>) {
     for claim in topology.memory() {
         let plug = if claim.hot_pluggable { " hotplug" } else { "" };
@@ -71,8 +73,8 @@ impl fmt::Display for Distances<'_, '_> {
     }
 }
 
-/// Logs how much of what firmware named is mirrored, in bytes; nothing where none is (Linux:
-/// `drivers/firmware/efi`, `efi_find_mirror`).
+/// Logs how much of the memory that firmware reported is mirrored, in bytes; nothing when none is
+/// (Linux: `drivers/firmware/efi`, `efi_find_mirror`).
 pub fn mirrored(log: &mut dyn BootLog, mirrored_bytes: u64, all_bytes: u64) {
     if mirrored_bytes != 0 {
         log.tell(format_args!(
@@ -96,10 +98,10 @@ impl fmt::Display for NodeList {
     }
 }
 
-/// What firmware and the command line said, for the log of what came of it.
+/// What firmware and the command line said, for logging the result.
 #[derive(Clone, Copy, Debug)]
 pub struct Intake<'a> {
-    /// The memory.
+    /// The memory map.
     pub map: MemoryMap<'a>,
     /// The nodes.
     pub topology: &'a Topology<'a>,
@@ -108,9 +110,9 @@ pub struct Intake<'a> {
 }
 
 /// Logs zone ranges, early node ranges, unavailable pages, fallback order and the memory summary.
-/// Memory that firmware did not name
-/// ([`Memblock::add_memory`](crate::memblock::Memblock::add_memory)) is in all lines but
-/// the early ranges.
+/// Memory that firmware did not report
+/// ([`Memblock::add_memory`](crate::memblock::Memblock::add_memory)) is in all lines but the early
+/// ranges.
 pub fn bring_up<P: Platform>(log: &mut dyn BootLog, input: &Intake<'_>, manager: &Manager<P>) {
     mirror(log, manager);
     zone_ranges(log, manager);
@@ -140,7 +142,7 @@ pub fn bring_up<P: Platform>(log: &mut dyn BootLog, input: &Intake<'_>, manager:
     unaccepted(log, manager);
 }
 
-/// What Linux says of `kernelcore=mirror`.
+/// Logs Linux's lines about `kernelcore=mirror`.
 fn mirror<P: Platform>(log: &mut dyn BootLog, manager: &Manager<P>) {
     let moving = manager.moving();
     let unmirrored_bytes = moving.unmirrored_bytes();
@@ -152,7 +154,8 @@ fn mirror<P: Platform>(log: &mut dyn BootLog, manager: &Manager<P>) {
     }
 }
 
-/// What was set aside for contiguous requests, in Linux's words (`mm/cma.c`), and what was not.
+/// Logs, in Linux's words (`mm/cma.c`), which areas were set aside for contiguous requests, and how
+/// much could not be.
 fn areas<P: Platform>(log: &mut dyn BootLog, manager: &Manager<P>) {
     let moving = manager.moving();
     for (name, pages, _) in (0..MOST_AREAS).filter_map(|number| moving.area(number)) {
@@ -169,7 +172,7 @@ fn areas<P: Platform>(log: &mut dyn BootLog, manager: &Manager<P>) {
     }
 }
 
-/// Logs what became of `memmap_init=`.
+/// Logs how `memmap_init=` was carried out.
 fn memory_map<P: Platform>(log: &mut dyn BootLog, parameters: &Parameters, manager: &Manager<P>) {
     for node in manager.nodes() {
         if let Some(cause) = node.vmemmap_fallback {
@@ -231,15 +234,15 @@ fn memory_map<P: Platform>(log: &mut dyn BootLog, parameters: &Parameters, manag
     }
 }
 
-/// What a node has to hand out, if anything.
+/// The pages that a node has to hand out; `None` when it has none.
 fn managed_pages<P: Platform>(manager: &Manager<P>, node: NodeId) -> Option<u64> {
     let zones = manager.views().filter(|zone| zone.id().node == node);
     Some(zones.map(|zone| zone.managed_pages() + zone.unaccepted_pages()).sum())
         .filter(|&pages| pages != 0)
 }
 
-/// Logs how the memory that was withheld came up: a line for each node, and when all of it was
-/// there. Nothing when none was.
+/// Logs how withheld memory was initialised: a line for each node, and when all memory was there.
+/// Logs nothing when none was withheld.
 pub fn deferred<P: Platform>(log: &mut dyn BootLog, manager: &Manager<P>) {
     let mut slowest = None;
     for node in manager.vmemmap().deferred_nodes() {
@@ -271,7 +274,8 @@ pub fn deferred<P: Platform>(log: &mut dyn BootLog, manager: &Manager<P>) {
     }
 }
 
-/// What of memory has to be accepted, and what was or could not be. Nothing where none has.
+/// Logs how much memory still has to be accepted, how much was accepted, and what could not be.
+/// Logs nothing when there is no such memory.
 fn unaccepted<P: Platform>(log: &mut dyn BootLog, manager: &Manager<P>) {
     let acceptance = manager.acceptance();
     let (events, left) = (acceptance.events(), acceptance.unaccepted_pages());
@@ -296,7 +300,7 @@ fn unaccepted<P: Platform>(log: &mut dyn BootLog, manager: &Manager<P>) {
     }
 }
 
-/// Nanoseconds as microseconds with three decimals.
+/// Prints nanoseconds as microseconds with three decimals.
 struct Microseconds(u64);
 
 impl fmt::Display for Microseconds {
@@ -305,7 +309,7 @@ impl fmt::Display for Microseconds {
     }
 }
 
-/// Logs what looks at memory on its way in and out, in Linux's words where it has them.
+/// Logs which debug aids check or clear memory, in Linux's words where Linux has them.
 fn debug_aids(log: &mut dyn BootLog, parameters: &Parameters, aids: Aids) {
     let on = |on| if on { "on" } else { "off" };
     if aids.page_poison && (parameters.init_on_alloc || parameters.init_on_free) {
@@ -335,7 +339,7 @@ fn debug_aids(log: &mut dyn BootLog, parameters: &Parameters, aids: Aids) {
     }
 }
 
-/// Logs when the order of the shuffle can be foreseen though nobody asked for that.
+/// Logs when the shuffle's order is predictable although nobody asked for that.
 fn shuffle(log: &mut dyn BootLog, seed: Option<ShuffleSeed>) {
     match seed {
         None | Some(ShuffleSeed::Given | ShuffleSeed::Entropy) => {}
@@ -395,9 +399,9 @@ fn memblock_node_ranges<P: Platform>(
     }
 }
 
-/// Holes that the tables cover, as Linux counts them: frames of blocks that hold memory, that are
-/// not memory, by the zone of the block's owner; and present frames that a shared block took from
-/// their zone.
+/// Logs the holes that the tables cover, counted as Linux does: in blocks that hold memory, the
+/// frames that are not memory, by the zone of the block's owner. Also logs present frames that a
+/// shared block took from their zone.
 fn unavailable_pages<P: Platform>(log: &mut dyn BootLog, input: &Intake<'_>, manager: &Manager<P>) {
     for zone in manager.views() {
         let blocks: u64 = zone.segments().map(|segment| u64::from(segment.blocks)).sum();
@@ -413,7 +417,7 @@ fn unavailable_pages<P: Platform>(log: &mut dyn BootLog, input: &Intake<'_>, man
     }
     for run in node_ranges(input.map, input.topology) {
         let (start, end) = (run.range.start.0, run.range.end.0);
-        // Zones share the blocks at the ends of runs and no others.
+        // Zones share only the blocks at the ends of runs.
         let head = (start + 1).next_multiple_of(PAGES_PER_BLOCK).min(end);
         let tail = head.max(end.saturating_sub(1) / PAGES_PER_BLOCK * PAGES_PER_BLOCK);
         for range in [PfnRange::new(start, head), PfnRange::new(tail, end)] {

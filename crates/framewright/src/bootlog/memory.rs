@@ -1,5 +1,5 @@
-//! What is said when memory is short, in the form of Linux's `warn_alloc` and `show_mem`
-//! (mm/page_alloc.c, mm/show_mem.c): who wanted what and why there is none, then nodes, zones, free
+//! Describes memory when it is short, in the form of Linux's `warn_alloc` and `show_mem`
+//! (mm/page_alloc.c, mm/show_mem.c): the failed request and why it failed, then nodes, zones, free
 //! runs by size, and pools.
 
 use crate::block::MigrateType;
@@ -12,20 +12,21 @@ use core::fmt;
 
 const KIB_PER_PAGE: u64 = PAGE_SIZE / 1024;
 
-/// All memory as [`show_memory`] prints it.
+/// The state of all memory, as [`show_memory`] prints it.
 struct ShowMemory<'a, P: Platform>(&'a Manager<P>);
 
-/// A failed request as [`allocation_failure`] prints it.
+/// A failed request, as [`allocation_failure`] prints it.
 struct Failure<'a, P: Platform>(&'a Manager<P>, &'a Request);
 
-/// Where memory is, as text of several lines: of each zone what is free, its watermarks, and free
-/// runs by size with letters for the migrate types that they are of (`U`nmovable, `M`ovable,
-/// r`E`claimable, `H`ighatomic, `C`MA, `I`solated). Each writing of it looks anew.
+/// Describes the state of memory as text of several lines: for each zone its free memory, its
+/// watermarks, and its free runs by size, with letters for their migrate types (`U`nmovable,
+/// `M`ovable, r`E`claimable, movable `O`nly, `C`MA, `I`solated). Each time the text is printed, it
+/// reads the state anew.
 pub fn show_memory<P: Platform>(manager: &Manager<P>) -> impl fmt::Display + '_ {
     ShowMemory(manager)
 }
 
-/// Why a request that failed was not served, and [`show_memory`].
+/// Describes why a failed request was not served, followed by [`show_memory`].
 pub fn allocation_failure<'a, P: Platform>(
     manager: &'a Manager<P>,
     request: &'a Request,
@@ -86,7 +87,7 @@ impl<P: Platform> fmt::Display for ShowMemory<'_, P> {
     }
 }
 
-/// What a zone has, and what it keeps.
+/// Writes what a zone has, and what it keeps in reserve.
 fn state<P: Platform>(
     manager: &Manager<P>,
     zone: &ZoneView<'_, P>,
@@ -113,7 +114,7 @@ fn state<P: Platform>(
     writeln!(f)
 }
 
-/// A zone's free runs by size.
+/// Writes a zone's free runs by size.
 fn sizes<P: Platform>(zone: &ZoneView<'_, P>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let areas = zone.free_areas();
     write!(f, "Node {} {}: ", zone.id().node, zone.id().kind)?;

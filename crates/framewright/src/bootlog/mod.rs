@@ -1,5 +1,5 @@
-//! What people and programs see of bring-up: the boot log in Linux's style and a JSON object, the
-//! same on every platform.
+//! The reports of bring-up: the boot log in Linux's style for people and a JSON object for
+//! programs, the same on every platform.
 
 mod hugetlb;
 mod json;

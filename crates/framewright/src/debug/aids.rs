@@ -1,20 +1,20 @@
-//! Which aids the command line asks for.
+//! The debug aids that the command line asks for.
 
 use crate::parameters::Parameters;
 
-/// Which aids are on.
+/// The debug aids that are on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Aids {
-    /// Each page knows who allocated and who freed it last.
+    /// Each page records which code allocated it and which freed it last.
     pub page_owner: bool,
-    /// Free memory is filled with [`POISON`](super::POISON), which is looked for when it is handed
-    /// out.
+    /// Free memory is filled with [`POISON`](super::POISON), which is checked when the memory is
+    /// handed out.
     pub page_poison: bool,
     /// Memory is cleared when it is handed out.
     pub init_on_alloc: bool,
     /// Memory is cleared when it is freed.
     pub init_on_free: bool,
-    /// Of large runs only the first page of each block is poisoned.
+    /// In large runs, only the first page of each block is poisoned.
     pub poison_sparsely: bool,
     /// Memory is taken from random places, with this seed.
     pub placement_seed: Option<u64>,
@@ -30,8 +30,8 @@ impl Aids {
         placement_seed: None,
     };
 
-    /// What a command line asks for. `careful` turns on page owners and poison; poison takes
-    /// precedence over clearing, as in Linux.
+    /// The aids that a command line asks for. `careful` turns on page owners and poison. Poison
+    /// takes precedence over clearing, as in Linux.
     #[must_use]
     pub const fn of(parameters: &Parameters) -> Self {
         if !cfg!(feature = "debug") {
@@ -49,7 +49,7 @@ impl Aids {
         }
     }
 
-    /// Whether an aid looks at allocations and frees.
+    /// Whether an aid watches allocations and frees.
     #[must_use]
     pub const fn watch(&self) -> bool {
         cfg!(feature = "debug")

@@ -1,13 +1,13 @@
-//! Writing patterns into frames and finding what is no longer one.
+//! Fills frames with a pattern and finds bytes that differ from it.
 //!
-//! Orders of memory: Relaxed: who looks at memory has it alone; what it finds was ordered by how it
-//! got it.
+//! Orders of memory: Relaxed: the caller has the memory alone; how it got the memory orders what it
+//! finds there.
 
 use crate::platform::Platform;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{PAGE_SIZE, PfnRange};
 
-/// What poisoned memory holds, as in Linux (`include/linux/poison.h`, `PAGE_POISON`).
+/// The byte that fills poisoned memory, as in Linux (`include/linux/poison.h`, `PAGE_POISON`).
 pub const POISON: u8 = 0xaa;
 
 const WORDS_PER_PAGE: usize = 512;
@@ -15,19 +15,19 @@ const WORDS_PER_LINE: usize = 8;
 
 const _: () = assert!(WORDS_PER_PAGE as u64 * 8 == PAGE_SIZE);
 
-/// Fills frames with `byte`. They lie below the direct limit, and are the caller's: just allocated,
-/// or on their way to be free.
+/// Fills frames with `byte`. The frames lie below the direct limit and belong to the caller: they
+/// were just allocated, or are about to become free.
 pub(crate) fn fill<P: Platform>(platform: &P, frames: PfnRange, byte: u8) {
     for pfn in frames.start.0..frames.end.0 {
         let pointer = platform.direct(pfn * PAGE_SIZE);
-        // SAFETY: one frame of managed memory below the direct limit that the caller has and nobody
-        // else (invariants 1 and 19).
+        // SAFETY: one frame of managed memory below the direct limit that the caller alone has
+        // (invariants 1 and 19).
         unsafe { pointer.write_bytes(byte, 4096) };
     }
 }
 
-/// The first byte in frames that is not `byte`, as its address and what it is. The same frames as
-/// for [`fill`].
+/// Returns the address and the value of the first byte in `frames` that is not `byte`. The frames
+/// are as for [`fill`].
 pub(crate) fn first_other<P: Platform>(
     platform: &P,
     frames: PfnRange,
@@ -37,8 +37,8 @@ pub(crate) fn first_other<P: Platform>(
     for pfn in frames.start.0..frames.end.0 {
         let page = pfn * PAGE_SIZE;
         let first = platform.direct(page).cast::<[AtomicU64; WORDS_PER_PAGE]>();
-        // SAFETY: one frame of managed memory below the direct limit: aligned, any bits are
-        // integers, and whoever writes to free memory by mistake meanwhile races with an atomic
+        // SAFETY: one frame of managed memory below the direct limit: it is aligned, any bits are
+        // integers, and code that writes to free memory by mistake meanwhile races with an atomic
         // (invariants 1, 4 and 19).
         let words = unsafe { first.as_ref() };
         if let Some((index, found)) = first_other_word(words, pattern) {
@@ -50,8 +50,8 @@ pub(crate) fn first_other<P: Platform>(
     None
 }
 
-/// The first word of a frame that is not `pattern`, by its index. It looks at a cache line at a
-/// time: one branch for eight loads.
+/// Returns the index and the value of the first word of a frame that is not `pattern`. It compares
+/// a cache line at a time: one branch for eight loads.
 fn first_other_word(words: &[AtomicU64; WORDS_PER_PAGE], pattern: u64) -> Option<(usize, u64)> {
     let (lines, _) = words.as_chunks::<WORDS_PER_LINE>();
     for (number, line) in lines.iter().enumerate() {

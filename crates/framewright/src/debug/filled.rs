@@ -1,13 +1,14 @@
-//! Which free pages hold the pattern: a bit each. Pages that were never freed hold anything, and so
-//! does what was filled sparsely.
+//! Tracks which free pages hold the pattern, with one bit for each page. Pages that were never
+//! freed may hold anything, and so may pages that sparse filling left out.
 //!
-//! Orders of memory: Relaxed: a page's bit is changed by whoever has the page alone; what orders
-//! the page's owners orders the bit.
+//! Orders of memory: Relaxed: a page's bit is changed only by the owner of the page; what orders
+//! the page's owners also orders the bit.
 
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 use core::ops::Range;
 
-/// The bits of one segment; none when nothing is filled. Pages are counted from its first block.
+/// The bits of one segment; empty when nothing is filled. Pages are counted from the segment's
+/// first block.
 #[derive(Clone, Copy)]
 pub(crate) struct Filled(pub(crate) &'static [AtomicU64]);
 
@@ -19,7 +20,7 @@ impl Filled {
         }
     }
 
-    /// Unmarks pages, and calls `filled` for each that was marked.
+    /// Unmarks `pages`, and calls `filled` for each page that was marked.
     pub(crate) fn take(self, pages: Range<usize>, mut filled: impl FnMut(usize)) {
         let mut page = pages.start;
         while page < pages.end {

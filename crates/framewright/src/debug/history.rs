@@ -1,30 +1,30 @@
-//! What is told of a page's past, in one line.
+//! Describes a page's past in one line.
 
 use super::fill::POISON;
 use crate::units::Order;
 use core::fmt;
 use core::panic::Location;
 
-/// Who allocated a page last and who freed it (`page_owner=on`).
+/// Which code allocated a page last and which freed it (`page_owner=on`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PageHistory {
-    /// Whether it is allocated now.
+    /// Whether the page is allocated now.
     pub allocated: bool,
-    /// The smallest order that holds what was allocated with it.
+    /// The smallest order that holds the allocation that the page was part of.
     pub order: Order,
-    /// The line that allocated it; unknown when there are too many lines to remember.
+    /// The source line that allocated it; unknown when there are too many lines to remember.
     pub allocated_at: Option<&'static Location<'static>>,
-    /// The CPU that allocated it; unknown from 1023 on.
+    /// The CPU that allocated it; unknown from CPU 1023 on.
     pub allocated_on: Option<u32>,
-    /// The line that freed it; of a page that is allocated, the one that freed it before.
+    /// The source line that freed it last; for an allocated page, the free before the allocation.
     pub freed_at: Option<&'static Location<'static>>,
     /// The CPU that freed it.
     pub freed_on: Option<u32>,
-    /// When the last of both was, on the platform's clock, to 65 microseconds.
+    /// The time of the later of the two events, on the platform's clock, to 65 microseconds.
     pub last_ns: Option<u64>,
 }
 
-/// "by src/a.rs:1:2 on CPU 3".
+/// Prints a place, such as "by src/a.rs:1:2 on CPU 3".
 struct By(Option<&'static Location<'static>>, Option<u32>);
 
 impl fmt::Display for By {
@@ -55,9 +55,9 @@ impl fmt::Display for PageHistory {
 pub struct Damage {
     /// The first byte that is not poison.
     pub address: u64,
-    /// What it is.
+    /// The value of that byte.
     pub found: u8,
-    /// Who had the page and who freed it, with `page_owner=on`.
+    /// Which code had the page and which freed it, with `page_owner=on`.
     pub history: Option<PageHistory>,
 }
 

@@ -1,14 +1,14 @@
-//! Debug aids that are chosen on the command line: who allocated each page, patterns in free
-//! memory, clearing, and placement that nobody can rely on.
+//! Debug aids that the command line turns on: a record of who allocated each page, patterns in free
+//! memory, clearing, and random placement that nobody can rely on.
 //!
-//! Linux's names where it has them: `page_owner`, `page_poison`, `init_on_alloc`, `init_on_free`.
-//! `careful` is all that finds mistakes, made cheap enough for every test run. Off, they cost
-//! nothing but the branch that an operation makes anyway (`sync::DrainEpoch`); their tables exist
-//! only while on.
+//! They have Linux's names where Linux has such an aid: `page_owner`, `page_poison`,
+//! `init_on_alloc`, `init_on_free`. `careful` turns on every aid that finds mistakes, in variants
+//! cheap enough for every test run. Aids that are off cost only the branch that an operation takes
+//! anyway (`sync::DrainEpoch`); their tables exist only while they are on.
 //!
 //! `owner` keeps the records of pages and `places` the source lines in them; `fill` writes and
-//! compares memory, `filled` knows which free pages hold the pattern; `placement` throws coins.
-//! What calls them is `manager::debug`.
+//! compares memory, and `filled` knows which free pages hold the pattern. Random placement is in
+//! `block::placement`. The callers of the aids are in `manager::debug`.
 
 mod aids;
 mod fill;

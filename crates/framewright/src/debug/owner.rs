@@ -1,11 +1,11 @@
-//! A record for each page: who allocated it with what, and who freed it last.
+//! A record for each page: which code allocated it, as what, and which code freed it last.
 //!
-//! Two words a page. Records are changed page by page with atomics, so that of two frees of a page
-//! at the same time one finds it free.
+//! A record takes two words per page. Records are changed page by page with atomics, so that if two
+//! frees of a page race, one of them finds the page free.
 //!
-//! Orders of memory: Relaxed: a page's record is changed by whoever has the page; what orders the
-//! page's owners orders the record. Where two free one page at once, the exchange decides and
-//! nothing else is read.
+//! Orders of memory: Relaxed: a page's record is changed by the owner of the page; what orders the
+//! page's owners also orders the record. If two callers free one page at once, the exchange decides
+//! between them and nothing else is read.
 
 use super::history::PageHistory;
 use super::places::{Place, Places};
@@ -14,18 +14,18 @@ use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::Order;
 use core::ops::Range;
 
-/// See the module documentation. Zero: never allocated.
+/// See the module documentation. A zero record means that the page was never allocated.
 ///
 /// | word | bits | |
 /// |---|---|---|
 /// | allocation | 0 | allocated now |
 /// | | 1..6 | order |
-/// | | 6..16 | CPU and one |
+/// | | 6..16 | CPU number plus one |
 /// | | 16..32 | place |
 /// | | 32..64 | serial number, the same in all pages of an allocation, never 0 |
-/// | event | 0..16 | place that freed |
-/// | | 16..26 | CPU and one |
-/// | | 26..64 | time of the last event and one, in 2^16 ns (208 days) |
+/// | event | 0..16 | place of the last free |
+/// | | 16..26 | CPU number plus one |
+/// | | 26..64 | time of the last event plus one, in 2^16 ns (208 days) |
 #[repr(C)]
 pub(crate) struct PageRecord {
     allocation: AtomicU64,
@@ -38,12 +38,12 @@ const _: () = assert!(size_of::<PageRecord>() == 16);
 unsafe impl AnyContent for PageRecord {}
 
 const ALLOCATED: u64 = 1;
-/// Order, CPU and place.
+/// The bits of order, CPU and place.
 const OWNER: u64 = 0xffff_fffe;
 const TIME_SHIFT: u32 = 16;
 const CPU_LIMIT: u32 = 1023;
 
-/// Who does something to pages, where and when.
+/// The place, the CPU and the time of an event.
 #[derive(Clone, Copy)]
 pub(crate) struct Event {
     pub(crate) place: Place,
@@ -51,7 +51,7 @@ pub(crate) struct Event {
     pub(crate) now_ns: Option<u64>,
 }
 
-/// What is noted of an allocation.
+/// What is recorded about an allocation.
 #[derive(Clone, Copy)]
 pub(crate) struct Allocation {
     pub(crate) event: Event,
@@ -59,16 +59,17 @@ pub(crate) struct Allocation {
     pub(crate) serial: u32,
 }
 
-/// Why pages are not freed; the page counted as records are.
+/// Why pages are not freed, with the index of the page, counted as records are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Misuse {
-    /// It is not allocated.
+    /// The page is not allocated.
     NotAllocated(usize),
-    /// It belongs to another allocation than the first.
+    /// The page belongs to another allocation than the first page.
     OtherAllocation(usize),
 }
 
-/// The records of one segment; none when they are off. Pages are counted from its first block.
+/// The records of one segment; empty when they are off. Pages are counted from the segment's first
+/// block.
 #[derive(Clone, Copy)]
 pub(crate) struct Owners {
     pub(crate) records: &'static [PageRecord],
@@ -76,13 +77,13 @@ pub(crate) struct Owners {
 }
 
 impl PageRecord {
-    /// Who allocated the page, as one word; zero where that is not known.
+    /// The owner of the page, as one word; zero where it is not known.
     pub(crate) fn owner(&self) -> u64 {
         self.allocation.load(Ordering::Relaxed)
     }
 
     /// Makes the page, which the caller has alone, look as if `owner`'s line and CPU had allocated
-    /// it with its order; says who it was. What it is allocated with stays.
+    /// it, with `owner`'s order; returns the previous owner. The serial number stays.
     pub(crate) fn set_owner(&self, owner: u64) -> u64 {
         let before = self.owner();
         if owner != 0 {
@@ -109,7 +110,7 @@ fn serial(allocation: u64) -> u64 {
     allocation >> 32
 }
 
-/// What of an allocation word says where it was made.
+/// The place number in an allocation word.
 fn place(allocation: u64) -> u16 {
     number(allocation, 16)
 }
@@ -123,7 +124,7 @@ impl Owners {
         now_ns.map_or(0, |ns| (ns >> TIME_SHIFT) + 1) << 26
     }
 
-    /// Notes pages as allocated.
+    /// Records pages as allocated.
     pub(crate) fn allocate(&self, pages: Range<usize>, allocation: &Allocation) {
         let Allocation { event, order, serial } = *allocation;
         let word = ALLOCATED
@@ -140,8 +141,8 @@ impl Owners {
         }
     }
 
-    /// Notes pages as freed: all or none. All must be allocated, and belong to one allocation, or
-    /// with `neighbours` to several that one place made.
+    /// Records pages as freed: all or none. All must be allocated and belong to one allocation, or,
+    /// with `neighbours`, to several that were made at one place.
     pub(crate) fn free(
         &self,
         pages: Range<usize>,
@@ -161,8 +162,8 @@ impl Owners {
         }
         for (index, record) in records.iter().enumerate() {
             if record.allocation.fetch_and(!ALLOCATED, Ordering::Relaxed) & ALLOCATED == 0 {
-                // Somebody else frees it at this moment. What was his stays free, what was still
-                // allocated is so again.
+                // Another caller frees this page at the moment. Pages that it freed stay free;
+                // pages that this call marked as free become allocated again.
                 for record in &records[..index] {
                     record.allocation.fetch_or(ALLOCATED, Ordering::Relaxed);
                 }
@@ -185,7 +186,7 @@ impl Owners {
         }
     }
 
-    /// What is known of a page; nothing when it was never allocated.
+    /// The history of a page; `None` when it was never allocated.
     pub(crate) fn history(&self, page: usize) -> Option<PageHistory> {
         let record = self.records.get(page)?;
         let (word, event) =

@@ -1,29 +1,30 @@
-//! Source lines as small numbers, so that a page's record is two words.
+//! Encodes source lines as small numbers, so that a page's record is two words.
 //!
-//! Orders of memory: Relaxed: a source line is constant data of the program, there before any
-//! thread was.
+//! Orders of memory: Relaxed: a source line is constant data of the program, which exists before
+//! any thread does.
 
 use crate::sync::table_atomic::{AtomicPtr, Ordering};
 use core::panic::Location;
 use core::ptr;
 
-/// A line of source.
+/// A source line.
 pub(crate) type Place = &'static Location<'static>;
 
-/// Lines that can be told apart; further ones are unknown.
+/// How many lines can be told apart; any more are unknown.
 pub(crate) const PLACES: usize = 4096;
-/// Slots that are looked at for one line.
+/// How many slots are tried for one line.
 const PROBES: usize = 64;
 
-/// All lines that allocated or freed anything, by hash. A slot is written once.
+/// A hash table of all lines that allocated or freed memory. A slot is written once.
 #[derive(Clone, Copy)]
 pub(crate) struct Places(pub(crate) &'static [AtomicPtr<Location<'static>>]);
 
 impl Places {
-    /// The number of a place: its slot and one, or 0 when there is no room.
+    /// The number of a place: its slot plus one, or 0 when there is no room.
     pub(crate) fn number(self, place: Place) -> u16 {
         let wanted = ptr::from_ref(place).cast_mut();
-        // By what it says, not by its address: a compiler may keep a line in several copies.
+        // Hashes the content, not the address: a compiler may emit several copies of a line's
+        // `Location`.
         let hash =
             (place.line() as usize * 64 + place.column() as usize).wrapping_mul(0x9e37_79b9) >> 7;
         for probe in 0..PROBES.min(self.0.len()) {
@@ -46,8 +47,8 @@ impl Places {
     /// The place of a number.
     pub(crate) fn place(self, number: u16) -> Option<Place> {
         let slot = self.0.get(usize::from(number.checked_sub(1)?))?;
-        // SAFETY: null, or one of the references that `number` was given, which live for ever and
-        // are never written (invariant 20).
+        // SAFETY: the slot is null, or one of the references that `number` was given, which live
+        // for ever and are never written (invariant 20).
         unsafe { slot.load(Ordering::Relaxed).as_ref() }
     }
 }

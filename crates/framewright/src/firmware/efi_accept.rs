@@ -1,5 +1,5 @@
-//! Accepting memory that EFI's table names, and only that: for adopters whose way to accept memory
-//! knows nothing of the table.
+//! Accepting only the memory that EFI's table names: for adopters whose own way to accept memory
+//! does not know the table.
 
 use super::unaccepted::UnacceptedTable;
 use crate::platform::{AcceptError, AcceptMemory, Platform, with_interrupts_off};
@@ -7,24 +7,25 @@ use crate::sync::SpinLock;
 use crate::units::{Order, PAGE_SIZE, Pfn, PfnRange, PhysRange};
 use core::ops::Range;
 
-/// So many CPUs accept at once; others wait until one is done.
+/// The most CPUs that accept at once; others wait until one is done.
 const MOST_AT_ONCE: usize = 64;
-/// Units larger than a block of which a part is accepted; beyond them none is begun.
+/// The most partly accepted units larger than a block; once there are that many, no further unit is
+/// begun.
 const MOST_PARTIAL: usize = 16;
 
-/// An [`AcceptMemory`] between the manager and `device` that asks for whole units of the table, of
-/// which none is asked for twice, whatever ranges it is asked for by whom, and clears their bits,
-/// so that the next kernel finds what is not accepted yet. What lies outside of the table is asked
-/// for as it is: it was added later. So are whole blocks where the host
-/// [`forgets`](AcceptMemory::forgets); there units are best no larger than 2 MiB, and the map calls
-/// unaccepted what the table does ([`UnacceptedTable::mark`]).
+/// An [`AcceptMemory`] between the manager and `device`. It asks `device` for whole units of the
+/// table, never twice for one unit whatever ranges are asked for and by whom, and clears their
+/// bits, so that the next kernel finds what is not accepted yet. Memory outside the table is asked
+/// for as it is, because it was added later. So are whole blocks if the host
+/// [`forgets`](AcceptMemory::forgets); units should then be no larger than 2 MiB, and the map
+/// should call unaccepted what the table does ([`UnacceptedTable::mark`]).
 ///
-/// A call returns when all units that its range touches are accepted, those included that another
-/// CPU was at; so only where waiting is allowed may ranges overlap. The manager's do not, but two
-/// of its blocks may be of one larger unit: such a unit is accepted with interrupts off, so that
-/// no handler waits for what it has interrupted, as long as that takes; `device` then needs no
-/// other CPU (Linux: `drivers/firmware/efi/unaccepted_memory.c`,
-/// `accept_memory`, for units of any size).
+/// A call returns when all units that its range touches are accepted, including those that another
+/// CPU was accepting; so ranges may overlap only where waiting is allowed. The manager's ranges do
+/// not overlap, but two of its blocks may lie in one larger unit. Such a unit is accepted with
+/// interrupts off for as long as that takes, so that no handler waits for the code that it
+/// interrupted; `device` must then need no other CPU (Linux:
+/// `drivers/firmware/efi/unaccepted_memory.c`, `accept_memory`, for units of any size).
 pub struct EfiAccept<P: Platform, D> {
     platform: &'static P,
     device: D,
@@ -33,20 +34,21 @@ pub struct EfiAccept<P: Platform, D> {
 
 struct State {
     table: UnacceptedTable<'static>,
-    /// Runs that are being accepted.
+    /// Runs of units that are being accepted.
     busy: [Range<u64>; MOST_AT_ONCE],
-    /// Units that failed behind their first frames, and how many those are: what is accepted is
-    /// not asked for again. Of larger units than a block only, as the manager forgets no block.
+    /// Units that failed after some of their first frames, with the number of these frames, because
+    /// what is accepted must not be asked for again. Only for units larger than a block, as the
+    /// manager keeps track of blocks itself.
     partial: [(u64, u64); MOST_PARTIAL],
 }
 
 impl State {
-    /// Whether somebody accepts a unit of these.
+    /// Returns whether a CPU is accepting any of these units.
     fn is_busy(&self, units: &Range<u64>) -> bool {
         self.busy.iter().any(|busy| busy.start < units.end && units.start < busy.end)
     }
 
-    /// The place for how many of the first frames of a large unit are accepted.
+    /// Returns the entry that says how many of a large unit's first frames are accepted.
     fn partial(&mut self, unit: u64) -> Option<&mut (u64, u64)> {
         let known = self.partial.iter().position(|&(of, pages)| of == unit && pages != 0);
         let place = known.or_else(|| self.partial.iter().position(|&(_, pages)| pages == 0))?;
@@ -55,7 +57,7 @@ impl State {
         Some(place)
     }
 
-    /// What there is to do for a large unit.
+    /// Decides what to do for a large unit.
     fn next_large(&mut self, unit: u64) -> NextLarge {
         let [start, end] = [unit, unit + 1].map(|unit| Pfn::containing(self.table.address(unit)));
         if self.is_busy(&(unit..unit + 1)) {
@@ -64,7 +66,7 @@ impl State {
         if !self.table.is_unaccepted(unit) {
             return NextLarge::Done { accepted_end: end };
         }
-        // Each that is begun may fail, which is to be remembered.
+        // Each unit that was begun may fail, and needs an entry to record that.
         let begun = self.busy.iter().filter(|busy| !busy.is_empty()).count();
         let known = self.partial.iter().find(|&&(of, pages)| of == unit && pages != 0);
         let places = self.partial.iter().filter(|&&(_, pages)| pages == 0).count();
@@ -82,8 +84,8 @@ impl State {
         NextLarge::Accept { slot, rest: PfnRange { start, end } }
     }
 
-    /// A large unit was asked for; `more` frames of it are accepted if not all are. The end of what
-    /// is.
+    /// Ends the attempt to accept a large unit. `more` is the number of further frames accepted, or
+    /// nothing if all were. Returns the end of what is accepted.
     fn end_large(&mut self, slot: usize, unit: u64, rest: PfnRange, more: Option<u64>) -> Pfn {
         self.busy[slot] = 0..0;
         if more.is_none() {
@@ -95,7 +97,7 @@ impl State {
         more.map_or(rest.end, |more| rest.start.add(more))
     }
 
-    /// The first run among `units` that is not accepted and that nobody is at.
+    /// Returns the first run among `units` that is not accepted and that no CPU is accepting.
     fn first_idle(&self, units: &Range<u64>) -> Option<Range<u64>> {
         let mut from = units.start;
         while let Some(run) = self.table.first_run(from..units.end) {
@@ -115,14 +117,14 @@ impl State {
     }
 }
 
-/// What there is to do for a large unit.
+/// What to do for a large unit.
 enum NextLarge {
     Accept { slot: usize, rest: PfnRange },
     Wait,
     Done { accepted_end: Pfn },
 }
 
-/// What there is to do for a range.
+/// What to do for a range.
 enum Next {
     Accept(usize, Range<u64>),
     Wait,
@@ -130,19 +132,19 @@ enum Next {
 }
 
 impl<P: Platform, D: AcceptMemory> EfiAccept<P, D> {
-    /// Accepts through `device` what `table` says is not accepted.
+    /// Accepts through `device` the memory that `table` calls unaccepted.
     pub fn new(platform: &'static P, table: UnacceptedTable<'static>, device: D) -> Self {
         let busy = [const { 0..0 }; MOST_AT_ONCE];
         let state = State { table, busy, partial: [(0, 0); MOST_PARTIAL] };
         Self { platform, device, state: SpinLock::new(state) }
     }
 
-    /// What accepts memory.
+    /// Returns the device that accepts memory.
     pub const fn device(&self) -> &D {
         &self.device
     }
 
-    /// Looks at the table.
+    /// Calls `look` with the table.
     pub fn with_table<R>(&self, look: impl FnOnce(&UnacceptedTable<'static>) -> R) -> R {
         self.state.with(self.platform, |state| look(&state.table))
     }
@@ -163,7 +165,8 @@ impl<P: Platform, D: AcceptMemory> EfiAccept<P, D> {
 }
 
 impl<P: Platform, D: AcceptMemory> EfiAccept<P, D> {
-    /// Whether the table covers the frame at `start`, and up to where, `end` at most, this goes on.
+    /// Returns whether the table covers the frame at `start`, and the end of the part, up to `end`,
+    /// for which this answer holds.
     fn part(&self, start: Pfn, end: Pfn) -> (bool, Pfn) {
         let table = self.with_table(|table| {
             PhysRange::new(table.address(0), table.address(table.units())).touched_frames()
@@ -177,8 +180,8 @@ impl<P: Platform, D: AcceptMemory> EfiAccept<P, D> {
         }
     }
 
-    /// Accepts whole blocks that others may have had meanwhile, who have left no bit. A block that
-    /// is in the table in part only is asked for whole.
+    /// Accepts whole blocks that others may have had in between and whose bits may be clear
+    /// already. A block that is only partly in the table is asked for as a whole.
     fn accept_again(&self, range: PfnRange) -> Result<(), AcceptError> {
         let accepted = self.device.accept(range);
         let pages = accepted.err().map_or(range.pages(), |error| error.accepted_pages);
@@ -229,8 +232,9 @@ impl<P: Platform, D: AcceptMemory> EfiAccept<P, D> {
         }
     }
 
-    /// Where what is accepted ends among the units from `first` on and before `at`, which failed:
-    /// others may have been at some of them, which this waits for, and may have failed, too.
+    /// Returns the end of what is accepted among the units from `first` on and before `at`, which
+    /// failed. Other CPUs may be accepting some of them, which this waits for, and may have failed,
+    /// too.
     fn accepted_before(&self, first: u64, at: Pfn) -> Pfn {
         loop {
             let end = self.state.with(self.platform, |state| {
@@ -249,7 +253,7 @@ impl<P: Platform, D: AcceptMemory> EfiAccept<P, D> {
 }
 
 impl<P: Platform, D: AcceptMemory> EfiAccept<P, D> {
-    /// Accepts what units larger than a block cover.
+    /// Accepts frames that units larger than a block cover.
     fn accept_large(&self, range: PfnRange, units: Range<u64>) -> Result<(), AcceptError> {
         for unit in units {
             let accepted_end = loop {
@@ -267,7 +271,7 @@ impl<P: Platform, D: AcceptMemory> EfiAccept<P, D> {
         Ok(())
     }
 
-    /// Accepts a unit, unless somebody is at it; up to where it is accepted.
+    /// Accepts a unit, unless a CPU is already accepting it. Returns the end of what is accepted.
     fn accept_unit(&self, unit: u64) -> Option<Pfn> {
         match self.state.with(self.platform, |state| state.next_large(unit)) {
             NextLarge::Wait => None,
@@ -287,8 +291,8 @@ fn is_whole_blocks(range: PfnRange) -> bool {
     range.start.is_aligned(Order::BLOCK) && range.end.is_aligned(Order::BLOCK)
 }
 
-// SAFETY: what the table calls accepted is, unless the host takes it away, and all else that is
-// asked for goes to the device.
+// SAFETY: what the table calls accepted is accepted, unless the host takes it away, and everything
+// else that is asked for goes to the device.
 unsafe impl<P: Platform, D: AcceptMemory> AcceptMemory for EfiAccept<P, D> {
     fn accept(&self, range: PfnRange) -> Result<(), AcceptError> {
         if self.forgets() && is_whole_blocks(range) {

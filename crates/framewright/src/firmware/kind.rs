@@ -12,8 +12,8 @@ use core::fmt;
 pub enum MemoryKind {
     /// Ordinary usable memory (e820 type 1, EFI conventional memory).
     Conventional,
-    /// Usable memory that may be taken out later; under `movable_node` the memblock allocator keeps
-    /// away from it as long as it can.
+    /// Usable memory that may be removed later. Under `movable_node` the memblock allocator avoids
+    /// it as long as it can.
     HotPluggable,
     /// Memory that a confidential guest must accept before its first use: present, not managed
     /// until then.
@@ -46,27 +46,27 @@ impl MemoryKind {
         Self::Unusable,
     ];
 
-    /// Whether the range is memory that a zone counts as present.
+    /// Returns whether the range is memory that a zone counts as present.
     #[must_use]
     pub const fn is_present(self) -> bool {
         matches!(self, Self::Conventional | Self::HotPluggable | Self::Unaccepted)
     }
 
-    /// Whether the allocator may hand the memory out after bring-up.
+    /// Returns whether the allocator may hand the memory out after bring-up.
     #[must_use]
     pub const fn is_usable(self) -> bool {
         matches!(self, Self::Conventional | Self::HotPluggable)
     }
 
-    /// Whether a frame must be covered wholly to be of this kind (memory), rather than merely
-    /// touched.
+    /// Returns whether a frame must be covered wholly to be of this kind (memory), rather than
+    /// merely touched.
     #[must_use]
     pub const fn shrinks(self) -> bool {
         (self as u8) <= (Self::Persistent as u8)
     }
 
-    /// The kind of an e820 or PVH memory-map type number; unknown numbers are reserved, as in
-    /// Linux.
+    /// Returns the kind of an e820 or PVH memory-map type number; unknown numbers are reserved, as
+    /// in Linux.
     #[must_use]
     pub const fn from_e820(kind: u32) -> Self {
         match kind {
@@ -80,10 +80,10 @@ impl MemoryKind {
         }
     }
 
-    /// The kind of an EFI memory descriptor, by its type and its attributes, once boot services
-    /// have ended (Linux: `arch/x86/platform/efi/efi.c`, `do_add_efi_memmap`). What the loader and
-    /// boot services had is usable where it can be cached; memory for a special purpose is set
-    /// aside.
+    /// Returns the kind of an EFI memory descriptor, by its type and attributes, once boot services
+    /// have ended (Linux: `arch/x86/platform/efi/efi.c`, `do_add_efi_memmap`). Memory that the
+    /// loader and boot services used is usable if it is cacheable; memory for a special purpose is
+    /// set aside.
     #[must_use]
     pub const fn from_efi(kind: u32, attributes: u64) -> Self {
         /// EFI_MEMORY_WB and EFI_MEMORY_SP.
@@ -101,7 +101,8 @@ impl MemoryKind {
         }
     }
 
-    /// The name that Linux's boot log gives the kind (the last three of ours follow its style).
+    /// Returns the name of the kind in Linux's boot log (kinds that Linux lacks have names in its
+    /// style).
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -1,12 +1,12 @@
-//! From what firmware says to a sorted, disjoint, page-granular memory map.
+//! Turns what firmware says into a sorted, disjoint, page-granular memory map.
 //!
 //! [`MapBuilder`] takes ranges in any order and state and makes them sorted and disjoint **in
 //! bytes**: the most restrictive kind wins on every byte. [`MapBuilder::finish`] then rounds to
-//! frames. Both work in storage that the caller gives, because nothing can be allocated yet.
+//! frames. Both work in storage that the caller provides, because nothing can be allocated yet.
 //!
-//! What comes in ascending order is appended. Anything else waits behind the sorted ranges until
-//! somebody looks, as long as the storage is large enough for whatever they make together
-//! (`merge`): so the work grows with `n log n`, whatever firmware says.
+//! A range in ascending order is appended. Any other range waits behind the sorted ones until the
+//! map is read, as long as the storage is large enough for whatever they form together (`merge`).
+//! So the work grows with `n log n`, whatever firmware says.
 
 use super::MemoryKind;
 use super::merge::{Merger, merge};
@@ -19,7 +19,7 @@ use core::fmt;
 pub struct MapRange {
     /// The bytes.
     pub range: PhysRange,
-    /// What they are.
+    /// The kind of memory.
     pub kind: MemoryKind,
 }
 
@@ -31,23 +31,23 @@ impl MapRange {
 /// Why a firmware map was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MapError {
-    /// Not one range was given, or all were empty.
+    /// No range was given, or all were empty.
     Empty,
-    /// There are ranges, but not one whole usable frame in them.
+    /// There are ranges, but they hold no whole usable frame.
     NoUsableMemory,
     /// Keeping this range apart from the others may need more entries than the storage has. Nothing
     /// was changed.
     TooManyRanges {
         /// The range that did not fit.
         range: PhysRange,
-        /// Entries in the storage.
+        /// The number of entries in the storage.
         capacity: usize,
     },
     /// The range lies above the highest physical address, or wraps around.
     BeyondAddressSpace {
-        /// First byte as given.
+        /// The first byte, as given.
         start: u64,
-        /// Size as given.
+        /// The size, as given.
         size_bytes: u64,
     },
 }
@@ -81,25 +81,25 @@ impl core::error::Error for MapError {}
 #[derive(Debug)]
 pub struct MapBuilder<'a> {
     entries: &'a mut [MapRange],
-    /// Entries that are sorted and disjoint.
+    /// The number of entries that are sorted and disjoint.
     len: usize,
-    /// Entries after them that are as they came.
+    /// The number of entries after them that are still as they came.
     waiting: usize,
     steps: Steps,
 }
 
 impl<'a> MapBuilder<'a> {
-    /// An empty map over `storage`. A map of `n` firmware ranges needs at most `2 * n + 5` entries.
-    /// With fewer, if they do, ranges that do not ascend are slow when there are thousands: each
-    /// moves all others.
+    /// Returns an empty map over `storage`. A map of `n` firmware ranges needs at most `2 * n + 5`
+    /// entries. Fewer may suffice, but then ranges that do not ascend are slow when there are
+    /// thousands, because each moves all others.
     pub fn new(storage: &'a mut [MapRange]) -> Self {
         Self { entries: storage, len: 0, waiting: 0, steps: Steps::new() }
     }
 
-    /// Adds `size_bytes` bytes from `start`; an empty range is accepted and means nothing.
+    /// Adds `size_bytes` bytes from `start`; an empty range is accepted and ignored.
     ///
     /// # Errors
-    /// [`MapError::BeyondAddressSpace`] or [`MapError::TooManyRanges`]; the map is then as it was.
+    /// [`MapError::BeyondAddressSpace`] or [`MapError::TooManyRanges`]; the map is then unchanged.
     pub fn add(&mut self, start: u64, size_bytes: u64, kind: MemoryKind) -> Result<(), MapError> {
         if size_bytes == 0 {
             return Ok(());
@@ -113,14 +113,14 @@ impl<'a> MapBuilder<'a> {
             return Ok(());
         }
         self.settle();
-        // There may be room for it to wait now that the others have become fewer.
+        // There may be room for it to wait now that merging has left fewer entries.
         if self.append(new) || self.defer(new) {
             return Ok(());
         }
         self.cover(new.range, |old| Some(old.map_or(kind, |old| old.max(kind))))
     }
 
-    /// Puts a range behind all others, if it belongs there.
+    /// Appends a range, if it lies behind all others.
     fn append(&mut self, new: MapRange) -> bool {
         if self.waiting != 0 {
             return false;
@@ -140,7 +140,7 @@ impl<'a> MapBuilder<'a> {
         true
     }
 
-    /// Lets a range wait, if there is room for all that it and the others can make together: `n`
+    /// Lets a range wait, if there is room for all that it and the others can form together: `n`
     /// ranges have at most `2 * n - 1` intervals between their edges.
     fn defer(&mut self, new: MapRange) -> bool {
         let ranges = self.len + self.waiting + 1;
@@ -153,7 +153,7 @@ impl<'a> MapBuilder<'a> {
         fits
     }
 
-    /// Brings what waits to its place.
+    /// Merges the waiting ranges.
     fn settle(&mut self) {
         if self.waiting != 0 {
             let ranges = self.len + core::mem::take(&mut self.waiting);
@@ -161,12 +161,11 @@ impl<'a> MapBuilder<'a> {
         }
     }
 
-    /// Makes everything at and above `limit` that is memory of any kind disappear (the parameter
-    /// `mem=`).
+    /// Removes all memory, of any kind, at and above `limit` (the parameter `mem=`).
     ///
     /// # Errors
     /// [`MapError::TooManyRanges`] when the cut needs one more entry than there is; the map is then
-    /// as it was.
+    /// unchanged.
     pub fn limit(&mut self, limit: u64) -> Result<(), MapError> {
         if limit >= PHYSICAL_ADDRESS_END {
             return Ok(());
@@ -177,10 +176,10 @@ impl<'a> MapBuilder<'a> {
         })
     }
 
-    /// Makes what is usable in `range` so far unaccepted, and nothing else.
+    /// Changes the usable memory in `range` to unaccepted, and nothing else.
     ///
     /// # Errors
-    /// [`MapError::TooManyRanges`] when the map has no room for the pieces; it is then as it was.
+    /// [`MapError::TooManyRanges`] when the map has no room for the pieces; it is then unchanged.
     pub fn leave_unaccepted(&mut self, range: PhysRange) -> Result<(), MapError> {
         if range.is_empty() {
             return Ok(());
@@ -191,19 +190,19 @@ impl<'a> MapBuilder<'a> {
         })
     }
 
-    /// The ranges so far: sorted and disjoint, in bytes.
+    /// Returns the ranges so far: sorted and disjoint, in bytes.
     #[must_use]
     pub fn ranges(&mut self) -> &[MapRange] {
         self.settle();
         self.settled()
     }
 
-    /// The ranges, when none waits.
+    /// Returns the ranges, for use when none waits.
     fn settled(&self) -> &[MapRange] {
         &self.entries[..self.len]
     }
 
-    /// Rounds to frames, makes frame 0 and 640 KiB..1 MiB unusable, and hands out the finished map.
+    /// Rounds to frames, makes frame 0 and 640 KiB..1 MiB unusable, and returns the finished map.
     ///
     /// # Errors
     /// [`MapError::Empty`], [`MapError::NoUsableMemory`], [`MapError::TooManyRanges`].
@@ -211,7 +210,7 @@ impl<'a> MapBuilder<'a> {
         if self.len + self.waiting == 0 {
             return Err(MapError::Empty);
         }
-        // Frame 0 stays unused because address 0 means failure to too many callers, and 640 KiB..1
+        // Frame 0 stays unused because too many callers take address 0 for a failure. 640 KiB..1
         // MiB holds video memory and ROMs whatever firmware says (Linux does the same).
         self.add(0, PAGE_SIZE, MemoryKind::Reserved)?;
         self.add(0xa_0000, 0x6_0000, MemoryKind::Reserved)?;
@@ -225,8 +224,8 @@ impl<'a> MapBuilder<'a> {
         }
     }
 
-    /// Replaces the kind of every byte in `range` by `change(kind)`, `None` standing for a hole.
-    /// Nothing waits.
+    /// Replaces the kind of every byte in `range` by `change(kind)`, where `None` stands for a
+    /// hole. No range may be waiting.
     fn cover(
         &mut self,
         range: PhysRange,
@@ -268,9 +267,9 @@ impl<'a> MapBuilder<'a> {
         Ok(())
     }
 
-    /// How many entries [`cover`](Self::cover) adds at most while it works: known before anything
-    /// changes, and exact, so that `n` ranges never need more than the `2 * n - 1` intervals
-    /// between their edges.
+    /// Returns the most entries that [`cover`](Self::cover) adds while it works. It is known before
+    /// anything changes, and exact, so that `n` ranges never need more than the `2 * n - 1`
+    /// intervals between their edges.
     fn entries_needed(&self, range: PhysRange, fills_holes: bool) -> usize {
         self.steps.count(3 * self.len as u64);
         let inside = |at: u64| {
@@ -314,7 +313,7 @@ impl<'a> MapBuilder<'a> {
         self.len -= 1;
     }
 
-    /// Joins neighbours that touch and have one kind.
+    /// Joins adjacent entries of one kind.
     fn join(&mut self) {
         self.steps.count(self.len as u64);
         let mut kept = 0;
@@ -325,8 +324,8 @@ impl<'a> MapBuilder<'a> {
         self.len = kept;
     }
 
-    /// Rounds in place. Every run that comes out owns at least one entry that went in, so writing
-    /// never overtakes reading.
+    /// Rounds in place. Every run of the output accounts for at least one entry of the input, so
+    /// writing never overtakes reading.
     fn round_to_frames(&mut self) {
         let mut out = Rounder { entries: self.entries, len: 0, pending: None };
         for index in 0..self.len {
@@ -351,8 +350,8 @@ impl<'a> MapBuilder<'a> {
     }
 }
 
-/// State of [`MapBuilder::round_to_frames`]: the frame that several ranges share is decided when
-/// the last was seen.
+/// The state of [`MapBuilder::round_to_frames`]. A frame that several ranges share is decided once
+/// the last of them was seen.
 struct Rounder<'a> {
     entries: &'a mut [MapRange],
     len: usize,
@@ -386,14 +385,14 @@ impl Rounder<'_> {
     }
 }
 
-/// A finished map: sorted, disjoint, page aligned, neighbours joined. Cheap to copy.
+/// A finished map: sorted, disjoint and page aligned, with neighbours joined. Cheap to copy.
 #[derive(Clone, Copy, Debug)]
 pub struct MemoryMap<'a> {
     ranges: &'a [MapRange],
 }
 
 impl<'a> MemoryMap<'a> {
-    /// The ranges, ascending.
+    /// Returns the ranges, ascending.
     #[must_use]
     pub const fn ranges(self) -> &'a [MapRange] {
         self.ranges
@@ -409,7 +408,7 @@ impl<'a> MemoryMap<'a> {
             .sum()
     }
 
-    /// One past the highest present byte.
+    /// Returns one past the highest present byte.
     #[must_use]
     pub fn present_end(self) -> u64 {
         self.ranges
@@ -428,7 +427,8 @@ mod tests {
 
     const COUNT: u64 = 20_000;
 
-    /// Steps for ranges that begin where `start` says, and the map that they make.
+    /// Returns the number of steps for ranges that begin where `start` says, and the number of
+    /// entries of the map.
     fn steps_of(start: impl Fn(u64) -> u64, capacity: usize) -> (u64, usize) {
         let mut storage = vec![MapRange::EMPTY; capacity];
         let mut builder = MapBuilder::new(&mut storage);
@@ -459,7 +459,7 @@ mod tests {
             assert_eq!(ranges as u64, COUNT, "{name}");
             assert!(steps <= most, "{name}: {steps} steps");
         }
-        // All overlap.
+        // All ranges overlap.
         let (steps, _) = steps_of(|number| (1 << 20) + number * 7919 % COUNT * 0x100, capacity);
         assert!(steps <= most, "overlapping: {steps} steps");
         // Ascending ranges need no more entries than there are.
@@ -467,8 +467,8 @@ mod tests {
         assert!(steps <= most, "ascending, in little storage: {steps} steps");
     }
 
-    /// Looked at after each or only at the end, the map is the same, and what does not fit is the
-    /// same.
+    /// The map, and which ranges do not fit, must not depend on whether it is read after each range
+    /// or only at the end.
     #[test]
     fn what_waits_makes_no_difference() {
         let mut seed = 3_u64;

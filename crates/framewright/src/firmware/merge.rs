@@ -1,10 +1,10 @@
-//! Ranges in any order become sorted and disjoint, in the storage that they lie in.
+//! Makes ranges in any order sorted and disjoint, in the storage that they lie in.
 
 use super::steps::Steps;
 use super::{MapRange, MemoryKind};
 use crate::units::{PhysRange, sort};
 
-/// Ranges that are written one behind the other, neighbours that touch and have one kind as one.
+/// Writes ranges one after the other, and joins adjacent ranges of one kind.
 pub(super) struct Merger<'a> {
     pub(super) out: &'a mut [MapRange],
     pub(super) len: &'a mut usize,
@@ -18,7 +18,7 @@ impl Merger<'_> {
         }
     }
 
-    /// Makes the last range longer, if `new` goes on with it, which needs no room.
+    /// Extends the last range, which needs no room, if `new` continues it.
     pub(super) fn join(&mut self, new: MapRange) -> bool {
         let last = self.len.checked_sub(1).map(|last| &mut self.out[last]);
         let Some(last) = last else { return false };
@@ -30,13 +30,14 @@ impl Merger<'_> {
     }
 }
 
-/// How far the ranges of each kind reach that began at or before the place where the walk is.
+/// For each kind, how far the ranges reach that begin at or before the current position of the
+/// walk.
 struct Reach([u64; MemoryKind::ALL.len()]);
 
 impl Reach {
-    /// Writes the ranges from `start` to `end`, where no range begins in between: the most
-    /// restrictive kind that reaches there, then what it leaves. Each turn but the last ends where
-    /// a range does.
+    /// Writes the ranges from `start` to `end`, between which no range begins: the most restrictive
+    /// kind that reaches there, then what that leaves. Each turn but the last ends where a range
+    /// does.
     fn write(&self, start: u64, end: u64, out: &mut Merger<'_>, steps: &Steps) {
         let mut position = start;
         while position < end {
@@ -52,11 +53,12 @@ impl Reach {
 }
 
 /// Makes the first `ranges` entries sorted and disjoint; on every byte the most restrictive kind
-/// wins. Returns how many there are then. The storage has at least twice as many entries as there
-/// are ranges: `i` ranges make fewer than `2 * i`, so what is written from the front never reaches
-/// what is still to be read at the back.
+/// wins. Returns the new number of entries. The storage must have at least twice as many entries as
+/// there are ranges: `i` ranges form fewer than `2 * i`, so the output written at the front never
+/// reaches the input still to be read at the back.
 pub(super) fn merge(entries: &mut [MapRange], ranges: usize, steps: &Steps) -> usize {
-    // Without a second array: sorting in place keeps no order of equals, which need none.
+    // Sorts in place, which needs no second array. It does not keep the order of equal entries,
+    // which does not matter here.
     sort(&mut entries[..ranges], &mut |one, other| {
         steps.count(1);
         one.range.start < other.range.start

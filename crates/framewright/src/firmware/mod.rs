@@ -1,7 +1,7 @@
-//! Intake: what firmware says about memory and nodes, made trustworthy.
+//! Intake: turns what firmware says about memory and nodes into data that can be trusted.
 //!
 //! [`MapBuilder`] turns firmware ranges of any quality into a [`MemoryMap`]; [`Topology`] collects
-//! nodes; [`node_ranges`] lays one over the other. Nothing here allocates: the caller gives the
+//! nodes; [`node_ranges`] combines the two. Nothing here allocates: the caller provides the
 //! storage.
 
 mod efi_accept;

@@ -1,29 +1,29 @@
 //! Where movable memory begins on each node, by Linux's rule (`find_zone_movable_pfns_for_nodes` in
-//! Linux's `mm/mm_init.c`), so that `kernelcore=`, `movablecore=` and `movable_node` mean here what
-//! they mean there. Nothing is kept: memory and setting go in, a frame for each node comes out.
+//! Linux's `mm/mm_init.c`), so that `kernelcore=`, `movablecore=` and `movable_node` mean what they
+//! mean in Linux. Nothing is stored: memory and a setting go in, one frame per node comes out.
 //!
-//! Movable memory is the top of a node, and only of the highest kind of zone that the machine has:
-//! what lies below that is always the kernel's. The kernel's need is dealt out over the nodes in
-//! equal shares. A node with less memory than its share leaves a rest, which is dealt out again
-//! among one node less, until at most a page for each of them is left. Each round goes on where the
-//! one before it stopped.
+//! Movable memory is at the top of a node, and only in the highest kind of zone that the machine
+//! has: what lies below that zone is always the kernel's. The kernel's need is dealt out over the
+//! nodes in equal shares. A node with less memory than its share leaves a remainder, which is dealt
+//! out again among one node fewer, until at most a page for each of them is left. Each round
+//! continues where the previous one stopped.
 
 use super::MemoryRun;
 use crate::units::{MAX_NODES, NodeId, NodeMask, PAGE_SIZE, Pfn};
 use core::fmt;
 
-/// Movable memory begins at multiples of this: 4 MiB, the largest order of Linux's allocator.
+/// Movable memory begins at a multiple of this: 4 MiB, the largest order of Linux's allocator.
 const ALIGNMENT_PAGES: u64 = 1 << 10;
 
-/// Memory below 4 GiB that is not mirrored is the kernel's all the same.
+/// Memory below 4 GiB is the kernel's even if it is not mirrored.
 const FOUR_GIB: Pfn = Pfn(1 << 20);
 
-/// How much memory a setting means.
+/// An amount of memory in a setting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CoreSize {
-    /// So many bytes; what is less than a page is left out.
+    /// This many bytes, rounded down to pages.
     Bytes(u64),
-    /// So many hundredths of all memory; more than 100 are as 100.
+    /// This percentage of all memory; more than 100 counts as 100.
     Percent(u8),
 }
 
@@ -42,17 +42,17 @@ impl CoreSize {
 /// What `kernelcore=` asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KernelCore {
-    /// At least so much memory that is not movable.
+    /// At least this much memory is not movable.
     Size(CoreSize),
-    /// All memory from 4 GiB on that is not mirrored is movable, whatever `movablecore=` says, as
-    /// in Linux; where nothing is mirrored there is no movable memory.
+    /// All unmirrored memory from 4 GiB on is movable, whatever `movablecore=` says, as in Linux.
+    /// If nothing is mirrored, there is no movable memory.
     Mirror,
 }
 
-/// What there is to say of [`KernelCore::Mirror`], in print as Linux says it.
+/// What to report about [`KernelCore::Mirror`]; it prints as in Linux.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MirrorNote {
-    /// Nothing is mirrored, so it was ignored.
+    /// No memory is mirrored, so the setting was ignored.
     NoneMirrored,
     /// Some memory below 4 GiB, which is always the kernel's, is not mirrored.
     LowUnmirrored,
@@ -67,23 +67,23 @@ impl fmt::Display for MirrorNote {
     }
 }
 
-/// What the command line says of movable memory. The default is that there is none.
+/// What the command line says about movable memory. By default there is none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MovableSetting {
     /// `movable_node`: a node's movable memory begins where its hot-pluggable memory does. The
-    /// others are ignored then.
+    /// other settings are ignored then.
     pub movable_node: bool,
     /// `kernelcore=`.
     pub kernelcore: Option<KernelCore>,
-    /// `movablecore=`: at least so much memory that is movable. Where both sizes are given,
-    /// whichever leaves more to the kernel counts.
+    /// `movablecore=`: at least this much memory is movable. If both sizes are given, the one that
+    /// leaves more to the kernel counts.
     pub movablecore: Option<CoreSize>,
 }
 
 /// Where each node's movable memory begins. See [`movable_starts`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MovableStarts {
-    /// Zero where there is none.
+    /// Zero for nodes that have none.
     starts: [u64; MAX_NODES],
     mirror: Option<MirrorNote>,
 }
@@ -92,37 +92,37 @@ impl MovableStarts {
     /// No node has movable memory.
     pub const NONE: Self = Self { starts: [0; MAX_NODES], mirror: None };
 
-    /// The frame from which on all memory of a node is movable, but for what is mirrored with
-    /// [`KernelCore::Mirror`]; a multiple of 4 MiB. None where the node has no movable memory.
+    /// Returns the frame from which on all memory of a node is movable, except mirrored memory
+    /// under [`KernelCore::Mirror`]; a multiple of 4 MiB. None if the node has no movable memory.
     #[must_use]
     pub fn on_node(&self, node: NodeId) -> Option<Pfn> {
         Some(Pfn(self.starts[node.index()])).filter(|&start| start != Pfn(0))
     }
 
-    /// What there is to say of [`KernelCore::Mirror`], where that was asked for.
+    /// Returns what to report about [`KernelCore::Mirror`], if it was asked for.
     #[must_use]
     pub const fn mirror_note(&self) -> Option<MirrorNote> {
         self.mirror
     }
 
-    /// These but for those of `nodes`, which have none.
+    /// Returns these starts, but with no movable memory on `nodes`.
     pub(crate) fn without(mut self, nodes: NodeMask) -> Self {
         nodes.nodes().for_each(|node| self.starts[node.index()] = 0);
         self
     }
 
-    /// Whether no node has movable memory.
+    /// Returns whether no node has movable memory.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.starts == [0; MAX_NODES]
     }
 }
 
-/// Where movable memory begins on each node. `memory` is all that is present, ascending; `lowest`
-/// is the first frame of the highest kind of zone that the machine has memory in (4 GiB where any
-/// lies above, else 16 MiB): with a size, none below it is movable. With
-/// [`movable_node`](MovableSetting::movable_node) it may begin anywhere, and with
-/// [`KernelCore::Mirror`] at 4 GiB. Nodes that hold the kernel are not hot-pluggable, whatever
+/// Returns where movable memory begins on each node. `memory` is all present memory, ascending.
+/// `lowest` is the first frame of the highest kind of zone that the machine has memory in (4 GiB if
+/// any lies above, else 16 MiB): with a size, nothing below it is movable. With
+/// [`movable_node`](MovableSetting::movable_node) movable memory may begin anywhere, and with
+/// [`KernelCore::Mirror`] from 4 GiB on. Nodes that hold the kernel are not hot-pluggable, whatever
 /// firmware says: [`Memblock::set_movable_node`](crate::memblock::Memblock::set_movable_node).
 ///
 /// ```
@@ -171,20 +171,20 @@ pub fn movable_starts(
     starts
 }
 
-/// The lowest frame of each node that is hot-pluggable.
+/// Finds the lowest hot-pluggable frame of each node.
 fn hot_pluggable(memory: impl Iterator<Item = MemoryRun>, starts: &mut [u64; MAX_NODES]) {
     for run in memory.filter(|run| run.kind == super::MemoryKind::HotPluggable) {
         lower(&mut starts[run.node.index()], run);
     }
 }
 
-/// Makes a node's mark the first frame of a run, unless it is lower.
+/// Lowers a node's mark to the first frame of a run.
 fn lower(mark: &mut u64, run: MemoryRun) {
     *mark = if *mark == 0 { run.range.start.0 } else { run.range.start.0.min(*mark) };
 }
 
-/// The lowest frame of each node from 4 GiB on that begins a run that is not mirrored, where some
-/// memory is.
+/// Finds, on each node, the lowest start from 4 GiB on of an unmirrored run, if any memory is
+/// mirrored.
 fn unmirrored(
     memory: impl Iterator<Item = MemoryRun> + Clone,
     starts: &mut [u64; MAX_NODES],
@@ -203,7 +203,8 @@ fn unmirrored(
     note
 }
 
-/// Pages that the kernel is to have; none where that is all of them, or where nobody asks in pages.
+/// Returns the number of pages that the kernel needs; none if that is all of memory, or if no size
+/// was given.
 fn need_pages(memory: impl Iterator<Item = MemoryRun>, setting: &MovableSetting) -> Option<u64> {
     let total_pages = memory.fold(0_u64, |sum, run| sum.saturating_add(run.range.pages()));
     let kernel_pages = match setting.kernelcore {
@@ -222,7 +223,7 @@ fn need_pages(memory: impl Iterator<Item = MemoryRun>, setting: &MovableSetting)
     (1..total_pages).contains(&need_pages).then_some(need_pages)
 }
 
-/// Moves each node's mark up until what lies below the marks is the kernel's need.
+/// Moves the nodes' marks up until the memory below them meets the kernel's need.
 fn deal_out(
     memory: impl Iterator<Item = MemoryRun> + Clone,
     lowest: Pfn,
@@ -249,8 +250,9 @@ fn deal_out(
     }
 }
 
-/// Moves a node's mark up by `share` pages of its memory. What lies below `lowest` is the kernel's
-/// anyway, be it more than that. Returns the pages between the old mark and the new one.
+/// Moves a node's mark up by `share` pages of its memory. Memory below `lowest` is the kernel's
+/// anyway, even if it is more than that. Returns the number of pages between the old mark and the
+/// new one.
 fn take(memory: impl Iterator<Item = MemoryRun>, lowest: u64, share: u64, mark: &mut u64) -> u64 {
     let (mut rest, mut taken) = (share, 0);
     for run in memory {
@@ -263,7 +265,7 @@ fn take(memory: impl Iterator<Item = MemoryRun>, lowest: u64, share: u64, mark: 
             rest = rest.saturating_sub(below);
             taken += below;
             if end <= lowest {
-                // A later round does not count it again.
+                // A later round must not count it again.
                 *mark = end;
                 continue;
             }
@@ -304,7 +306,7 @@ mod tests {
         }
     }
 
-    /// A PC's memory: the first frame and the BIOS's hole below 1 MiB are none.
+    /// Returns a PC's memory; the first frame and the BIOS's hole below 1 MiB are left out.
     fn pc(low_end: u64, above: &[(usize, u64, u64)]) -> Vec<MemoryRun> {
         let low = [run(0, 1, 0x9f), run(0, 0x100, low_end)];
         let above = above.iter().map(|&(node, start, end)| run(node, start * GIB, end * GIB));
@@ -338,7 +340,7 @@ mod tests {
         for setting in [kernel(gib(4)), kernel(CoreSize::Percent(25))] {
             assert_eq!(starts(&even, NORMAL, &setting), [0x12_0400, 0x26_0400], "{setting:?}");
         }
-        // 12 GiB but for two roundings.
+        // 12 GiB, except for two roundings.
         assert_eq!((9 * GIB - 0x12_0400) + (17 * GIB - 0x26_0400), 12 * GIB - 0x800);
         assert_eq!(starts(&even, NORMAL, &movable(gib(8))), [0x14_0400, 0x34_0000]);
         let uneven = pc(3 * GIB, &[(0, 4, 5), (1, 5, 17)]);
@@ -354,10 +356,10 @@ mod tests {
         assert_eq!(at(movable(CoreSize::Bytes(3 << 20))), 2 * GIB - 0x400);
         assert_eq!(at(movable(CoreSize::Bytes(4 << 20))), 2 * GIB - 0x400);
         assert_eq!(at(movable(CoreSize::Bytes((4 << 20) + 4096))), 2 * GIB - 0x800);
-        // Less than the lowest 16 MiB: these are the kernel's anyway.
+        // Less than the lowest 16 MiB, which are the kernel's anyway.
         assert_eq!(at(kernel(CoreSize::Bytes(4 << 20))), 0x1000);
         assert_eq!(at(kernel(CoreSize::Bytes(4096))), 0x1000);
-        // The larger of both needs counts.
+        // The larger of the two needs counts.
         let both = |kernel_gib, movable_gib| MovableSetting {
             movablecore: Some(gib(movable_gib)),
             ..kernel(gib(kernel_gib))
@@ -380,7 +382,7 @@ mod tests {
             kernel(CoreSize::Percent(100)),
             kernel(CoreSize::Percent(255)),
             movable(gib(0)),
-            // All movable: the kernel would have nothing.
+            // All memory would be movable, and the kernel would have none.
             movable(gib(2)),
             movable(CoreSize::Bytes(u64::MAX)),
             movable(CoreSize::Percent(100)),
@@ -406,12 +408,12 @@ mod tests {
         assert_eq!(starts.mirror_note(), Some(MirrorNote::NoneMirrored));
     }
 
-    /// By Linux's `find_zone_movable_pfns_for_nodes`, a machine a line.
+    /// Results of Linux's `find_zone_movable_pfns_for_nodes`, a machine a line.
     #[test]
     fn mirrored_memory_is_the_kernels_and_the_rest_from_4_gib_on_is_movable() {
         let setting = MovableSetting {
             kernelcore: Some(KernelCore::Mirror),
-            // Neither counts.
+            // Neither of them counts.
             movablecore: Some(gib(1)),
             movable_node: false,
         };
@@ -427,7 +429,7 @@ mod tests {
                 [6 * GIB, 13 * GIB],
                 None,
             ),
-            // The same where low memory is not.
+            // Now with low memory that is not mirrored.
             (
                 low(),
                 [mirrored(high(0, 4, 6)), high(0, 6, 9), mirrored(high(1, 9, 13)), high(1, 13, 17)],
@@ -441,7 +443,7 @@ mod tests {
                 [4 * GIB, 9 * GIB],
                 None,
             ),
-            // A node that is mirrored as a whole has none.
+            // A node that is wholly mirrored has no movable memory.
             (
                 safe_low(),
                 [
@@ -453,7 +455,7 @@ mod tests {
                 [0, 9 * GIB],
                 None,
             ),
-            // What begins below 4 GiB counts as low, wherever it ends.
+            // A run that begins below 4 GiB counts as low, wherever it ends.
             (
                 safe_low(),
                 [
@@ -483,7 +485,7 @@ mod tests {
             let found = movable_starts(memory.iter().copied(), NORMAL, &setting);
             assert_eq!(starts(&memory, NORMAL, &setting), expected, "case {number}");
             assert_eq!(found.mirror_note(), note, "case {number}");
-            // `movable_node` goes before it.
+            // `movable_node` takes precedence.
             let setting = MovableSetting { movable_node: true, ..setting };
             assert_eq!(starts(&memory, NORMAL, &setting), [0, 0], "case {number}");
         }
@@ -502,17 +504,17 @@ mod tests {
         // The highest zone does not matter.
         memory[1].kind = MemoryKind::HotPluggable;
         assert_eq!(starts(&memory, NORMAL, &setting), [0x400, 10 * GIB + 0x400]);
-        // Nothing is left when a few pages are rounded.
+        // Nothing is left after a few pages are rounded.
         let few = [MemoryRun { kind: MemoryKind::HotPluggable, ..run(0, 0x2001, 0x2300) }];
         assert_eq!(starts(&few, DMA32, &setting), [0, 0]);
     }
 
     #[test]
     fn a_node_below_the_line_leaves_its_share_to_others() {
-        // Node 0 has nothing above 4 GiB, node 1 all of it.
+        // Node 0 has no memory above 4 GiB, node 1 has only such memory.
         let memory = [run(0, 0, 2 * GIB), run(1, 4 * GIB, 8 * GIB)];
         assert_eq!(starts(&memory, NORMAL, &kernel(gib(3))), [0, 4 * GIB + GIB / 2 + GIB / 2]);
-        // What the kernel has anyway is enough, and more than it asked for.
+        // The memory that the kernel has anyway exceeds what it asked for.
         assert_eq!(starts(&memory, NORMAL, &kernel(gib(1))), [0, 4 * GIB]);
     }
 
@@ -537,7 +539,7 @@ mod tests {
         ]
     }
 
-    /// Pages of `memory` in the frames that `has` names.
+    /// Returns the pages of `memory` in the frames that `has` names.
     fn pages(memory: &[MemoryRun], has: impl Fn(&MemoryRun) -> PfnRange) -> u64 {
         memory.iter().map(|run| run.range.intersection(has(run)).pages()).sum()
     }

@@ -1,4 +1,4 @@
-//! The memory map laid over the nodes.
+//! The memory map, divided among the nodes.
 
 use super::{MemoryKind, MemoryMap, Topology};
 use crate::units::{NodeId, PAGE_SIZE, PfnRange, PhysRange};
@@ -8,11 +8,11 @@ use crate::units::{NodeId, PAGE_SIZE, PfnRange, PhysRange};
 pub struct NodeRange {
     /// The frames.
     pub range: PfnRange,
-    /// Always a kind that is present.
+    /// The kind, which always is a present one.
     pub kind: MemoryKind,
-    /// Whose they are.
+    /// The node that they belong to.
     pub node: NodeId,
-    /// False where firmware named no node for them and one was chosen.
+    /// False if firmware named no node for them and one was chosen.
     pub claimed: bool,
 }
 
@@ -22,14 +22,14 @@ pub struct NodeRange {
 pub struct MemoryRun {
     /// The frames.
     pub range: PfnRange,
-    /// Whose they are.
+    /// The node that they belong to.
     pub node: NodeId,
-    /// A kind that is present.
+    /// The kind, which is a present one.
     pub kind: MemoryKind,
-    /// Unaccepted frames that are accepted by now
+    /// Whether these frames of unaccepted memory are accepted by now
     /// ([`RegionFlags::AHEAD`](crate::memblock::RegionFlags::AHEAD)).
     pub is_ahead: bool,
-    /// The machine keeps it twice, or as safe
+    /// Whether the machine mirrors the memory, or keeps it equally safe
     /// ([`RegionFlags::MIRRORED`](crate::memblock::RegionFlags::MIRRORED)).
     pub is_mirrored: bool,
 }
@@ -49,15 +49,15 @@ pub struct NodeRanges<'a> {
     position: u64,
 }
 
-/// All present memory, ascending, cut where the kind or the node changes. A frame that two nodes
-/// share (a claim that ends inside a frame) belongs to the node of its first byte.
+/// Returns all present memory, ascending, cut where the kind or the node changes. A frame that two
+/// nodes share (because a claim ends inside it) belongs to the node of its first byte.
 #[must_use]
 pub fn node_ranges<'a>(map: MemoryMap<'a>, topology: &'a Topology<'a>) -> NodeRanges<'a> {
     NodeRanges { map, topology, index: 0, position: 0 }
 }
 
 impl NodeRanges<'_> {
-    /// The next run within one range of the map and one claim.
+    /// Returns the next run within one range of the map and one claim.
     fn piece(&mut self) -> Option<NodeRange> {
         loop {
             let entry = self.map.ranges().get(self.index)?;
@@ -85,8 +85,8 @@ impl Iterator for NodeRanges<'_> {
     fn next(&mut self) -> Option<NodeRange> {
         let mut run = self.piece()?;
         loop {
-            // What touches and agrees is one run, across claims and across ranges of the map: a
-            // claim may make two kinds one.
+            // Adjacent pieces that agree are one run, across claims and across ranges of the map: a
+            // claim may turn two kinds into one.
             let mut ahead = self.clone();
             match ahead.piece() {
                 Some(next)

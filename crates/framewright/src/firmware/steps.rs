@@ -1,7 +1,7 @@
-//! Steps of the intake, counted where its own tests run: they say how work grows, which time does
-//! not on a busy machine.
+//! Counts the steps of the intake in its own tests. Steps show how the work grows; time does not on
+//! a busy machine.
 
-/// A counter; nothing outside of unit tests.
+/// A counter; empty outside unit tests.
 #[derive(Debug)]
 pub(super) struct Steps {
     #[cfg(all(test, not(loom)))]

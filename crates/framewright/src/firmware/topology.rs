@@ -1,11 +1,11 @@
-//! Nodes: which memory and how many CPUs belong to which, and how far apart they are.
+//! Nodes: which memory and how many CPUs belong to each, and how far apart they are.
 
 use crate::units::{MAX_NODES, NodeId, PHYSICAL_ADDRESS_END, PhysRange};
 use core::fmt;
 
-/// Distance of a node to itself, the unit of the table (ACPI SLIT).
+/// The distance of a node to itself, the unit of the table (ACPI SLIT).
 pub const LOCAL_DISTANCE: u8 = 10;
-/// Distance between two nodes when firmware says nothing.
+/// The distance between two nodes when firmware says nothing.
 pub const REMOTE_DISTANCE: u8 = 20;
 /// The distance that means "cannot be reached" (ACPI SLIT).
 pub const UNREACHABLE_DISTANCE: u8 = 255;
@@ -17,7 +17,7 @@ pub struct MemoryAffinity {
     pub range: PhysRange,
     /// The node.
     pub node: NodeId,
-    /// Whether the memory there may be taken out later.
+    /// Whether the memory there may be removed later.
     pub hot_pluggable: bool,
 }
 
@@ -36,14 +36,14 @@ pub enum TopologyError {
         first: NodeId,
         /// The other one.
         second: NodeId,
-        /// What both claim.
+        /// The addresses that both claim.
         range: PhysRange,
     },
     /// The table of distances has no room for this node.
     TooFewDistances {
         /// The node.
         node: NodeId,
-        /// For so many nodes there is room.
+        /// The number of nodes that there is room for.
         nodes: usize,
     },
     /// A node number is not below [`MAX_NODES`].
@@ -56,18 +56,19 @@ pub enum TopologyError {
         /// The domain that found no node.
         domain: u32,
     },
-    /// More affinity ranges than the storage has entries. Nothing was changed.
+    /// There are more affinity ranges than the storage has entries. Nothing was changed.
     TooManyRanges {
-        /// Entries in the storage.
+        /// The number of entries in the storage.
         capacity: usize,
     },
-    /// A distance is below [`LOCAL_DISTANCE`], or a node is not [`LOCAL_DISTANCE`] from itself.
+    /// A distance to another node is not above [`LOCAL_DISTANCE`], or a node is not
+    /// [`LOCAL_DISTANCE`] from itself.
     BadDistance {
         /// From this node.
         from: NodeId,
-        /// To this one.
+        /// To this node.
         to: NodeId,
-        /// As given.
+        /// The distance as given.
         distance: u8,
     },
 }
@@ -102,25 +103,25 @@ impl fmt::Display for TopologyError {
 
 impl core::error::Error for TopologyError {}
 
-/// The nodes of a machine, with storage for affinity ranges given by the caller.
+/// The nodes of a machine. The caller provides the storage for affinity ranges.
 ///
-/// A machine without affinity information has no range: all memory then belongs to node 0.
+/// A machine without affinity information has no ranges: all memory then belongs to node 0.
 pub struct Topology<'a> {
     ranges: &'a mut [MemoryAffinity],
     len: usize,
     domains: [u32; MAX_NODES],
     node_count: usize,
     cpus: [u32; MAX_NODES],
-    /// Among the first nodes, where the caller gave no table.
+    /// Distances among the first nodes, used if the caller gave no table.
     near: [[u8; NEAR]; NEAR],
     /// A row for each of [`table_nodes`](Self::table_nodes).
     table: &'a mut [u8],
 }
 
-/// So many nodes have distances without a table from the caller.
+/// The number of nodes that have distances without a table from the caller.
 const NEAR: usize = if MAX_NODES < 64 { MAX_NODES } else { 64 };
 
-/// What is assumed where firmware says nothing.
+/// Returns the distances that are assumed when firmware says nothing.
 const fn unknown_distances() -> [[u8; NEAR]; NEAR] {
     let mut distances = [[REMOTE_DISTANCE; NEAR]; NEAR];
     let mut node = 0;
@@ -132,8 +133,8 @@ const fn unknown_distances() -> [[u8; NEAR]; NEAR] {
 }
 
 impl<'a> Topology<'a> {
-    /// One node, no CPU, nothing claimed. `n` affinity ranges need at most `2 * n` entries, and `n`
-    /// when none overlap.
+    /// Begins with one node, no CPU, nothing claimed. `n` affinity ranges need at most `2 * n`
+    /// entries, and `n` when none overlap.
     pub fn new(storage: &'a mut [MemoryAffinity]) -> Self {
         let near = unknown_distances();
         Self {
@@ -147,9 +148,9 @@ impl<'a> Topology<'a> {
         }
     }
 
-    /// Keeps distances in `table`, a byte for each pair of nodes: `n * n` bytes are for `n` nodes.
-    /// Without one, those among the first 64 nodes can be told. Distances that were told before are
-    /// forgotten.
+    /// Keeps distances in `table`, a byte for each pair of nodes: `n` nodes need `n * n` bytes.
+    /// Without a table, distances can be set among the first 64 nodes. Distances that were set
+    /// before are forgotten.
     #[must_use]
     pub fn with_distances(mut self, table: &'a mut [u8]) -> Self {
         self.table = table;
@@ -157,13 +158,14 @@ impl<'a> Topology<'a> {
         self
     }
 
-    /// How many nodes distances can be told of.
+    /// Returns the number of nodes whose distances can be set.
     fn table_nodes(&self) -> usize {
         if self.table.is_empty() { NEAR } else { self.table.len().isqrt() }
     }
 
-    /// The node of ACPI proximity domain `domain`, made on first sight: domains may be sparse,
-    /// nodes are dense and numbered in the order in which firmware first names them, as Linux does.
+    /// Returns the node of ACPI proximity domain `domain`, created when the domain is first seen.
+    /// Domains may be sparse; nodes are dense and numbered in the order in which firmware first
+    /// names them, as in Linux.
     ///
     /// # Errors
     /// [`TopologyError::TooManyDomains`].
@@ -177,7 +179,7 @@ impl<'a> Topology<'a> {
         Ok(node)
     }
 
-    /// The node of a domain that was seen before.
+    /// Returns the node of a domain that was seen before.
     #[must_use]
     pub fn find_domain(&self, domain: u32) -> Option<NodeId> {
         self.domains[..self.node_count]
@@ -186,21 +188,21 @@ impl<'a> Topology<'a> {
             .and_then(NodeId::new)
     }
 
-    /// Declares node `node` directly, without a domain, and every lower one with it.
+    /// Declares node `node`, and every lower one, directly, without a domain.
     ///
     /// # Errors
     /// [`TopologyError::NodeBeyondLimit`].
     pub fn declare_node(&mut self, node: usize) -> Result<NodeId, TopologyError> {
         let id = NodeId::new(node).ok_or(TopologyError::NodeBeyondLimit { node: node as u64 })?;
         while self.node_count <= node {
-            // A machine speaks either of domains or of nodes; with nodes the domain is the node.
+            // A machine uses either domains or nodes; if it uses nodes, the domain is the node.
             self.domains[self.node_count] = u32::try_from(self.node_count).unwrap_or(u32::MAX);
             self.node_count += 1;
         }
         Ok(id)
     }
 
-    /// Gives `range` to `node`. Empty ranges mean nothing; ranges of one node may overlap and
+    /// Assigns `range` to `node`. Empty ranges are ignored; ranges of one node may overlap and
     /// touch.
     ///
     /// # Errors
@@ -216,7 +218,7 @@ impl<'a> Topology<'a> {
         if range.is_empty() {
             return Ok(());
         }
-        // Claims are sorted and disjoint, so that those which `range` meets lie together.
+        // Claims are sorted and disjoint, so the ones that meet `range` are adjacent.
         let claims = &self.ranges[..self.len];
         let first = claims.partition_point(|known| known.range.end <= range.start);
         let met = &claims[first..];
@@ -229,8 +231,8 @@ impl<'a> Topology<'a> {
                 range: both,
             });
         }
-        // Within one node, what is already claimed keeps its flag; only the uncovered parts are
-        // new.
+        // Within one node, parts that are already claimed keep their flag; only the uncovered parts
+        // are new.
         let mut parts = 0;
         let mut position = range.start;
         for known in met {
@@ -266,7 +268,7 @@ impl<'a> Topology<'a> {
     /// Counts one more CPU on `node`.
     ///
     /// # Errors
-    /// None today; the node is declared when it was not.
+    /// None today; the node is declared if it was not yet.
     pub fn add_cpu(&mut self, node: NodeId) -> Result<(), TopologyError> {
         self.declare_node(node.index())?;
         self.cpus[node.index()] += 1;
@@ -299,7 +301,7 @@ impl<'a> Topology<'a> {
         Ok(())
     }
 
-    /// Forgets all distances: nodes are as far apart as when firmware says nothing.
+    /// Forgets all distances: nodes are then as far apart as when firmware says nothing.
     pub fn forget_distances(&mut self) {
         self.near = unknown_distances();
         self.table.fill(REMOTE_DISTANCE);
@@ -307,8 +309,8 @@ impl<'a> Topology<'a> {
         self.table.iter_mut().step_by(nodes + 1).for_each(|own| *own = LOCAL_DISTANCE);
     }
 
-    /// Forgets everything but the number of CPUs, which all go to node 0 (the parameter `numa=off`,
-    /// or firmware tables that cannot be believed).
+    /// Forgets everything but the number of CPUs, which all go to node 0. For the parameter
+    /// `numa=off`, or for firmware tables that cannot be trusted.
     pub fn flatten(&mut self) {
         let cpus = self.cpus.iter().sum();
         self.len = 0;
@@ -319,30 +321,30 @@ impl<'a> Topology<'a> {
         self.forget_distances();
     }
 
-    /// Number of nodes, at least one. Some may have no memory, some no CPU.
+    /// Returns the number of nodes, at least one. Some may have no memory, some no CPU.
     #[must_use]
     pub fn node_count(&self) -> usize {
         self.node_count.max(1)
     }
 
-    /// All nodes, ascending.
+    /// Returns all nodes, ascending.
     pub fn nodes(&self) -> impl Iterator<Item = NodeId> + use<> {
         (0..self.node_count()).filter_map(NodeId::new)
     }
 
-    /// CPUs of `node`.
+    /// Returns the number of CPUs of `node`.
     #[must_use]
     pub fn cpus(&self, node: NodeId) -> u32 {
         self.cpus[node.index()]
     }
 
-    /// The proximity domain that `node` stands for.
+    /// Returns the proximity domain that `node` stands for.
     #[must_use]
     pub fn domain(&self, node: NodeId) -> u32 {
         self.domains[node.index()]
     }
 
-    /// How far `to` is from `from`.
+    /// Returns how far `to` is from `from`.
     #[must_use]
     pub fn distance(&self, from: NodeId, to: NodeId) -> u8 {
         if !cfg!(feature = "numa") {
@@ -350,22 +352,23 @@ impl<'a> Topology<'a> {
         }
         let nodes = self.table_nodes();
         if from.max(to).index() >= nodes {
-            // Nobody could say.
+            // No distance could be set for these nodes.
             return if from == to { LOCAL_DISTANCE } else { REMOTE_DISTANCE };
         }
         let told = self.table.get(from.index() * nodes + to.index());
         told.copied().unwrap_or_else(|| self.near[from.index()][to.index()])
     }
 
-    /// The claims, ascending and disjoint.
+    /// Returns the claims, ascending and disjoint.
     #[must_use]
     pub fn memory(&self) -> &[MemoryAffinity] {
         &self.ranges[..self.len]
     }
 
-    /// Who owns the addresses from `address` on: the node, whether it may be taken out, whether
-    /// somebody claimed it, and where that answer ends. Memory that no node claims goes to the node
-    /// whose claim ends closest below, else to the one that begins closest above, else to node 0.
+    /// Returns the owner of the addresses from `address` on: the node, whether the memory may be
+    /// removed, whether firmware claimed it, and where that answer ends. Unclaimed memory goes to
+    /// the node whose claim ends closest below it, else to the one whose claim begins closest
+    /// above, else to node 0.
     #[must_use]
     pub fn owner(&self, address: u64) -> Owner {
         if !cfg!(any(feature = "numa", feature = "moving")) {
@@ -410,14 +413,14 @@ impl fmt::Debug for Topology<'_> {
     }
 }
 
-/// Answer of [`Topology::owner`].
+/// The answer of [`Topology::owner`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Owner {
     /// The node.
     pub node: NodeId,
-    /// Whether the memory may be taken out later.
+    /// Whether the memory may be removed later.
     pub hot_pluggable: bool,
-    /// Whether firmware said so; false where a node was chosen for unclaimed memory.
+    /// Whether firmware said so; false if a node was chosen for unclaimed memory.
     pub claimed: bool,
     /// One past the last address for which this holds.
     pub end: u64,

@@ -1,6 +1,6 @@
-//! The configuration table of EFI that says which memory a confidential guest has not accepted yet.
+//! EFI's configuration table that says which memory a confidential guest has not accepted yet.
 //!
-//! A boot loader makes it for the first kernel; it stays reserved, so that the next kernel finds it
+//! A boot loader makes it for the first kernel. It stays reserved so that the next kernel finds it,
 //! too: whoever accepts memory clears its bits ([`UnacceptedTable::clear`]).
 //!
 //! ```text
@@ -8,43 +8,43 @@
 //!   4  bytes a unit  16  bytes of bits                    set when it is not accepted
 //! ```
 //!
-//! What is outside of the units that it has is accepted.
+//! Memory outside the table's units is accepted.
 
 use super::map::{MapBuilder, MapError};
 use crate::units::{PAGE_SIZE, PHYSICAL_ADDRESS_END, PhysRange};
 use core::fmt;
 use core::ops::Range;
 
-/// The table's GUID, d5d1de3c-105c-44f9-9ea9-bcef98120031, as it stands in memory.
+/// The table's GUID, d5d1de3c-105c-44f9-9ea9-bcef98120031, as laid out in memory.
 pub const UNACCEPTED_TABLE_GUID: [u8; 16] = [
     0x3c, 0xde, 0xd1, 0xd5, 0x5c, 0x10, 0xf9, 0x44, 0x9e, 0xa9, 0xbc, 0xef, 0x98, 0x12, 0x00, 0x31,
 ];
 
-/// Bytes before the bits.
+/// The number of bytes before the bits.
 const HEADER: usize = 24;
 const VERSION: u32 = 1;
 
 /// Why a table was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum UnacceptedTableError {
-    /// So many bytes are less than the table says that it has, or than its first part.
+    /// The bytes given are fewer than the table says that it has, or than its header.
     Short {
-        /// As given.
+        /// The number of bytes given.
         bytes: u64,
-        /// As it should have.
+        /// The number of bytes that it should have.
         needed_bytes: u64,
     },
-    /// It is of another version.
+    /// The table's version is unknown.
     Version(u32),
-    /// The unit is no power of two, or less than a page.
+    /// The unit size is no power of two, or less than a page.
     Unit(u32),
     /// The first unit does not begin at a multiple of its size.
     Base(u64),
-    /// Its units reach beyond the highest physical address.
+    /// The units reach beyond the highest physical address.
     BeyondAddressSpace {
-        /// Where the first begins.
+        /// The address of the first unit.
         base: u64,
-        /// How many bytes of bits there are.
+        /// The number of bytes of bits.
         bitmap_bytes: u64,
     },
 }
@@ -69,7 +69,7 @@ impl fmt::Display for UnacceptedTableError {
 
 impl core::error::Error for UnacceptedTableError {}
 
-/// The table, lent by whoever found it.
+/// The table, borrowed from whoever found it.
 #[derive(Debug)]
 pub struct UnacceptedTable<'a> {
     unit_bytes: u64,
@@ -78,7 +78,7 @@ pub struct UnacceptedTable<'a> {
 }
 
 impl<'a> UnacceptedTable<'a> {
-    /// Reads a table; `bytes` may go on behind it.
+    /// Reads a table; `bytes` may extend beyond its end.
     ///
     /// # Errors
     /// See [`UnacceptedTableError`].
@@ -103,7 +103,7 @@ impl<'a> UnacceptedTable<'a> {
         }
         let size = bitmap_bytes.checked_mul(8).and_then(|units| units.checked_mul(unit_bytes));
         let end = size.and_then(|size| base.checked_add(size));
-        // Bits of units that are not there may fill the last word.
+        // Bits of units that do not exist may fill the last word.
         let slack = 64 * unit_bytes;
         if end.is_none_or(|end| end > PHYSICAL_ADDRESS_END + slack) {
             return Err(UnacceptedTableError::BeyondAddressSpace { base, bitmap_bytes });
@@ -114,26 +114,27 @@ impl<'a> UnacceptedTable<'a> {
         Ok(Self { unit_bytes, base, bits })
     }
 
-    /// Bytes of a unit.
+    /// Returns the number of bytes in a unit.
     #[must_use]
     pub const fn unit_bytes(&self) -> u64 {
         self.unit_bytes
     }
 
-    /// How many units it has.
+    /// Returns the number of units.
     #[must_use]
     pub const fn units(&self) -> u64 {
         self.bits.len() as u64 * 8
     }
 
-    /// Where a unit lies.
+    /// Returns the address of a unit.
     #[must_use]
     pub const fn address(&self, unit: u64) -> u64 {
         self.base + unit * self.unit_bytes
     }
 
-    /// The units that `range` touches, and one more where it ends between two and pages may be read
-    /// past their end (`guards`): the first, where it ends at the table's base, as in Linux.
+    /// Returns the units that `range` touches. If pages may be read past their end (`guards`) and
+    /// the range ends on a unit boundary, the next unit is included. As in Linux, that is the first
+    /// unit for a range that ends at the table's base.
     #[must_use]
     pub fn units_of(&self, range: PhysRange, guards: bool) -> Range<u64> {
         if range.is_empty() {
@@ -147,21 +148,21 @@ impl<'a> UnacceptedTable<'a> {
         start.min(self.units())..end.clamp(start, self.units().max(start)).min(self.units())
     }
 
-    /// The units that lie in `range` as a whole.
+    /// Returns the units that lie wholly in `range`.
     pub(super) fn units_within(&self, range: PhysRange) -> Range<u64> {
         let of = |address: u64| address.saturating_sub(self.base);
         let start = of(range.start).div_ceil(self.unit_bytes).min(self.units());
         start..(of(range.end) / self.unit_bytes).clamp(start, self.units())
     }
 
-    /// Whether a unit is not accepted.
+    /// Returns whether a unit is not accepted.
     #[must_use]
     pub fn is_unaccepted(&self, unit: u64) -> bool {
         let byte = usize::try_from(unit / 8).ok().and_then(|byte| self.bits.get(byte));
         byte.is_some_and(|byte| byte >> (unit % 8) & 1 != 0)
     }
 
-    /// The first run of units among `units` that are not accepted.
+    /// Returns the first run of units among `units` that are not accepted.
     #[must_use]
     pub fn first_run(&self, units: Range<u64>) -> Option<Range<u64>> {
         let end = units.end.min(self.units());
@@ -169,7 +170,7 @@ impl<'a> UnacceptedTable<'a> {
         Some(start..self.next(start, end, false).unwrap_or(end))
     }
 
-    /// The first of the units from `unit` on that is unaccepted, or accepted.
+    /// Returns the first unit from `unit` on that is unaccepted or, without `unaccepted`, accepted.
     fn next(&self, unit: u64, end: u64, unaccepted: bool) -> Option<u64> {
         let empty = if unaccepted { 0 } else { 0xff };
         let mut unit = unit;
@@ -186,7 +187,7 @@ impl<'a> UnacceptedTable<'a> {
         None
     }
 
-    /// Says that units are accepted.
+    /// Marks units accepted.
     pub fn clear(&mut self, units: Range<u64>) {
         for unit in units.start..units.end.min(self.units()) {
             if let Some(byte) =
@@ -197,11 +198,11 @@ impl<'a> UnacceptedTable<'a> {
         }
     }
 
-    /// Marks in a map what is not accepted: of what it calls usable, as the table also has units
-    /// that are no memory.
+    /// Marks in a map what is not accepted. Only memory that the map calls usable is marked,
+    /// because the table also has units that are not memory.
     ///
     /// # Errors
-    /// [`MapError::TooManyRanges`]; some of it may then be marked.
+    /// [`MapError::TooManyRanges`]; some of the memory may then be marked.
     pub fn mark(&self, map: &mut MapBuilder<'_>) -> Result<(), MapError> {
         let mut from = 0;
         while let Some(run) = self.first_run(from..self.units()) {

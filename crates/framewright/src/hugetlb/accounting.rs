@@ -1,8 +1,8 @@
-//! The counters of all pools and their free pages, and the rules that hold between them (Linux:
+//! The counters and free pages of all pools, and the rules that hold between them (Linux:
 //! `mm/hugetlb.c`, `struct hstate`).
 //!
-//! One lock is around all of it. Every change here leaves the rules true, so that they hold
-//! whenever the lock is free (invariant 38); [`Accounting::check`] recounts them.
+//! One lock protects all of it. Every change here keeps the rules, so they hold whenever the lock
+//! is free (invariant 38); [`Accounting::check`] recounts them.
 
 use super::{Shares, spread};
 use crate::block::FreeList;
@@ -11,19 +11,20 @@ use crate::units::{NodeMask, PoolSize};
 use crate::zone::ZoneId;
 use core::fmt;
 
-/// Pages of one size on one node, or on all.
+/// Pages of one size, on one node or on all nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NodeCounts {
-    /// In the pool, surplus ones among them: `nr_hugepages`.
+    /// Pages in the pool, including surplus ones: `nr_hugepages`.
     pub nr: u64,
-    /// Nobody has them: `free_hugepages`. Some of them may be reserved.
+    /// Pages that are not in use: `free_hugepages`. Some of them may be reserved.
     pub free: u64,
-    /// Beyond what was asked for: they leave the pool when they are freed (`surplus_hugepages`).
+    /// Pages beyond the number asked for: they leave the pool when they are freed
+    /// (`surplus_hugepages`).
     pub surplus: u64,
 }
 
 impl NodeCounts {
-    /// Pages that stay: all but surplus ones.
+    /// Returns the persistent pages: all but the surplus ones.
     #[must_use]
     pub const fn persistent(&self) -> u64 {
         self.nr - self.surplus
@@ -33,22 +34,22 @@ impl NodeCounts {
 /// The counters of one size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PoolCounts {
-    /// Over all nodes.
+    /// The counts over all nodes.
     pub all: NodeCounts,
-    /// Free pages that are reserved: `resv_hugepages`. On which node is not known
-    /// before they are used.
+    /// Free pages that are reserved: `resv_hugepages`. Their nodes are not known before they are
+    /// used.
     pub reserved: u64,
-    /// Most surplus pages that are allocated on demand: `nr_overcommit_hugepages`.
+    /// The most surplus pages that may be allocated on demand: `nr_overcommit_hugepages`.
     pub overcommit: u64,
-    /// How many pages should stay, after the last resize as many as do: what `vm.nr_hugepages`
-    /// says.
+    /// How many pages should be persistent: the value that `vm.nr_hugepages` shows. A resize ends
+    /// by setting it to as many as are.
     pub target: u64,
-    /// Pages that had memory errors and left the pool for ever.
+    /// Pages that had memory errors and left the pool for good.
     pub leaked: u64,
 }
 
 impl PoolCounts {
-    /// Free pages that are not reserved.
+    /// Returns the free pages that are not reserved.
     #[must_use]
     pub const fn available(&self) -> u64 {
         self.all.free - self.reserved
@@ -57,27 +58,27 @@ impl PoolCounts {
 
 pub(crate) type NodeAccounts = NodeCounts;
 
-/// What the accounting says and the memory does not.
+/// A difference between the accounting and the memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PoolFault {
-    /// A counter is not what it should be.
+    /// A counter is wrong.
     Count {
-        /// Of which size.
+        /// The size of the pool.
         size: PoolSize,
-        /// Of which node; nothing for all nodes.
+        /// The node; nothing for all nodes.
         node: Option<NodeId>,
-        /// Which.
+        /// The name of the counter.
         counter: &'static str,
-        /// What the accounting says.
+        /// The value in the accounting.
         says: u64,
-        /// What was counted, or the bound that is broken.
+        /// The value counted, or the bound that is exceeded.
         counted: u64,
     },
     /// A list of free pages is broken, or names a block that is not a page of its pool.
     List {
-        /// Of which size.
+        /// The size of the pool.
         size: PoolSize,
-        /// In which zone.
+        /// The zone of the list.
         zone: ZoneId,
     },
 }
@@ -100,7 +101,7 @@ impl fmt::Display for PoolFault {
 
 impl core::error::Error for PoolFault {}
 
-/// What is kept of one size besides its nodes.
+/// The data of one size, besides that of its nodes.
 #[derive(Clone, Copy, Default)]
 struct SizeBook {
     counts: PoolCounts,
@@ -113,7 +114,7 @@ struct SizeBook {
 /// The accounting of all pools: counts and lists by size, node and zone.
 pub(crate) struct Accounting {
     sizes: [SizeBook; PoolSize::COUNT],
-    /// By node and size.
+    /// Counters, by node and size.
     nodes: &'static mut [NodeAccounts],
     /// Free pages by zone and size.
     lists: &'static mut [FreeList],
@@ -122,28 +123,28 @@ pub(crate) struct Accounting {
     suspected: usize,
 }
 
-/// Pages that [`Accounting::suspect`] remembers: more memory errors than there are while one pool
-/// is resized, or while all of its free pages are reserved.
+/// The number of pages that [`Accounting::suspect`] remembers: more than the memory errors to be
+/// expected while one pool is resized, or while all of its free pages are reserved.
 const SUSPECTS: usize = if cfg!(feature = "pools") { 16 } else { 0 };
 
-/// A page of a pool that had a memory error and could not leave: it may have been on its way into
-/// the pool or out of it, or all free pages were reserved.
+/// A pool's page that had a memory error and could not leave: it may have been on its way into or
+/// out of the pool, or all free pages were reserved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Suspect {
     pub(crate) size: PoolSize,
-    /// Its zone's place among the manager's.
+    /// The position of its zone among the manager's.
     pub(crate) slot: usize,
     pub(crate) index: u32,
 }
 
-/// Which of the two cursors.
+/// One of the two cursors.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cursor {
     Allocate,
     Free,
 }
 
-/// Nodes of a pool that take turns, from where a cursor is.
+/// The nodes of a pool that take turns, from a cursor on.
 #[derive(Clone, Copy)]
 struct Turns {
     size: PoolSize,
@@ -152,8 +153,8 @@ struct Turns {
 }
 
 impl Accounting {
-    /// Built over zeroed counters, [`PoolSize::COUNT`] for each node, and empty lists, as many for
-    /// each zone.
+    /// Builds it over zeroed counters, [`PoolSize::COUNT`] for each node, and as many empty lists
+    /// for each zone.
     pub(crate) fn new(nodes: &'static mut [NodeAccounts], lists: &'static mut [FreeList]) -> Self {
         Self {
             sizes: [SizeBook::default(); PoolSize::COUNT],
@@ -176,13 +177,13 @@ impl Accounting {
         self.nodes.get(node.index() * PoolSize::COUNT + size.index()).copied().unwrap_or_default()
     }
 
-    /// The free pages of a zone, by the zone's place among the manager's.
+    /// Returns the free pages of a zone, by the zone's position among the manager's.
     pub(crate) fn list(&mut self, size: PoolSize, slot: usize) -> &mut FreeList {
         &mut self.lists[slot * PoolSize::COUNT + size.index()]
     }
 
-    /// Free pages of a size and node that may be reported and lent to the hypervisor: as many as
-    /// are reserved stay, unreported, and none of a node with surplus pages goes, for
+    /// Returns how many free pages of a size and node may be reported and lent to the hypervisor.
+    /// As many pages as are reserved stay unreported. A node with surplus pages lends none, because
     /// those leave the pool when they are freed.
     pub(crate) fn lendable(&self, size: PoolSize, node: NodeId) -> u64 {
         let unreported: u64 = self
@@ -205,13 +206,13 @@ impl Accounting {
         PoolSize::ALL.iter().map(|size| self.sizes[size.index()].reused * size.frames()).sum()
     }
 
-    /// Changes a node's counters and the sum.
+    /// Changes a node's counters and the sums.
     fn change(&mut self, size: PoolSize, node: NodeId, change: impl Fn(&mut NodeCounts)) {
         change(&mut self.nodes[node.index() * PoolSize::COUNT + size.index()]);
         change(&mut self.sizes[size.index()].counts.all);
     }
 
-    /// Free pages join the pool to stay.
+    /// Counts free pages that join the pool as persistent ones.
     pub(crate) fn add_free(&mut self, size: PoolSize, node: NodeId, pages: u64) {
         self.change(size, node, |counts| {
             counts.nr += pages;
@@ -219,7 +220,8 @@ impl Accounting {
         });
     }
 
-    /// Free pages join the pool as surplus ones, as many as overcommit allows; says how many.
+    /// Counts free pages that join the pool as surplus ones, as many as overcommit allows. Returns
+    /// how many.
     pub(crate) fn add_surplus(&mut self, size: PoolSize, node: NodeId, pages: u64) -> u64 {
         let counts = self.counts(size);
         let pages = pages.min(counts.overcommit.saturating_sub(counts.all.surplus));
@@ -231,17 +233,17 @@ impl Accounting {
         pages
     }
 
-    /// A free page is somebody's now.
+    /// Counts a free page that is used now.
     pub(crate) fn use_free(&mut self, size: PoolSize, node: NodeId) {
         self.change(size, node, |counts| counts.free -= 1);
     }
 
-    /// A page is free again.
+    /// Counts a page that is free again.
     pub(crate) fn end_use(&mut self, size: PoolSize, node: NodeId) {
         self.change(size, node, |counts| counts.free += 1);
     }
 
-    /// A page in use leaves the pool: as a surplus one where there are any.
+    /// Uncounts a page in use that leaves the pool: a surplus page if the node has any.
     pub(crate) fn drop_used(&mut self, size: PoolSize, node: NodeId) {
         let surplus = u64::from(self.node(size, node).surplus != 0);
         self.change(size, node, |counts| {
@@ -252,9 +254,9 @@ impl Accounting {
         counts.target = counts.target.saturating_sub(1 - surplus);
     }
 
-    /// Up to `most` free pages of a node leave the pool, with a resize to `count` pages: never one
-    /// that is reserved, and none of a node that has but surplus ones. The caller takes as many off
-    /// the node's lists.
+    /// Uncounts up to `most` free pages of a node that leave the pool in a resize to `count` pages:
+    /// never reserved ones, and never more than the node has persistent ones. The caller takes as
+    /// many off the node's lists.
     pub(crate) fn drop_free(&mut self, size: PoolSize, node: NodeId, count: u64, most: u64) -> u64 {
         let pages = most.min(self.removable(size, count)).min(self.removable_of(size, node));
         self.change(size, node, |counts| {
@@ -264,28 +266,28 @@ impl Accounting {
         pages
     }
 
-    /// Free pages in all that a resize to `count` takes out: those that are not reserved, until so
-    /// many stay. Linux (`mm/hugetlb.c`, `set_max_huge_pages`) takes what is in use for a part of
-    /// what stays, also where that is surplus: then a free page becomes surplus in its place, and
-    /// is in the pool until somebody allocates and frees it.
+    /// Returns how many free pages a resize to `count` removes in all: those that are not reserved,
+    /// until `count` persistent pages are left. Like Linux (`mm/hugetlb.c`, `set_max_huge_pages`),
+    /// it counts pages in use among those that stay, even if they are surplus. A free page then
+    /// becomes surplus in their place and stays in the pool until somebody allocates and frees it.
     pub(crate) fn removable(&self, size: PoolSize, count: u64) -> u64 {
         let counts = self.counts(size);
         counts.all.persistent().saturating_sub(count).min(counts.available())
     }
 
-    /// Free pages that a node can lose.
+    /// Returns how many free pages a node can lose.
     pub(crate) fn removable_of(&self, size: PoolSize, node: NodeId) -> u64 {
         let counts = self.node(size, node);
         counts.free.min(counts.persistent())
     }
 
-    /// Whether a free page of a node can be demoted: not a reserved one, and none of a node that
-    /// has but surplus ones.
+    /// Returns whether a free page of a node can be demoted: it must not be reserved, and the node
+    /// must have persistent pages.
     pub(crate) fn can_demote(&self, size: PoolSize, node: NodeId) -> bool {
         self.counts(size).available() != 0 && self.removable_of(size, node) != 0
     }
 
-    /// Such a page leaves this pool for good.
+    /// Uncounts such a page, which leaves this pool for good.
     pub(crate) fn drop_for_demotion(&mut self, size: PoolSize, node: NodeId) {
         self.change(size, node, |counts| {
             counts.nr -= 1;
@@ -295,13 +297,13 @@ impl Accounting {
         counts.target = counts.target.saturating_sub(1);
     }
 
-    /// Takes back [`drop_for_demotion`](Self::drop_for_demotion).
+    /// Undoes [`drop_for_demotion`](Self::drop_for_demotion).
     pub(crate) fn undo_demotion(&mut self, size: PoolSize, node: NodeId, pages: u64) {
         self.add_free(size, node, pages);
         self.counts_mut(size).target += pages;
     }
 
-    /// A free page leaves the pool for good, unless it is reserved.
+    /// Uncounts a free page that leaves the pool for good. False if all free pages are reserved.
     pub(crate) fn drop_page(&mut self, size: PoolSize, node: NodeId) -> bool {
         if self.counts(size).available() == 0 {
             return false;
@@ -317,8 +319,8 @@ impl Accounting {
         true
     }
 
-    /// Free surplus pages of a node leave the pool, at most `most` and none that is reserved; says
-    /// how many.
+    /// Uncounts free surplus pages of a node that leave the pool, at most `most` and none that is
+    /// reserved. Returns how many.
     pub(crate) fn drop_surplus(&mut self, size: PoolSize, node: NodeId, most: u64) -> u64 {
         let counts = self.node(size, node);
         let pages = most.min(counts.free).min(counts.surplus).min(self.counts(size).available());
@@ -330,8 +332,7 @@ impl Accounting {
         pages
     }
 
-    /// Surplus pages become ones that stay, until `count` do, in turn over the nodes that are
-    /// allowed.
+    /// Makes surplus pages persistent until `count` pages are, in turn over `nodes`.
     pub(crate) fn keep_surplus(&mut self, size: PoolSize, nodes: NodeMask, count: u64) {
         let missing = count.saturating_sub(self.counts(size).all.persistent());
         let turns = Turns { size, nodes, cursor: Cursor::Allocate };
@@ -339,8 +340,8 @@ impl Accounting {
         self.convert(size, &shares, |counts, pages| counts.surplus -= pages);
     }
 
-    /// Pages that stay become surplus ones, until only `count` stay: they leave the pool when they
-    /// are freed. Overcommit does not matter.
+    /// Makes persistent pages surplus until only `count` are persistent. They leave the pool when
+    /// they are freed. Overcommit does not limit this.
     pub(crate) fn make_surplus(&mut self, size: PoolSize, nodes: NodeMask, count: u64) {
         let excess = self.counts(size).all.persistent().saturating_sub(count);
         let shares = self.deal_removal(size, excess, nodes, NodeCounts::persistent);
@@ -355,7 +356,8 @@ impl Accounting {
         }
     }
 
-    /// Shares of pages that are to join, by node, in turn from where the last allocation ended.
+    /// Deals out pages that are to join over the nodes, in turn from where the last allocation
+    /// ended.
     pub(crate) fn deal_growth(
         &mut self,
         size: PoolSize,
@@ -369,7 +371,7 @@ impl Accounting {
         shares
     }
 
-    /// Shares of free pages that are to leave, by node, in turn from where the last removal ended.
+    /// Deals out pages that are to leave over the nodes, in turn from where the last removal ended.
     pub(crate) fn deal_removal(
         &mut self,
         size: PoolSize,
@@ -399,8 +401,8 @@ impl Accounting {
         }
     }
 
-    /// Notes a page with a memory error that is to be looked at again when no pages are on their
-    /// way and one is available; false when too many are noted.
+    /// Remembers a page with a memory error, to look at it again when no pages are on their way and
+    /// one is available. False if there are too many.
     pub(crate) fn suspect(&mut self, page: Suspect) -> bool {
         if self.suspects.contains(&Some(page)) {
             return true;
@@ -411,13 +413,13 @@ impl Accounting {
         is_noted
     }
 
-    /// Whether any page is noted.
+    /// Returns whether any page is remembered.
     pub(crate) const fn has_suspects(&self) -> bool {
         self.suspected != 0
     }
 
-    /// Takes the next noted page. `turn` begins at 0, and a page that is noted again in the
-    /// meantime does not come twice.
+    /// Takes the next of the remembered pages. `turn` begins at 0; a page that is remembered again
+    /// meanwhile does not come twice.
     pub(crate) fn take_suspect(&mut self, turn: &mut usize) -> Option<Suspect> {
         let rest = self.suspects.iter_mut().enumerate().skip(*turn);
         let (at, page) = rest.filter_map(|(at, slot)| Some((at, slot.take()?))).next()?;
@@ -426,13 +428,14 @@ impl Accounting {
         Some(page)
     }
 
-    /// Somebody gets a page that was reported, or was not.
+    /// Counts a page that is handed out, if it was reported.
     pub(crate) fn count_reused(&mut self, size: PoolSize, reported: bool) {
         self.sizes[size.index()].reused += u64::from(reported);
     }
 
-    /// The rules among the counters (Linux: `mm/hugetlb.c`, `struct hstate`). `resizing` says that
-    /// a resize may be under way, which alone lets target and pages differ.
+    /// Checks the rules among the counters (Linux: `mm/hugetlb.c`, `struct hstate`). `resizing`
+    /// says that a resize may be under way; only then may the target differ from the persistent
+    /// pages.
     pub(crate) fn check(&self, size: PoolSize, resizing: bool) -> Result<(), PoolFault> {
         let counts = self.counts(size);
         let wrong = |node, counter, says, counted| {

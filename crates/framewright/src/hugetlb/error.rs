@@ -1,41 +1,41 @@
-//! What can be wrong with a call to a pool.
+//! Errors of calls to a pool.
 
 use crate::units::PoolSize;
 use crate::units::{NodeId, Pfn, parse_radix};
 use core::fmt;
 
-/// Why a pool did not do what it was asked. Nothing was changed.
+/// Why a pool refused a request. Nothing was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PoolError {
-    /// There is no node of that number.
+    /// There is no node of this number.
     NoNode(NodeId),
     /// The text is not a number (`EINVAL`).
     NotANumber,
-    /// The size has no such thing: overcommit of 1 GiB pages, demotion of 2 MiB pages, or demotion
-    /// to the same or a larger size (`EINVAL`).
+    /// The size does not support it: overcommit of 1 GiB pages, demotion of 2 MiB pages, or
+    /// demotion to an equal or larger size (`EINVAL`).
     NotPossible(PoolSize),
-    /// There is no page to give: all free ones are reserved or on other nodes, and overcommit
-    /// allows no more (`ENOMEM`).
+    /// No page is available: all free ones are reserved or on other nodes, and overcommit allows no
+    /// more (`ENOMEM`).
     NoPage(PoolSize),
     /// Nothing could be demoted (`EBUSY`).
     NothingToDemote,
-    /// Somebody else resizes a pool and this context may not wait, or is the one that resizes
-    /// (`EBUSY`).
+    /// Somebody else is resizing a pool, and this context may not wait or is itself the one that
+    /// resizes (`EBUSY`).
     Busy,
-    /// There are fewer reservations than are to be given back.
+    /// There are fewer reservations than the call gives back.
     NotReserved {
-        /// To be given back.
+        /// The reservations to be given back.
         pages: u64,
-        /// There are.
+        /// The reservations that there are.
         reserved: u64,
     },
-    /// The frame is not the first of a page that was allocated from this pool: free already, of
-    /// another size, or not a pool's.
+    /// The frame is not the first of a page that was allocated from this pool: it is free already,
+    /// of another size, or not in a pool.
     NotAllocated(Pfn),
 }
 
 impl PoolError {
-    /// The number of Linux's error.
+    /// Returns the number of the error in Linux.
     #[must_use]
     pub const fn errno(self) -> i32 {
         match self {
@@ -76,15 +76,15 @@ impl fmt::Display for PoolError {
 
 impl core::error::Error for PoolError {}
 
-/// A number of pages as it is written into one of Linux's files in `/sys`: decimal, perhaps with a
-/// plus sign before and one line end behind.
+/// Parses a number of pages as it is written to one of Linux's files in `/sys`: decimal, with an
+/// optional plus sign before it and an optional newline after it.
 ///
 /// # Errors
-/// [`PoolError::NotANumber`] for all else.
+/// [`PoolError::NotANumber`] for anything else.
 pub fn parse_count(text: &str) -> Result<u64, PoolError> {
     let text = text.strip_suffix('\n').unwrap_or(text);
     let digits = text.strip_prefix('+').unwrap_or(text);
-    // The conversion would take another sign.
+    // The conversion below would accept another sign.
     if !digits.starts_with(|first: char| first.is_ascii_digit()) {
         return Err(PoolError::NotANumber);
     }

@@ -1,10 +1,11 @@
 //! Huge-page pools: pages of 2 MiB and 1 GiB that are set aside, counted by node, and reserved
 //! before they are used (Linux: `mm/hugetlb.c`).
 //!
-//! Here is what pools are made of: sizes, sets of nodes, errors, boot parameters (`parameters`),
-//! free pages as chains through the block table (`chain`), two a list (`list`), the counters with
-//! their rules (`accounting`), and how numbers are dealt out over nodes (`spread`). What happens to
-//! memory is in `manager::hugetlb`: [`Manager::pool`](crate::Manager::pool) is the way in.
+//! This module has the parts of pools: sizes, sets of nodes, errors, boot parameters
+//! (`parameters`), the counters with their rules (`accounting`), the way numbers are dealt out over
+//! nodes (`spread`), pages that are in no list (`taken`), and the number of threads for a resize
+//! (`threads`). Free pages are in lists of chains, which are in `block`. What happens to memory is
+//! in `manager::hugetlb`; the way in is [`Manager::pool`](crate::Manager::pool).
 
 mod accounting;
 mod error;

@@ -1,17 +1,18 @@
-//! Dealing a number of pages out over nodes, one by one in turn, as Linux's cursors do, without
-//! doing it one by one.
+//! Deals pages out over nodes in turn, one page at a time, as Linux's cursors do, but without a
+//! step per page.
 
 #![cfg_attr(not(feature = "numa"), expect(clippy::modulo_one, reason = "there is one node"))]
 
 use crate::units::NodeMask;
 use crate::units::{MAX_NODES, NodeId};
 
-/// How many for each node.
+/// The number of pages for each node.
 pub(crate) type Shares = [u64; MAX_NODES];
 
-/// Gives `total` pages to the nodes in turn, beginning at `cursor` and leaving out who has no more
-/// room; what nobody has room for stays ungiven. The result is the same as that of giving one page
-/// at a time. Returns the shares, what was given, and where the next page would go.
+/// Gives `total` pages to the nodes in turn, beginning at `cursor` and skipping nodes that have no
+/// more room. Pages that no node has room for are not given. The result is the same as if one page
+/// were given at a time. Returns the shares, the number of pages given, and where the next page
+/// would go.
 #[inline(never)]
 pub(crate) fn spread(
     total: u64,
@@ -23,7 +24,7 @@ pub(crate) fn spread(
     let mut left = total;
     let mut cursor = cursor % MAX_NODES;
     loop {
-        // The next whole rounds: as many as the node with least room can take part in.
+        // The next whole rounds: as many as the node with the least room can take part in.
         let (mut open, mut least) = (0_u64, u64::MAX);
         for node in nodes.nodes() {
             let rest = room(node).saturating_sub(shares[node.index()]);
@@ -36,7 +37,7 @@ pub(crate) fn spread(
             return (shares, total - left, cursor);
         }
         let rounds = least.min(left / open);
-        // Less than a round is left: the first ones from the cursor on get one each.
+        // When less than a round is left, the first nodes from the cursor on get one page each.
         let each = rounds.max(1);
         for step in 0..MAX_NODES {
             let index = (cursor + step) % MAX_NODES;
@@ -61,7 +62,7 @@ mod tests {
     use proptest::prelude::*;
     use std::vec::Vec;
 
-    /// One page at a time.
+    /// Computes the reference, one page at a time.
     fn slowly(total: u64, mut cursor: usize, rooms: &[u64]) -> (Vec<u64>, u64) {
         let mut shares = std::vec![0; rooms.len()];
         let mut given = 0;

@@ -1,23 +1,23 @@
-//! Pages that are in no list, and where they lie.
+//! Pages that are in no list of a pool, and where they lie.
 
 use crate::block::PageList;
 use crate::units::PfnRange;
 
-/// Runs that are told apart.
+/// The most runs that are recorded.
 const RUNS: usize = 16;
-/// Parts of zones that pages are taken from together. Who wants more takes what there is, and then
-/// again.
+/// The most parts of zones that pages are taken from together. A caller that wants more takes these
+/// and then calls again.
 const LISTS: usize = 8;
 
-/// Pages of one size and node that are in no list: a list for each of some parts of zones, which
-/// are numbered as the manager has them.
+/// Pages of one size and node that are in no list of the pool. Each of some parts of zones has a
+/// list here; the parts are numbered as in the manager.
 pub(crate) struct Taken {
     lists: [(usize, PageList); LISTS],
     lists_used: usize,
-    /// Where they are, if that is in few pieces: else one has to follow their chains.
+    /// Where the pages are, if in few pieces; otherwise one has to follow their chains.
     runs: [(PfnRange, usize); RUNS],
     used: usize,
-    /// The runs are not all pages.
+    /// Whether the runs do not cover all pages.
     lost: bool,
 }
 
@@ -35,17 +35,17 @@ impl Taken {
         self.lists().map(|(_, list)| list.pages()).sum()
     }
 
-    /// What there is, each with the number of its part.
+    /// Returns the lists, each with the number of its part.
     pub(crate) fn lists(&self) -> impl Iterator<Item = (usize, PageList)> + '_ {
         self.lists.iter().take(self.lists_used).copied()
     }
 
-    /// [`lists`](Self::lists), to take from them.
+    /// [`lists`](Self::lists), with mutable access.
     pub(crate) fn lists_mut(&mut self) -> impl Iterator<Item = (usize, &mut PageList)> {
         self.lists.iter_mut().take(self.lists_used).map(|(part, list)| (*part, list))
     }
 
-    /// The list of a part; none when there is no room for one more.
+    /// Returns the list of a part; none if there is no room for one more.
     pub(crate) fn list(&mut self, part: usize) -> Option<&mut PageList> {
         let known = self.lists().position(|(of, _)| of == part);
         let place = known.unwrap_or(self.lists_used);
@@ -57,22 +57,22 @@ impl Taken {
         Some(&mut list.1)
     }
 
-    /// Whether there is room for pages of a part.
+    /// Returns whether there is room for pages of a part.
     pub(crate) fn has_room(&self, part: usize) -> bool {
         !self.is_full() || self.lists().any(|(of, _)| of == part)
     }
 
-    /// How many further parts there is room for.
+    /// Returns the number of further parts that there is room for.
     pub(crate) const fn room(&self) -> usize {
         LISTS - self.lists_used
     }
 
-    /// Whether there is no room for pages of a further part.
+    /// Returns whether there is no room for pages of a further part.
     pub(crate) const fn is_full(&self) -> bool {
         self.room() == 0
     }
 
-    /// Records where pages are that join a list. Nothing for pages of which nobody knows.
+    /// Records where pages that join a list are; `frames` is nothing if that is unknown.
     pub(crate) fn note(&mut self, part: usize, frames: Option<PfnRange>) {
         let Some(frames) = frames else {
             self.lost = true;
@@ -99,7 +99,7 @@ impl Taken {
         }
     }
 
-    /// Where the pages of a part are, in no order; nothing when that is not known.
+    /// Returns where the pages of a part are, in no order; nothing if that is unknown.
     pub(crate) fn runs(&self, part: usize) -> Option<impl Iterator<Item = PfnRange> + Clone + '_> {
         let runs = self.runs.get(..self.used).filter(|_| !self.lost)?;
         Some(runs.iter().filter(move |(_, of)| *of == part).map(|&(run, _)| run))

@@ -1,20 +1,20 @@
-//! How many threads a resize is worth: a pure function of numbers, for the manager and for who
-//! predicts what it does.
+//! How many threads a resize is worth: a pure function of numbers, for the manager and for programs
+//! that predict what it does.
 
 use crate::units::PAGES_PER_BLOCK;
 use crate::units::PoolSize;
 
-/// Blocks of 2 MiB that are worth a thread: they take some 40 us, twice what the start of a helper
-/// costs.
+/// The number of 2 MiB blocks that is worth a thread. They take about 40 us, twice the cost of
+/// starting a helper.
 const BLOCKS_OF_A_THREAD: u64 = 32 << 10;
-/// Blocks that are worth a thread where descriptors are made again, which takes some microseconds a
-/// block.
+/// The number of blocks that is worth a thread if descriptors are rebuilt, which takes some
+/// microseconds per block.
 pub(crate) const BLOCKS_OF_A_THREAD_WITH_MAPS: u64 = 64;
 
-/// Threads, the caller among them, for a resize by `pages` pages on `nodes` nodes: at most `most`,
-/// at least 1. `with_vmemmap`: descriptors are made again, or somebody else cares for them. Giving
-/// them up is little in a kernel, and in a process it is one call of the system, which several
-/// threads at once make no shorter.
+/// Returns the number of threads, including the caller, for a resize by `pages` pages on `nodes`
+/// nodes: at most `most`, at least 1. `with_vmemmap` says that descriptors take more work than the
+/// blocks: they are rebuilt, or a hook handles them. Giving descriptors up is little work in a
+/// kernel; in a process it is one system call, which several threads at once do not speed up.
 #[must_use]
 pub fn resize_threads(
     size: PoolSize,
@@ -27,8 +27,7 @@ pub fn resize_threads(
     let worth = if with_vmemmap {
         blocks / BLOCKS_OF_A_THREAD_WITH_MAPS
     } else {
-        // Nearly all is done with a zone's lock held, so that two threads on one node are slower
-        // than one.
+        // Nearly all of the work holds a zone lock, so two threads on one node are slower than one.
         (blocks / BLOCKS_OF_A_THREAD).min(nodes.into())
     };
     most.min(u32::try_from(worth).unwrap_or(u32::MAX)).max(1)

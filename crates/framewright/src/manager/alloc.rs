@@ -18,14 +18,14 @@ use core::iter;
 use core::panic::Location;
 
 impl<P: Platform> Manager<P> {
-    /// Allocates a run of frames: out of the CPU's cache where that has what is wanted, as
-    /// [`allocate_order`](Self::allocate_order) does, else out of the zones. Those are asked from
-    /// the wanted one down on the wanted node, then on the others by distance; all of them first
-    /// above their low watermark, then above their min watermark (Linux: `mm/page_alloc.c`,
-    /// `__setup_per_zone_wmarks`). When that fails the caches of CPUs are drained, memory is
-    /// compacted for more than a page, the reclaim hook is asked
-    /// ([`set_reclaim`](super::Pressure::set_reclaim)), then come the reserves, if the request may
-    /// have them.
+    /// Allocates a run of frames: from the CPU's cache if it has a fitting run, as
+    /// [`allocate_order`](Self::allocate_order) does, otherwise from the zones. The search begins
+    /// on the wanted node and goes on to the other nodes by distance; on each node it begins with
+    /// the wanted zone and goes down. A first pass over all of them keeps to their low watermarks,
+    /// a second to their min watermarks (Linux: `mm/page_alloc.c`, `__setup_per_zone_wmarks`). When
+    /// both fail, the manager drains the caches of CPUs, compacts memory for requests of more than
+    /// a page, and asks the reclaim hook ([`set_reclaim`](super::Pressure::set_reclaim)). Last come
+    /// the reserves, if the request may have them.
     ///
     /// # Errors
     /// See [`AllocateError`].
@@ -40,7 +40,7 @@ impl<P: Platform> Manager<P> {
         self.allocate_any(request, Location::caller())
     }
 
-    /// [`allocate`](Self::allocate) where the short way has not served.
+    /// [`allocate`](Self::allocate) where the fast path has not served.
     #[inline(never)]
     pub(super) fn allocate_any(
         &self,
@@ -64,7 +64,8 @@ impl<P: Platform> Manager<P> {
         self.hand_out(taken, request.zeroed && !is_zero, place)
     }
 
-    /// Clears what was just allocated, and tells those who want to know.
+    /// Clears a range that was just allocated, if `clear` says so, and runs the debug aids that are
+    /// on.
     pub(super) fn hand_out(
         &self,
         taken: PfnRange,
@@ -79,21 +80,22 @@ impl<P: Platform> Manager<P> {
         Ok(taken)
     }
 
-    /// [`allocate`](Self::allocate) without clearing, whatever the request says, and without debug
-    /// hooks.
+    /// [`allocate`](Self::allocate) without the cache and the debug aids. Clears nothing, whatever
+    /// the request says.
     pub(super) fn allocate_bare(&self, request: &Request) -> Result<PfnRange, AllocateError> {
         self.allocate_known(request).map(|(taken, _)| taken)
     }
 
-    /// [`allocate_bare`](Self::allocate_bare), and whether the memory is known to be zero.
+    /// [`allocate_bare`](Self::allocate_bare) that also says whether the memory is known to be
+    /// zero.
     fn allocate_known(&self, request: &Request) -> Result<(PfnRange, bool), AllocateError> {
         request.order()?;
         let search = self.search(request)?;
         self.allocate_where(request, &search)
     }
 
-    /// [`allocate_known`](Self::allocate_known) where `search` says, which is what the request does
-    /// or less.
+    /// [`allocate_known`](Self::allocate_known) within `search`, which covers what the request
+    /// allows or less.
     pub(super) fn allocate_where(
         &self,
         request: &Request,
@@ -114,19 +116,19 @@ impl<P: Platform> Manager<P> {
         Ok((self.cut(taken, request.pages), is_zero))
     }
 
-    /// Gives back what is too much of what was just allocated.
+    /// Cuts a range that was just allocated to `pages` pages, and frees the rest.
     fn cut(&self, mut taken: PfnRange, pages: u64) -> PfnRange {
         let end = taken.start.add(pages);
         if end < taken.end {
-            // Just allocated and nobody else's, so that this cannot fail.
+            // The range was just allocated and is nobody else's, so this cannot fail.
             let _ = self.free_bare(PfnRange { start: end, end: taken.end });
             taken.end = end;
         }
         taken
     }
 
-    /// [`allocate_where`](Self::allocate_where) above the ordinary marks or not at all: nothing is
-    /// drained and nobody is asked.
+    /// [`allocate_where`](Self::allocate_where) above the ordinary marks only: drains no cache and
+    /// calls no hook.
     pub(super) fn allocate_at_once(
         &self,
         request: &Request,
@@ -148,31 +150,31 @@ impl<P: Platform> Manager<P> {
         None
     }
 
-    /// [`allocate`](Self::allocate) past the caches, for model checkers: what they check of a zone
-    /// would take them too long through a cache.
+    /// [`allocate`](Self::allocate) past the caches, for model checkers: checking a zone through a
+    /// cache would take them too long.
     ///
     /// # Errors
-    /// As there.
+    /// See [`AllocateError`].
     #[cfg(any(loom, shuttle))]
     #[doc(hidden)]
     pub fn allocate_past_caches(&self, request: &Request) -> Result<PfnRange, AllocateError> {
         self.allocate_from_zones(request, Location::caller())
     }
 
-    /// [`free`](Self::free) past the caches, as above.
+    /// [`free`](Self::free) past the caches, for model checkers.
     ///
     /// # Errors
-    /// As there.
+    /// See [`FreeError`].
     ///
     /// # Safety
-    /// As there.
+    /// As for [`free`](Self::free).
     #[cfg(any(loom, shuttle))]
     #[doc(hidden)]
     pub unsafe fn free_past_caches(&self, range: PfnRange) -> Result<(), FreeError> {
         self.free_uncached(range, Location::caller())
     }
 
-    /// Where to look.
+    /// Works out where a request looks.
     pub(super) fn search(&self, request: &Request) -> Result<Search<'static>, AllocateError> {
         usable_type(request.migrate_type)?;
         let (first, exact) = match request.node {
@@ -185,7 +187,7 @@ impl<P: Platform> Manager<P> {
         }
         let migrate_type = request.migrate_type;
         let (highest, max_address) = request.zone.within(request.max_address);
-        // What cannot be reached cannot be cleared.
+        // Memory beyond the direct map cannot be cleared.
         let max_address = if request.zeroed {
             max_address.min(self.platform.direct_limit())
         } else {
@@ -237,8 +239,8 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// Counts pages of a zone that a search found, unless they are of the wanted node and that is
-    /// the caller's.
+    /// Counts pages that a search found in a zone for the NUMA statistics, unless they come from
+    /// the wanted node and that is the caller's own.
     #[inline]
     pub(super) fn note_node(&self, zone: &Zone, search: &Search, pages: u64) {
         if !cfg!(feature = "numa") {
@@ -259,8 +261,8 @@ impl<P: Platform> Manager<P> {
         if node.index() < self.nodes.len() { node } else { NodeId::ZERO }
     }
 
-    /// Allocates the frames of `order` that begin at `start`. Watermarks are not looked at: who
-    /// names a place has a reason.
+    /// Allocates the frames of `order` that begin at `start`. Ignores watermarks: a caller that
+    /// names a place needs that very place.
     ///
     /// # Errors
     /// See [`AllocateError`].
@@ -281,7 +283,8 @@ impl<P: Platform> Manager<P> {
             block_number(start).and_then(|block| self.segment_of(block)).ok_or(not_free)?;
         let zone = self.zones().get(usize::from(segment.zone)).ok_or(not_free)?;
         let attempt = || zone.allocate_at(self.platform, start, order, migrate_type);
-        // Asked first: others may bring it up between the attempt and the look.
+        // Read before the attempt: another CPU may bring the range up between the attempt and this
+        // test.
         let withheld = self.is_withheld(zone, wanted);
         let mut taken = attempt();
         if taken.is_none() && withheld {
@@ -293,8 +296,8 @@ impl<P: Platform> Manager<P> {
             taken = attempt();
         }
         let taken = taken.ok_or(not_free)?;
-        // What is left of a block that was taken apart may have another type now, which somebody
-        // waits for.
+        // The rest of a block that was split for this may have another migrate type now, and others
+        // may wait for memory of that type.
         self.pressure.epoch.note_free();
         if self.pressure.epoch.wants_attention() {
             self.after_allocation(iter::once(taken), false, Location::caller())?;
@@ -302,24 +305,25 @@ impl<P: Platform> Manager<P> {
         Ok(taken)
     }
 
-    /// Gives frames back: what one call allocated, a part of it, or several neighbouring
-    /// allocations of one zone. With `page_owner=on` neighbours that were allocated at different
-    /// lines are taken for a wrong size.
+    /// Frees frames: what one call allocated, a part of it, or several neighbouring allocations of
+    /// one zone. With `page_owner=on`, neighbours that were allocated at different source lines are
+    /// reported as a free of the wrong size.
     ///
-    /// The manager's own tables, the vmemmap as bring-up made it, and what is kept for pools are
-    /// not allocated. Frames that the array took later, when its parts were given back or restored,
-    /// are its own allocations like anybody's.
+    /// The manager's own tables, the vmemmap as bring-up made it, and memory kept for pools are not
+    /// allocated, so they cannot be freed. Frames that the vmemmap array took later, when parts of
+    /// it were given back or restored, are ordinary allocations of the manager.
     ///
-    /// What requests could have been given and is no more than a block goes into the CPU's cache.
-    /// What its block's state shows to be wrong is found here in every build: that it is free, a
-    /// pool's or the manager's own. All else about it is found where
-    /// [`free_order`](Self::free_order) finds it: here in builds with debug assertions and with
-    /// `page_owner=on`, else when it leaves the cache. All other ranges are looked at here in every
-    /// build, but for what is in a cache because it was freed before.
+    /// A range that requests could have been given and that is at most a block goes into the CPU's
+    /// cache. Every build detects at this call a mistake that the state of the block shows: that
+    /// the block is free, a pool's or the manager's own. All other mistakes are found where
+    /// [`free_order`](Self::free_order) finds them: at this call in builds with debug assertions
+    /// and with `page_owner=on`, otherwise when the range leaves the cache. Every build checks all
+    /// other ranges at this call, except for frames that are in a cache because they were freed
+    /// before.
     ///
     /// # Errors
-    /// See [`FreeError`]; nothing of `range` has then changed hands (invariant 13), if it
-    /// [is about](FreeError::concerns) that.
+    /// See [`FreeError`]; nothing of `range` has then changed hands (invariant 13), if the error
+    /// [is about](FreeError::concerns) that range.
     ///
     /// # Safety
     /// See [*Owning memory*](super#owning-memory): the caller owns all frames of `range`, and
@@ -333,7 +337,7 @@ impl<P: Platform> Manager<P> {
         self.free_plain(range, Location::caller())
     }
 
-    /// [`free`](Self::free) of what the cache did not take; `put` may say why.
+    /// [`free`](Self::free) of a range that the cache did not take; `put` may say why.
     #[inline(never)]
     pub(super) fn free_any(
         &self,
@@ -353,7 +357,7 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// [`free`](Self::free) where it is to be in its zone afterwards.
+    /// [`free`](Self::free) directly into the zone.
     pub(crate) fn free_uncached(&self, range: PfnRange, place: Place) -> Result<(), FreeError> {
         if self.pressure.epoch.wants_attention() {
             self.before_free(range, true, place)?;
@@ -361,12 +365,13 @@ impl<P: Platform> Manager<P> {
         self.free_bare(range)
     }
 
-    /// [`free`](Self::free) without debug hooks, for a range that is not empty.
+    /// [`free`](Self::free) into the zone without debug aids, for a range that is not empty.
     pub(super) fn free_bare(&self, range: PfnRange) -> Result<(), FreeError> {
         match self.zone_of_range(range) {
             Ok((zone, segment)) => {
                 let freed = zone.free(self.platform, segment, range);
-                // Also where that failed: two that free the same may free parts of it each.
+                // Also after an error: two CPUs that free one range at the same time may each free
+                // parts of it.
                 self.pressure.epoch.note_free();
                 freed
             }
@@ -385,8 +390,9 @@ impl<P: Platform> Manager<P> {
         self.free_bare(range)
     }
 
-    /// The zone and the segment that hold all of a range, which is not empty. One that lies in
-    /// several parts of a zone spans zones here; [`pieces`](Self::pieces) has these.
+    /// Returns the zone and the segment that hold all of a range, which is not empty. A range that
+    /// lies in several parts of one zone is an error here (it spans zones);
+    /// [`pieces`](Self::pieces) handles such ranges.
     pub(super) fn zone_of_range(
         &self,
         range: PfnRange,
@@ -410,14 +416,14 @@ impl<P: Platform> Manager<P> {
     }
 }
 
-/// Refuses types for which no memory is kept: they take from no other, and no other takes from
-/// them.
+/// Refuses types for which no memory is kept: they never take memory from another type, nor another
+/// type from them.
 pub(super) fn usable_type(migrate_type: MigrateType) -> Result<(), AllocateError> {
     if migrate_type.is_mergeable() { Ok(()) } else { Err(AllocateError::BadType(migrate_type)) }
 }
 
-/// The block of a frame that a caller names, unless it lies beyond the address space: others'
-/// numbers are of memory.
+/// The block of a frame that a caller names, unless the frame lies beyond the physical address
+/// space. Numbers that do not come from callers are of existing memory and need no such check.
 #[inline]
 pub(super) fn block_number(pfn: Pfn) -> Option<BlockNumber> {
     const END: u64 = crate::units::PHYSICAL_ADDRESS_END >> crate::units::PAGE_SHIFT;

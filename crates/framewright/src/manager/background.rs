@@ -1,8 +1,8 @@
-//! Reclaim in the background: it begins when a request finds a node below its low watermark and
-//! ends above the high one, so that requests seldom have to wait for it.
+//! Background reclaim: it begins when a request finds a node below its low watermark and ends above
+//! the high one, so that requests seldom have to wait for memory.
 //!
-//! There is no thread here: a request leaves a bit and wakes whoever reclaims, who asks for what is
-//! missing, or lets the registered hook free it (Linux: `kswapd` in `mm/vmscan.c`).
+//! There is no thread here. A request sets a bit and wakes the adopter's reclaim thread, which asks
+//! what is missing, or lets the registered hook free it (Linux: `kswapd` in `mm/vmscan.c`).
 //!
 //! ```text
 //!   free pages   high ─────────── enough: the bits are cleared
@@ -10,14 +10,15 @@
 //!                min  ─────────── requests wait (`reclaim`)
 //! ```
 //!
-//! A node that is short has a bit for that and one for having woken somebody. The latter goes when
-//! whoever reclaims has done what he could, so that the next request that is short wakes him again.
+//! A node has one bit that says it is short, and one that says a thread was woken for it. The
+//! second is cleared when the thread has done what it could, so that the next request that finds
+//! the node short wakes it again.
 //!
-//! What only movable requests may have is free to them alone: a request of another kind wakes
-//! reclaim for what is left of a node without it.
+//! Memory that only movable requests may have counts as free for them alone: a request of another
+//! type wakes reclaim according to the rest of the node.
 //!
-//! Orders of memory: Relaxed: the bits of a node are in one word and stand alone; who misses one
-//! that was just set finds it when it asks next.
+//! Orders of memory: Relaxed: the bits of a node are in one word and stand alone; a thread that
+//! misses a bit that was just set finds it when it asks next.
 
 use crate::block::MigrateType;
 use crate::manager::facets::Pressure;
@@ -31,30 +32,31 @@ use crate::units::{NodeId, NodeMask, Order};
 use crate::zone::{Zone, ZoneKind};
 use core::num::NonZeroU64;
 
-/// What a node lacks.
+/// The memory that a node lacks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BackgroundShortage {
-    /// Which.
+    /// The node.
     pub node: NodeId,
     /// How many pages are missing until all of its zones are above their high watermarks.
     pub pages: u64,
 }
 
-/// Of each four bits: the node is short for requests that may not have graded memory, and for those
-/// that may. The bits above are set while somebody is awake for each.
+/// In each group of four bits, one for each node, the lower two say that the node is short: for
+/// requests that may not have graded memory, and for requests that may. The upper two are set while
+/// a thread is awake for each.
 const SHORT: u64 = 0x3333_3333_3333_3333;
-/// The bit above one of [`SHORT`].
+/// How far the bit for an awake thread is above its bit in [`SHORT`].
 const AWAKE: u32 = 2;
 
-/// A node's word, and its bit for requests of a kind.
+/// The index of a node's word, and the node's bit for one kind of request.
 const fn place(node: NodeId, has_graded: bool) -> (usize, u64) {
     let first = node.index() % NODES_PER_WORD * 4;
     (node.index() / NODES_PER_WORD, 1 << (first + has_graded as usize))
 }
 
 impl<P: Platform> Manager<P> {
-    /// A request goes on to what this mark leaves: below the low one all nodes that it may have are
-    /// short.
+    /// Called when a request's pass over the zones goes on to `mark`. If that is below the low
+    /// mark, all nodes that the request may use are short.
     #[inline]
     pub(super) fn wake_if_low(&self, mark: Mark, search: &Search) {
         if !matches!(mark, Mark::Low) {
@@ -64,7 +66,8 @@ impl<P: Platform> Manager<P> {
 
     #[cold]
     fn wake_background(&self, search: &Search) {
-        // What the hook lacks itself would have it called again and again.
+        // Memory that the hook itself lacks would wake reclaim, and so call the hook, again and
+        // again.
         if self.pressure.is_in_hook(self.platform.current_task().map(NonZeroU64::get)) {
             return;
         }
@@ -73,7 +76,7 @@ impl<P: Platform> Manager<P> {
         for node in self.zonelist(search).fold(NodeMask::EMPTY, of).nodes() {
             let (word, short) = place(node, has_graded);
             let (word, awake) = (&self.pressure.background[word], short << AWAKE);
-            // Enough may be free in pieces that are too small: that is no shortage.
+            // Enough memory may be free in runs that are too small: that is no shortage.
             if word.load(Ordering::Relaxed) & awake == 0
                 && self.pressure().lack(node, has_graded) != 0
                 && word.fetch_or(short | awake, Ordering::Relaxed) & awake == 0
@@ -86,10 +89,10 @@ impl<P: Platform> Manager<P> {
 }
 
 impl<P: Platform> Pressure<'_, P> {
-    /// The node that reclaim in the background should free memory of, if there is one: to be asked
-    /// now and then, and again after something was freed, until there is none. It is one of those
-    /// that requests found below their low watermarks since all of their zones were above the high
-    /// ones.
+    /// The node whose memory background reclaim should free next, if there is one. Ask now and
+    /// then, and again after freeing something, until there is none. A node is returned if a
+    /// request found it below its low watermarks and not all of its zones have been above their
+    /// high ones since.
     #[must_use]
     pub fn background(self) -> Option<BackgroundShortage> {
         loop {
@@ -106,12 +109,12 @@ impl<P: Platform> Pressure<'_, P> {
     }
 
     /// Lets the [reclaim hook](Self::set_reclaim) free what nodes [lack](Self::background), until
-    /// none lacks anything or it frees nothing more, and returns how many pages it said it freed.
-    /// To be called where tasks may wait, on a thread that is woken by
-    /// [`Platform::wake_reclaim`], or now and then (Linux: `mm/vmscan.c`, `balance_pgdat`). A node
-    /// that is short afterwards wakes that thread again with the next request that finds it so.
+    /// no node lacks anything or the hook frees nothing more. Returns how many pages the hook said
+    /// it freed. Call this where tasks may wait, on a thread that [`Platform::wake_reclaim`] wakes,
+    /// or now and then (Linux: `mm/vmscan.c`, `balance_pgdat`). If a node is still short
+    /// afterwards, the next request that finds it short wakes the thread again.
     ///
-    /// Asks nobody without a hook, and from a task or a context that may not be in it
+    /// Does nothing without a hook, or in a task or context that may not be inside the hook
     /// ([`Reclaim`](crate::Reclaim)).
     pub fn reclaim_in_background(self) -> u64 {
         let mut freed_pages = 0;
@@ -123,7 +126,7 @@ impl<P: Platform> Pressure<'_, P> {
         freed_pages
     }
 
-    /// [`reclaim_in_background`](Self::reclaim_in_background) for what requests of one kind lack of
+    /// [`reclaim_in_background`](Self::reclaim_in_background) for what requests of one kind lack on
     /// one node.
     fn balance(self, node: NodeId, has_graded: bool) -> u64 {
         let missing = || self.missing_for(node, has_graded);
@@ -132,7 +135,8 @@ impl<P: Platform> Pressure<'_, P> {
         let (mut round, mut freed_pages) = (0, 0);
         let mut pages = missing();
         while pages != 0 {
-            // Left before others are waited for, as there may be room for one task alone.
+            // The hook is left before this waits for other CPUs, as it may have room for one task
+            // only.
             let Some((hook, inside)) = self.manager.enter_hook() else { break };
             let migrate_type =
                 if has_graded { MigrateType::Movable } else { MigrateType::Unmovable };
@@ -152,11 +156,12 @@ impl<P: Platform> Pressure<'_, P> {
             if freed == 0 || missing() == 0 {
                 break;
             }
-            // What it freed may be in caches.
+            // The memory that the hook freed may be in caches.
             self.manager.drain_for_more();
             let now = missing();
             if now >= pages {
-                // It frees what does not help. The next request that is short asks again.
+                // The hook frees memory that does not help. The next request that finds the node
+                // short asks again.
                 done |= short;
                 break;
             }
@@ -166,19 +171,19 @@ impl<P: Platform> Pressure<'_, P> {
         freed_pages
     }
 
-    /// Whether a node lacks something for requests that found it below its low watermarks.
+    /// Whether a node still lacks something for requests that found it below its low watermarks.
     pub(super) fn is_short(self, node: NodeId) -> bool {
         self.missing(node).is_some()
     }
 
-    /// What a node lacks for some of the requests that found it below its low watermarks; nothing
-    /// when there were none, or since it has been above the high ones.
+    /// How many pages a node lacks for one kind of request that found it below its low watermarks.
+    /// `None` when no request did, or the node has been above the high ones since.
     fn missing(self, node: NodeId) -> Option<u64> {
         let missing = [false, true].map(|has_graded| self.missing_for(node, has_graded));
         missing.into_iter().find(|&pages| pages != 0)
     }
 
-    /// What a node lacks for such requests of one kind.
+    /// How many pages a node lacks for such requests of one kind.
     fn missing_for(self, node: NodeId, has_graded: bool) -> u64 {
         let (word, short) = place(node, has_graded);
         let word = &self.manager.pressure.background[word];
@@ -201,7 +206,8 @@ impl<P: Platform> Pressure<'_, P> {
             if has_graded {
                 return high.saturating_sub(zone.free_pages() + zone.withheld_pages());
             }
-            // Where all but that much is kept for others, nothing that is freed helps.
+            // Where nearly all memory is kept for other requests, nothing that is freed helps this
+            // kind.
             if zone.managed_pages().saturating_sub(zone.most_graded_pages()) <= high {
                 return 0;
             }

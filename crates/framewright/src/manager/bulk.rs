@@ -1,7 +1,7 @@
-//! Many single frames at a time, which need not be neighbours.
+//! Allocating and freeing many single frames in one call; the frames need not be neighbours.
 //!
-//! A few come out of the CPU's cache and go there, which is entered once for many; more come from
-//! the zones, by the word.
+//! A few frames come from the CPU's cache and go back there, and the cache is entered once for
+//! many. Larger numbers come from the zones, by the word.
 
 use super::alloc::usable_type;
 use crate::debug::Place;
@@ -17,19 +17,20 @@ use crate::units::{Order, Pfn, PfnRange};
 use crate::zone::FreeError;
 use core::panic::Location;
 
-/// Frames that come and go while the CPU is pinned once; so many are wanted at most where the cache
-/// is asked first, as the zones have more at a time.
+/// Frames that come or go while the CPU is pinned once. Requests for more frames do not use the
+/// cache, as the zones hand out more at a time.
 const AT_ONCE: usize = 64;
-/// Frames that are freed so. With debug assertions each is looked at before.
+/// Frames that are freed while the CPU is pinned once. With debug assertions each is checked first.
 const FREED_AT_ONCE: usize = if cfg!(debug_assertions) { 1 } else { AT_ONCE };
 
 impl<P: Platform> Manager<P> {
-    /// Allocates up to `pages.len()` single frames, which need not be neighbours; returns how many.
-    /// Fewer only when memory is short, after everything that [`allocate`](Self::allocate) does
-    /// then. `request` says where and what for; its size, alignment and boundary are not looked at.
+    /// Allocates up to `pages.len()` single frames, which need not be neighbours, and returns how
+    /// many. These are fewer only when memory is short, after everything that
+    /// [`allocate`](Self::allocate) does then. `request` says where to look and what the memory is
+    /// for; its size, alignment and boundary are ignored.
     ///
     /// # Errors
-    /// As [`allocate`](Self::allocate), when not one frame was found.
+    /// As for [`allocate`](Self::allocate), when not a single frame was found.
     #[track_caller]
     pub fn allocate_bulk(
         &self,
@@ -47,7 +48,8 @@ impl<P: Platform> Manager<P> {
         Ok(done)
     }
 
-    /// Clears single frames that were just allocated, and tells those who want to know.
+    /// Clears single frames that were just allocated, if `zeroed` says so, and runs the debug aids
+    /// that are on.
     pub(super) fn hand_out_bulk(
         &self,
         pages: &[Pfn],
@@ -63,14 +65,15 @@ impl<P: Platform> Manager<P> {
         Ok(())
     }
 
-    /// Frees frames as [`free_order`](Self::free_order) does one by one. All that can be freed are;
-    /// the first that cannot is the error, and remains its owner's if it is one of these.
+    /// Frees frames one by one, as [`free_order`](Self::free_order) does. All frames that can be
+    /// freed are. The error is that of the first that cannot, which stays its owner's if the error
+    /// is about one of these frames.
     ///
     /// # Errors
     /// See [`FreeError`].
     ///
     /// # Safety
-    /// As there, for each of them.
+    /// As for [`free_order`](Self::free_order), for each of the frames.
     #[track_caller]
     pub unsafe fn free_bulk(&self, pages: &[Pfn]) -> Result<(), FreeError> {
         let (mut rest, mut result) = (pages, Ok(()));
@@ -95,7 +98,7 @@ impl<P: Platform> Manager<P> {
         result
     }
 
-    /// Puts frames into the cache up to the first that does not just fit; how many.
+    /// Puts frames into the cache, up to the first that it does not take at once. Returns how many.
     fn keep_some(&self, pages: &[Pfn]) -> usize {
         let kept = self.inside(|cache| {
             let kept = |&&page: &&Pfn| self.keep(cache, page, Order::PAGE) == Put::Cached;
@@ -104,7 +107,7 @@ impl<P: Platform> Manager<P> {
         kept.unwrap_or(0)
     }
 
-    /// Takes frames out of the CPU's cache, filling it when it is empty; how many.
+    /// Takes frames out of the CPU's cache, refilling it when it is empty. Returns how many.
     fn bulk_from_cache(&self, request: &Request, pages: &mut [Pfn]) -> usize {
         let is_near = request.is_anywhere() && request.node == NodeChoice::Any;
         if !is_near
@@ -135,7 +138,8 @@ impl<P: Platform> Manager<P> {
         self.allocate_bulk_where(request, &search, pages)
     }
 
-    /// Single frames where `search` says, which is what the request does or less; how many.
+    /// Allocates single frames within `search`, which covers what the request allows or less.
+    /// Returns how many.
     pub(super) fn allocate_bulk_where(
         &self,
         request: &Request,
@@ -150,7 +154,7 @@ impl<P: Platform> Manager<P> {
             if done == pages.len() { Ok(()) } else { Err((pages.len() - done) as u64) }
         };
         if known_to_fail || attempt(ORDINARY).is_err() {
-            // Whether all were found shows in `done`.
+            // `done` says whether all were found.
             let lacking = Lacking { request, search, order: Order::PAGE, known_to_fail };
             self.direct_reclaim(&lacking, &mut attempt);
         }
@@ -160,7 +164,7 @@ impl<P: Platform> Manager<P> {
         Ok(done)
     }
 
-    /// Single frames from all zones that will do, until `pages` is full; how many.
+    /// Takes single frames from all zones of the search until `pages` is full. Returns how many.
     pub(super) fn fill(&self, search: &Search, marks: &[Mark], pages: &mut [Pfn]) -> usize {
         let mut done = 0;
         if pages.is_empty() {
@@ -171,7 +175,8 @@ impl<P: Platform> Manager<P> {
             for zone in self.zonelist(search) {
                 if zone.span().end.address() <= search.max_address {
                     loop {
-                        // Anew each time: what was withheld and counted as left has come up.
+                        // Computed anew each time: memory that was withheld, and counted as left,
+                        // has come up.
                         let keep = self.keeps(mark, zone, search);
                         let got = zone.allocate_bulk(
                             self.platform,
@@ -186,7 +191,7 @@ impl<P: Platform> Manager<P> {
                             return done;
                         }
                         if !self.allows(mark, zone, search, Order::PAGE) {
-                            // What is withheld is not for this request either.
+                            // Withheld memory is not for this request either.
                             break;
                         }
                         let more = Growing {
@@ -200,7 +205,7 @@ impl<P: Platform> Manager<P> {
                         }
                     }
                 } else {
-                    // A limit inside the zone: one at a time.
+                    // The address limit lies inside the zone: take one frame at a time.
                     while let Some(page) = pages.get_mut(done)
                         && let Some(taken) = self.try_zone(zone, search, Order::PAGE, mark)
                     {

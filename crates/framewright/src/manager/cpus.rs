@@ -1,17 +1,17 @@
-//! CPUs that come and go: their caches are emptied by whoever is left, and what the others may keep
-//! follows the number of those that are there.
+//! CPU hotplug: the cache of a CPU that goes away is emptied by the CPUs that stay, and the shares
+//! of their caches follow the number of CPUs that are online.
 //!
 //! ```text
 //!   there ──offline──> away: its cache is empty and has no room ──online──> there
 //! ```
 //!
-//! The cache of a CPU that is away is emptied as by a drain, and then it may keep nothing. So
-//! nothing that a CPU does can be wrong: one that calls the manager while it is said to be away
-//! finds no room in its cache and goes past it. And nobody waits for one that is away: it is in the
-//! middle of nothing, and the platform's barrier leaves out CPUs that do not run
+//! The cache of a CPU that goes offline is emptied as by a drain, and may hold nothing afterwards.
+//! So no call can go wrong: a CPU that calls the manager while it counts as offline finds no room
+//! in its cache and bypasses it. And nobody waits for an offline CPU: it is not in the middle of
+//! anything, and the platform's barrier leaves out CPUs that do not run
 //! ([`Platform::cpu_barrier`]).
 //!
-//! Orders of memory: Relaxed: which CPUs there are is changed by one call at a time, which
+//! Orders of memory: Relaxed: the set of online CPUs is changed by one call at a time, which
 //! `changing_cpus` orders (Acquire, Release), and is a hint to everybody else.
 
 use crate::manager::facets::Cpus;
@@ -24,28 +24,28 @@ use crate::units::NodeId;
 use crate::zone::FreeError;
 use core::fmt;
 
-/// Why a CPU does not come or go.
+/// Why a CPU could not go online or offline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CpuError {
     /// There is no such CPU.
     Unknown {
-        /// Which was named.
+        /// The CPU that was named.
         cpu: u32,
         /// Numbers of CPUs are below this.
         cpus: u32,
     },
-    /// The calling CPU does not say of itself that it is away.
+    /// The calling CPU cannot take itself offline.
     Calling(u32),
-    /// It is away already.
+    /// The CPU is offline already.
     Offline(u32),
-    /// It is there already.
+    /// The CPU is online already.
     Online(u32),
-    /// It is the last one that is there.
+    /// The CPU is the last one that is online.
     Last(u32),
-    /// Other CPUs cannot be waited for from here ([`Platform::can_wait`]).
+    /// The caller may not wait for other CPUs here ([`Platform::can_wait`]).
     CannotWait,
-    /// A frame in a cache was not allocated. Everything else has gone back, and the CPU has gone
-    /// or come.
+    /// A frame in a cache was not allocated. All other frames have gone back, and the CPU has gone
+    /// online or offline.
     Cached(FreeError),
 }
 
@@ -67,45 +67,48 @@ impl fmt::Display for CpuError {
 
 impl core::error::Error for CpuError {}
 
-/// The only call that changes which CPUs there are, until it is dropped.
+/// Held by the one call that may change which CPUs are online, until it is dropped.
 pub(super) struct Changing<'m>(&'m AtomicBool);
 
 impl Drop for Changing<'_> {
     fn drop(&mut self) {
-        // Release pairs with the Acquire in `begin`: calls follow one another.
+        // Release pairs with the Acquire in `changing`: calls follow one another.
         self.0.store(false, Ordering::Release);
     }
 }
 
-/// Keeps others out who change which CPUs there are or what they keep. Where waiting is allowed.
+/// Keeps out other calls that change which CPUs are online or what their caches keep. Only where
+/// waiting is allowed.
 fn changing<'m, P: Platform>(platform: &P, flag: &'m AtomicBool) -> Changing<'m> {
     // Acquire pairs with the Release when `Changing` is dropped.
     while flag.swap(true, Ordering::Acquire) {
-        // Whoever has it waits for CPUs, and may have lost his own.
+        // The task that holds the flag waits for CPUs, and may have lost its own CPU.
         platform.yield_now();
     }
     Changing(flag)
 }
 
 impl<P: Platform> Manager<P> {
-    /// No CPU comes or goes meanwhile; nothing where one may and cannot be waited for.
+    /// Keeps all CPUs online or offline, as they are, while the result lives. `None` where waiting
+    /// is not allowed.
     pub(super) fn keep_cpus(&self) -> Option<Changing<'_>> {
         self.platform.can_wait().then(|| changing(self.platform, &self.changing_cpus))
     }
 }
 
 impl<'m, P: Platform> Cpus<'m, P> {
-    /// Says that CPU `cpu` goes away (Linux: `page_alloc_cpu_dead` in `mm/page_alloc.c`): from now
-    /// on it keeps nothing, and what it kept goes back to its zones. The others on its node may
-    /// keep more, and begin with nothing. Returns how many pages went back, of all of them.
+    /// Takes CPU `cpu` offline (Linux: `page_alloc_cpu_dead` in `mm/page_alloc.c`): from now on its
+    /// cache keeps nothing, and what was in it goes back to its zones. The caches of the other CPUs
+    /// on its node may keep more, and start empty. Returns how many pages went back from all of
+    /// these caches.
     ///
-    /// It is the same whether the CPU has stopped already or is going to: what it still asks of the
-    /// manager is served past its cache. It must not stop inside a call, as this would wait for the
-    /// end of that. Only after it has stopped may [`Platform::cpu_barrier`] leave it out.
+    /// The CPU may have stopped already, or stop later: whatever it still asks of the manager
+    /// bypasses its cache. It must not stop inside a call, as this function would wait for the end
+    /// of that call. [`Platform::cpu_barrier`] may leave the CPU out only after it has stopped.
     ///
     /// # Errors
-    /// [`CpuError`]; without the feature `smp`, where CPUs keep nothing and all are there for ever,
-    /// always [`CpuError::Unknown`]. With all but [`CpuError::Cached`] nothing has changed.
+    /// [`CpuError`]; without the feature `smp`, where CPUs have no caches and all stay online,
+    /// always [`CpuError::Unknown`]. With any error but [`CpuError::Cached`] nothing has changed.
     pub fn offline(self, cpu: u32) -> Result<u64, CpuError> {
         let (cache, _changing) = self.begin(cpu)?;
         if cache.is_offline() {
@@ -121,12 +124,12 @@ impl<'m, P: Platform> Cpus<'m, P> {
         self.resize(cache).map_err(CpuError::Cached)
     }
 
-    /// Says that CPU `cpu` is back and may keep memory again. The others on its node may keep less
-    /// from now on, and begin with nothing. Returns how many pages went back. May be called by the
-    /// CPU itself.
+    /// Brings CPU `cpu` online: its cache may keep memory again. The caches of the other CPUs on
+    /// its node may keep less from now on, and start empty. Returns how many pages went back. The
+    /// CPU itself may call this.
     ///
     /// # Errors
-    /// [`CpuError`]; with all but [`CpuError::Cached`] nothing has changed.
+    /// [`CpuError`]; with any error but [`CpuError::Cached`] nothing has changed.
     pub fn online(self, cpu: u32) -> Result<u64, CpuError> {
         let (cache, _changing) = self.begin(cpu)?;
         if !cache.is_offline() {
@@ -136,7 +139,7 @@ impl<'m, P: Platform> Cpus<'m, P> {
         self.resize(cache).map_err(CpuError::Cached)
     }
 
-    /// Whether CPU `cpu` is there. All are at first, also those that never ran.
+    /// Whether CPU `cpu` is online. All CPUs are at first, also those that never ran.
     #[must_use]
     pub fn is_online(self, cpu: u32) -> bool {
         if !cfg!(feature = "smp") {
@@ -145,7 +148,7 @@ impl<'m, P: Platform> Cpus<'m, P> {
         self.manager.caches.get(cpu as usize).is_some_and(|cache| !cache.is_offline())
     }
 
-    /// How many are there: at least one.
+    /// How many CPUs are online: at least one.
     #[must_use]
     pub fn count(self) -> u32 {
         if !cfg!(feature = "smp") {
@@ -154,12 +157,12 @@ impl<'m, P: Platform> Cpus<'m, P> {
         self.online_on(&|_| true)
     }
 
-    /// The CPUs that are there, ascending.
+    /// The CPUs that are online, ascending.
     pub fn iter(self) -> impl Iterator<Item = u32> + use<'m, P> {
         (0..self.manager.platform.cpus()).filter(move |&cpu| self.is_online(cpu))
     }
 
-    /// Checks what is the same for coming and going, and keeps other calls out meanwhile.
+    /// Makes the checks that going online and offline share, and keeps other calls out meanwhile.
     fn begin(self, cpu: u32) -> Result<(&'static CpuCache, Changing<'m>), CpuError> {
         let Manager { platform, caches, changing_cpus, .. } = self.manager;
         let unknown = CpuError::Unknown { cpu, cpus: platform.cpus() };
@@ -179,8 +182,9 @@ impl<'m, P: Platform> Cpus<'m, P> {
         u32::try_from(there.count()).unwrap_or(u32::MAX)
     }
 
-    /// Gives all CPUs that keep frames of one node's zones their share of those, after one of them
-    /// came or went: each is emptied on the way. Says how many pages went back.
+    /// Gives each CPU whose cache keeps frames of one node's zones its share of these, after one of
+    /// them went online or offline. Each cache is emptied for that. Returns how many pages went
+    /// back.
     fn resize(self, of: &CpuCache) -> Result<u64, FreeError> {
         let platform = self.manager.platform;
         let node = self.node_of(of);
@@ -190,7 +194,7 @@ impl<'m, P: Platform> Cpus<'m, P> {
             if self.node_of(cache) != node {
                 return;
             }
-            // Bit by bit, as in a drain.
+            // In small steps, as in a drain.
             let mut goes_on = true;
             while goes_on {
                 goes_on = cache.ownership.alone(platform, || {

@@ -1,9 +1,9 @@
-//! Where debug aids look at allocations and frees. All of it is cold: an operation comes here when
-//! `DrainEpoch` says that something wants attention.
+//! Where debug aids examine allocations and frees. All of this is cold: an operation comes here
+//! only when `DrainEpoch` says that something wants attention.
 //!
-//! Allocation: what is taken is looked at for damage, then cleared, then written down. Free: the
-//! range is validated first, because nothing may be written into memory that is not the caller's;
-//! then its records are taken back, then it is filled, and then it goes where freed memory goes.
+//! On allocation, frames are examined for damage, then cleared, then recorded for their owner. On
+//! free, the range is validated first, because nothing may be written into memory that is not the
+//! caller's; then its records are closed, then it is filled, and then it is freed as usual.
 //!
 //! Orders of memory: Relaxed: a serial number stands alone.
 
@@ -24,15 +24,15 @@ use crate::vmemmap_space::BlockNumber;
 use crate::zone::{FreeError, Segment};
 use core::ops::Range;
 
-/// A run of pages of which something is kept.
+/// A run of pages for which debug aids keep records.
 struct Aided {
     segment: &'static SegmentAids,
     run: PfnRange,
-    /// Counted from where the records begin.
+    /// Indices of the pages in the segment's records.
     pages: Range<usize>,
 }
 
-/// The first piece of a range of which something is kept; the range is then what follows it.
+/// Returns the first piece of a range that has records, and cuts `rest` to what follows that piece.
 #[inline(never)]
 fn first_aided(
     directory: &[Segment],
@@ -69,8 +69,8 @@ impl<P: Platform> Debugging<'_, P> {
         self.manager.debug.aids
     }
 
-    /// Who allocated a page and who freed it last, with `page_owner=on`; nothing for a page that
-    /// was never allocated.
+    /// Who allocated a page and who freed it last, with `page_owner=on`; `None` for a page that was
+    /// never allocated.
     #[must_use]
     pub fn page_history(self, pfn: Pfn) -> Option<PageHistory> {
         let one = PfnRange { start: pfn, end: Pfn(pfn.0.checked_add(1)?) };
@@ -78,8 +78,8 @@ impl<P: Platform> Debugging<'_, P> {
         self.manager.debug.owners(segment).history(pages.start)
     }
 
-    /// How often memory that was free turned out to have been written to, and where it was found
-    /// last (`page_poison=1`). Each time the allocation failed with [`AllocateError::Damaged`].
+    /// How often free memory was found to have been written to, and where last (`page_poison=1`).
+    /// Each time the allocation failed with [`AllocateError::Damaged`].
     pub fn damage(self) -> Option<(u64, Damage)> {
         let (times, last) = *self.manager.debug.damage.lock(self.manager.platform);
         Some((times, last?))
@@ -87,8 +87,8 @@ impl<P: Platform> Debugging<'_, P> {
 }
 
 impl<P: Platform> Manager<P> {
-    /// What is kept of a range, which lies in one zone without a gap: one piece, unless some of the
-    /// range was added after bring-up. Of that nothing is kept.
+    /// The pieces of a range that have records; the range lies in one zone without a hole. This is
+    /// one piece, unless some of the range was added after bring-up: that memory has no records.
     fn aids_of(&self, range: PfnRange) -> impl Iterator<Item = Aided> + use<P> {
         let (directory, segments) = (self.directory, self.debug.segments);
         let mut rest = range;
@@ -99,14 +99,14 @@ impl<P: Platform> Manager<P> {
         self.pinned(|cpu| Event { place, cpu, now_ns: self.platform.now_ns() })
     }
 
-    /// The part of a range that can be written to.
+    /// The part of a range that the direct map reaches, so that it can be written to.
     fn reachable(&self, range: PfnRange) -> PfnRange {
         let limit = self.platform.direct_limit() / PAGE_SIZE;
         PfnRange::new(range.start.0, range.end.0.min(limit).max(range.start.0))
     }
 
-    /// Looks at what was just allocated and makes it what its new owner wants. On an error all of
-    /// it is free again.
+    /// Examines runs that were just allocated, clears them if wanted, and records their owner. On
+    /// an error all of them are free again.
     #[cold]
     pub(super) fn after_allocation(
         &self,
@@ -121,7 +121,7 @@ impl<P: Platform> Manager<P> {
             return Ok(());
         }
         if let Err(damage) = self.look_for_damage(runs.clone()) {
-            // Just allocated and nobody else's, so that this cannot fail.
+            // The runs were just allocated and are nobody else's, so this cannot fail.
             runs.for_each(|run| _ = self.free_bare(run));
             return Err(AllocateError::Damaged(damage));
         }
@@ -129,8 +129,8 @@ impl<P: Platform> Manager<P> {
         Ok(())
     }
 
-    /// [`after_allocation`](Self::after_allocation) of what was isolated and is claimed. On an
-    /// error it is allocated still, and filled again.
+    /// [`after_allocation`](Self::after_allocation) of isolated memory that was claimed. On an
+    /// error the memory stays allocated, and is filled again.
     #[cold]
     pub(super) fn look_at_claimed(&self, claimed: PfnRange, place: Place) -> Result<(), Damage> {
         if cfg!(feature = "debug") {
@@ -141,7 +141,8 @@ impl<P: Platform> Manager<P> {
         Ok(())
     }
 
-    /// Looks at what was just allocated. Damage is counted, and all is filled again then.
+    /// Examines runs that were just allocated. If any is damaged, counts that and fills all of them
+    /// again.
     fn look_for_damage(&self, runs: impl Iterator<Item = PfnRange> + Clone) -> Result<(), Damage> {
         if !self.debug.aids.page_poison {
             return Ok(());
@@ -158,7 +159,7 @@ impl<P: Platform> Manager<P> {
         Err(damage)
     }
 
-    /// Clears what was just allocated, where that is wanted, and writes down who has it.
+    /// Clears runs that were just allocated, where that is wanted, and records their owner.
     fn hand_over(&self, runs: impl Iterator<Item = PfnRange> + Clone, zeroed: bool, place: Place) {
         if self.debug.aids.init_on_alloc || zeroed {
             runs.clone().for_each(|run| fill(self.platform, self.reachable(run), 0));
@@ -166,7 +167,7 @@ impl<P: Platform> Manager<P> {
         self.write_owner(runs, place);
     }
 
-    /// Frames that somebody had before the manager are allocated ones from now on.
+    /// Records frames that were in use before the manager existed as allocated from now on.
     pub(super) fn note_adopted(&self, frames: PfnRange, place: Place) {
         if cfg!(feature = "debug") && self.pressure.epoch.wants_attention() {
             self.write_owner(core::iter::once(frames), place);
@@ -180,7 +181,7 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// [`write_owner`](Self::write_owner) of one run, in one copy.
+    /// [`write_owner`](Self::write_owner) of one run, compiled once.
     #[inline(never)]
     fn write_run(&self, run: PfnRange, event: Event) {
         let serial = self.debug.serial.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
@@ -190,9 +191,10 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// What is about to be moved is its owner's in its new place, too, which was just allocated for
-    /// it (Linux: `mm/page_owner.c`, `__folio_copy_owner`). Not once it is there: then it may be
-    /// freed. Says whose the new place was, which is given as `owner` if nothing was moved there.
+    /// Gives a run the owner records of the contents that are about to move there; the run was just
+    /// allocated for that (Linux: `mm/page_owner.c`, `__folio_copy_owner`). This happens before the
+    /// move, as afterwards the run may be freed at any time. Returns the previous owner of the run,
+    /// to be passed as `owner` if nothing was moved after all.
     #[cold]
     #[inline(never)]
     pub(super) fn copy_owner(&self, from: Option<Pfn>, to: PfnRange, mut owner: u64) -> u64 {
@@ -216,8 +218,8 @@ impl<P: Platform> Manager<P> {
         segment.records.get(pages.start)
     }
 
-    /// Forgets that pages hold poison: for what is allocated without looking, is written to, and
-    /// goes back as it is.
+    /// Forgets that pages hold poison: for pages that are allocated without an examination, written
+    /// to, and freed again without being filled.
     pub(super) fn forget_content(&self, run: PfnRange) {
         if !cfg!(feature = "debug") {
             return;
@@ -229,7 +231,8 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// The first byte of a run that is not poison where poison was put; its marks are gone then.
+    /// Returns the first byte of a run that should be poison and is not, and clears the marks that
+    /// say where poison was written.
     fn find_damage(&self, run: PfnRange) -> Option<Damage> {
         let mut damage = None;
         for Aided { segment, run, pages } in self.aids_of(run) {
@@ -250,7 +253,8 @@ impl<P: Platform> Manager<P> {
         damage
     }
 
-    /// Looks at what is about to be freed, and fills it. An error leaves everything as it was.
+    /// Validates a range that is about to be freed, and fills it. An error leaves everything as it
+    /// was.
     #[cold]
     pub(super) fn before_free(
         &self,
@@ -293,14 +297,15 @@ impl<P: Platform> Manager<P> {
         Ok(())
     }
 
-    /// Memory came into being, with any content: it is to look as what was freed, unless it cannot
-    /// be touched yet.
+    /// Fills memory that was added, whose content is undefined, like freed memory, unless it cannot
+    /// be accessed yet.
     pub(super) fn fill_added(&self, range: PfnRange, is_accepted: bool) {
         if !cfg!(feature = "debug") {
             return;
         }
         if self.pressure.epoch.wants_attention() {
-            // What was poison when it went may be none now, and not every page is filled.
+            // Memory that held poison when it was removed may hold anything now, and not every page
+            // gets filled.
             self.forget_content(range);
             if is_accepted {
                 self.fill_freed(range);
@@ -308,7 +313,7 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// Fills memory that nobody has any more.
+    /// Fills memory that has just lost its owner.
     fn fill_freed(&self, range: PfnRange) {
         let aids = &self.debug.aids;
         let reachable = self.reachable(range);
@@ -330,7 +335,7 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// An error with what is known of the page that it names.
+    /// Adds to an error what is known of the page that it names.
     pub(super) fn explained(&self, error: FreeError) -> FreeError {
         if !cfg!(feature = "debug") {
             return error;

@@ -1,8 +1,9 @@
-//! What a manager can be asked, by subject.
+//! The operations of a manager, by subject.
 //!
-//! [`Manager`] itself brings up, allocates, frees and says what there is. Everything else hangs off
-//! it in small values that are copied freely: `manager.references().try_get(pfn)`,
-//! `manager.vmemmap().bytes()`. Each borrows the manager and has no state.
+//! [`Manager`] itself brings memory up, allocates it, frees it and lists it. Everything else is
+//! reached through facets, small values that are copied freely:
+//! `manager.references().try_get(pfn)`, `manager.vmemmap().bytes()`. Each facet borrows the manager
+//! and has no state of its own.
 
 use crate::manager::state::Manager;
 use crate::manager::state::moving::Mover;
@@ -35,7 +36,7 @@ macro_rules! facets {
                     $name { manager: self }
                 }
 
-                /// For parts that are on.
+                /// Internal while its feature is off, for code of other features.
                 #[cfg(not($when))]
                 pub(crate) const fn $accessor(&self) -> $name<'_, P> {
                     $name { manager: self }
@@ -47,17 +48,17 @@ macro_rules! facets {
 
 facets! {
     all() {
-        /// The vmemmap: page descriptors, how they come into being, and giving them back.
+        /// The vmemmap: page descriptors, how they are brought up, and how they are given back.
         vmemmap -> Vmemmap;
         /// What `/proc/sys/vm` sets: watermarks and reserves.
         sysctl -> Sysctl;
         /// What happens when memory is short.
         pressure -> Pressure;
-        /// Frames in the caches of CPUs; [`Manager::drain`] empties them.
+        /// Frames in the caches of CPUs; [`Manager::drain`] empties these caches.
         caches -> Caches;
-        /// CPUs that come and go.
+        /// CPUs that go online and offline.
         cpus -> Cpus;
-        /// Whose memory requests got.
+        /// From which nodes requests got memory.
         numa -> Numa;
     }
     feature = "vmemmap" {
@@ -65,7 +66,7 @@ facets! {
         references -> References;
     }
     feature = "pools" {
-        /// Huge-page pools of all sizes; [`Manager::pool`] is one of them.
+        /// All huge-page pools, of every size; [`Manager::pool`] leads to one of them.
         hugetlb -> Hugetlb;
     }
     feature = "moving" {
@@ -77,17 +78,17 @@ facets! {
         acceptance -> Acceptance;
     }
     feature = "debug" {
-        /// What debug aids found.
+        /// What the debug aids found.
         debug -> Debugging;
     }
 }
 
-/// Moving what is in memory: vacating, ranges at a given place, compaction.
+/// Moving the contents of memory: vacating, ranges at a given place, compaction.
 pub struct Moving<'m, P: Platform> {
     pub(crate) manager: &'m Manager<P>,
-    /// Who moves contents, where it is not the one that is registered.
+    /// The mover to use in place of the registered one.
     pub(crate) by: Option<&'m dyn Mover>,
-    /// Whether other nodes' memory will do where the own has none.
+    /// Whether contents may move to other nodes when their own node has no memory left.
     pub(crate) leaves_node: bool,
 }
 
@@ -100,14 +101,14 @@ impl<P: Platform> Clone for Moving<'_, P> {
 impl<P: Platform> Copy for Moving<'_, P> {}
 
 impl<P: Platform> Manager<P> {
-    /// Moving what is in memory: vacating, ranges at a given place, compaction.
+    /// Moving the contents of memory: vacating, ranges at a given place, compaction.
     #[cfg(feature = "moving")]
     #[must_use]
     pub const fn moving(&self) -> Moving<'_, P> {
         Moving { manager: self, by: None, leaves_node: false }
     }
 
-    /// For parts that are on.
+    /// Internal while its feature is off, for code of other features.
     #[cfg(not(feature = "moving"))]
     pub(crate) const fn moving(&self) -> Moving<'_, P> {
         Moving { manager: self, by: None, leaves_node: false }
@@ -115,8 +116,8 @@ impl<P: Platform> Manager<P> {
 }
 
 impl<'m, P: Platform> Moving<'m, P> {
-    /// Lets `mover` move contents in the calls on what this returns, and not the mover that is
-    /// registered. One that serves another manager moves nothing.
+    /// Uses `mover`, not the registered mover, in calls on the returned value. A mover that serves
+    /// another manager moves nothing.
     #[must_use]
     pub const fn by(self, mover: &'m dyn Mover) -> Self {
         Self { by: Some(mover), ..self }

@@ -1,9 +1,9 @@
-//! Blocks out of circulation: isolating them, looking what is still in use, putting them back,
-//! claiming them when all of them is free.
+//! Isolation: taking blocks out of circulation, surveying what is still in use, putting blocks
+//! back, and claiming them when all of their frames are free.
 //!
-//! Frames in the caches of CPUs are counted in no block, so caches are emptied once the blocks
-//! are marked, and from then on keep out of the isolated range: what they keep is the larger part
-//! of their zone that lies wholly below or above all isolated blocks.
+//! Frames in the caches of CPUs count as allocated in their blocks. So the caches are emptied once
+//! the blocks are marked, and from then on keep out of the isolated range: each keeps only the
+//! larger part of its zone that lies wholly below or above all isolated blocks.
 
 use crate::debug::Place;
 use crate::manager::facets::Isolation;
@@ -18,34 +18,34 @@ use crate::zone::{Change, Grade, IsolateError, IsolatedPages, Segment, Zone};
 use core::ops::Range;
 use core::panic::Location;
 
-/// Blocks that are changed under one hold of a zone lock: 256 MiB, 50 to 100 ns each.
+/// Blocks that are changed under one hold of a zone lock: 256 MiB, at 50 to 100 ns a block.
 const BLOCKS_AT_ONCE: u32 = 128;
 
 /// Why blocks were not changed.
 struct Failed {
     error: IsolateError,
-    /// Those that others have changed meanwhile, so that they could not be changed back.
+    /// Blocks that could not be changed back, as others have changed them meanwhile.
     left_blocks: u64,
 }
 
 impl<'m, P: Platform> Isolation<'m, P> {
-    /// Isolates blocks: from when this returns nobody gets a page of them, and what is freed of
-    /// them stays. Says what their pages are at that moment; what is in use then can be moved or
-    /// freed by whoever has it. Blocks of 4 MiB to 1 GiB that only have a part in the range are
-    /// divided, and perhaps those of more than 256 MiB. What is in use stays so, and is no longer
-    /// the run that [`References::start`](super::References::start) wants, but what has a count is
-    /// not divided. The range lies in one zone, without a hole of more than 128 MiB.
+    /// Isolates blocks: once this returns nobody gets a page of them, and pages that are freed
+    /// there stay. Returns the state of their pages at that moment; the owners of pages that are
+    /// still in use can move or free them. Blocks of 4 MiB to 1 GiB that lie only partly in the
+    /// range are divided, and perhaps also blocks of more than 256 MiB. Memory in use stays in use,
+    /// but a divided block is no longer the run that
+    /// [`References::start`](super::References::start) wants; a block with a reference count is not
+    /// divided. The range must lie in one zone, without a hole of more than 128 MiB.
     ///
-    /// Memory among them that is withheld
-    /// ([`initialise_deferred`](super::Vmemmap::initialise_deferred)) comes up first, all of it
-    /// here, and does so also where the call then fails: what is withheld is handed out when it
-    /// comes up, so nothing else would keep it.
+    /// Withheld memory ([`initialise_deferred`](super::Vmemmap::initialise_deferred)) in the range
+    /// is brought up first, all of it by this call, even if the call then fails: withheld memory is
+    /// handed out as soon as it comes up, so nothing else could keep it.
     ///
-    /// Reserved blocks, and those that are no memory, are left alone: what is released there or
-    /// comes online meanwhile is in circulation.
+    /// Reserved blocks, and blocks that are not memory, are left alone: memory that is released or
+    /// comes online there meanwhile is in circulation.
     ///
-    /// Frees into isolated blocks do not go through the caches of CPUs, and as long as any block is
-    /// isolated, neither do frees next to it, so that this is for a while, not for ever.
+    /// Frees into isolated blocks bypass the caches of CPUs, and as long as any block is isolated
+    /// so do frees next to it. So isolate blocks for a while, not for ever.
     ///
     /// # Errors
     /// See [`IsolateError`]. Nothing has then changed.
@@ -57,8 +57,8 @@ impl<'m, P: Platform> Isolation<'m, P> {
         for piece in self.pieces(pages) {
             self.bring_up_withheld(piece.zone, piece.range)?;
         }
-        // Counted first, and as many as it can be: others may put them back as soon as they are
-        // isolated, and what is counted must never be less than what is isolated.
+        // Counted first, and as many as there can be: others may put the blocks back as soon as
+        // they are isolated, and the count must never be less than the number of isolated blocks.
         let most = u64::from(range.blocks());
         {
             let mut isolations = self.manager.isolations.lock(self.manager.platform);
@@ -71,7 +71,8 @@ impl<'m, P: Platform> Isolation<'m, P> {
             isolations.blocks += most;
         }
         let changed = self.change_blocks(pages, Change::Isolate, Change::PutBack);
-        // What could not be put back either is lost, and was counted out by whoever lost it.
+        // Blocks that could not be put back either were taken by others, who have counted them out,
+        // so this call does not.
         let counted = match &changed {
             Ok(blocks) => *blocks,
             Err(failed) => failed.left_blocks,
@@ -81,15 +82,15 @@ impl<'m, P: Platform> Isolation<'m, P> {
         }
         changed.map_err(|failed| failed.error)?;
         if !self.rehome_caches() {
-            // What was isolated by this call is so still.
+            // The blocks that this call isolated are still isolated.
             let _ = self.unisolate(range);
             return Err(IsolateError::CannotWait);
         }
         Ok(self.survey_blocks(pages))
     }
 
-    /// Puts isolated blocks back into circulation, what is free of them and what will be. A part of
-    /// what was isolated may be put back alone.
+    /// Puts isolated blocks back into circulation: their free frames, and those freed later. A part
+    /// of an isolated range may be put back alone.
     ///
     /// # Errors
     /// See [`IsolateError`]. Nothing has then changed.
@@ -101,7 +102,7 @@ impl<'m, P: Platform> Isolation<'m, P> {
                 Ok(())
             }
             Err(failed) => {
-                // Some may have been in circulation for a moment.
+                // Some blocks may have been in circulation for a moment.
                 self.forget(failed.left_blocks);
                 self.rehome_if_possible();
                 Err(failed.error)
@@ -109,7 +110,7 @@ impl<'m, P: Platform> Isolation<'m, P> {
         }
     }
 
-    /// Puts back what is isolated of blocks, of which others have changed some.
+    /// Puts back those of the blocks that are still isolated; others have changed some of them.
     #[cold]
     pub(super) fn unisolate_rest(self, range: BlockRange) {
         let pages = PfnRange { start: range.start.start(), end: range.end.start() };
@@ -117,8 +118,8 @@ impl<'m, P: Platform> Isolation<'m, P> {
         self.forget(blocks - self.undo(pages, Change::PutBack, blocks));
     }
 
-    /// What the pages of blocks are: how many are in use still, of isolated ones. Other blocks can
-    /// be looked at, too.
+    /// The state of the pages of blocks, such as how many pages of isolated blocks are still in
+    /// use. Blocks that are not isolated can be surveyed, too.
     ///
     /// # Errors
     /// [`IsolateError::Empty`], [`IsolateError::Place`].
@@ -126,8 +127,9 @@ impl<'m, P: Platform> Isolation<'m, P> {
         Ok(self.survey_blocks(self.pages_of_blocks(range)?))
     }
 
-    /// Takes isolated blocks, when all of them is free: they are the caller's, as if allocated, in
-    /// one run of frames of any length, and are isolated no more. Free them as a whole or in parts.
+    /// Claims isolated blocks when all of their frames are free. They become the caller's as if
+    /// allocated, in one run of frames of any length, and are no longer isolated. Free them as a
+    /// whole or in parts.
     ///
     /// # Errors
     /// See [`IsolateError`]. Nothing has then changed.
@@ -136,7 +138,7 @@ impl<'m, P: Platform> Isolation<'m, P> {
         self.claim_for(range, Location::caller())
     }
 
-    /// [`claim`](Self::claim) for somebody who called from `place`.
+    /// [`claim`](Self::claim) for a caller at `place`.
     pub(super) fn claim_for(
         self,
         range: BlockRange,
@@ -147,13 +149,14 @@ impl<'m, P: Platform> Isolation<'m, P> {
         let blocks = claimed.map_err(|failed| {
             self.forget(failed.left_blocks);
             match failed.error {
-                // Some blocks at a time were looked at, and none behind those that are in use.
+                // Blocks are checked a few at a time, and none beyond the first in use, so survey
+                // them all here.
                 IsolateError::InUse(_) => IsolateError::InUse(self.survey_blocks(pages)),
                 error => error,
             }
         })?;
         let looked = if self.manager.pressure.epoch.wants_attention() {
-            // Not before: what is isolated others may claim or put back, and use.
+            // Not before: others may claim isolated memory, or put it back, and use it.
             self.manager.look_at_claimed(pages, place)
         } else {
             Ok(())
@@ -166,8 +169,8 @@ impl<'m, P: Platform> Isolation<'m, P> {
         looked.map(|()| pages).map_err(IsolateError::Damaged)
     }
 
-    /// Gives isolated blocks a grade, if nothing in them is known not to move; else says which
-    /// block is in the way.
+    /// Gives isolated blocks a grade, if they hold nothing that is known to be unmovable. The error
+    /// names the block in the way.
     pub(super) fn regrade(self, range: BlockRange, grade: Grade) -> Result<(), Pfn> {
         let platform = self.manager.platform;
         let pages = PfnRange { start: range.start.start(), end: range.end.start() };
@@ -181,7 +184,8 @@ impl<'m, P: Platform> Isolation<'m, P> {
         Ok(())
     }
 
-    /// Whether nothing in isolated blocks is known not to move; else the block.
+    /// Checks that isolated blocks hold nothing that is known to be unmovable. The error names the
+    /// block in the way.
     #[inline(never)]
     pub(super) fn check_regrade(self, range: BlockRange) -> Result<(), Pfn> {
         let pages = PfnRange { start: range.start.start(), end: range.end.start() };
@@ -194,9 +198,9 @@ impl<'m, P: Platform> Isolation<'m, P> {
         in_the_way.map_or(Ok(()), Err)
     }
 
-    /// The first of blocks that can have no grade, whatever is done with them, and those after it
-    /// that are of the same head. Nothing is changed to find out: isolating divides what only has a
-    /// part in a range, and huge pages that are kept from bring-up on are to stay whole.
+    /// Returns the first block that can never have a grade, with the blocks of the same head that
+    /// follow it. Changes nothing to find out: isolation divides blocks that lie only partly in a
+    /// range, and huge pages kept since bring-up have to stay whole.
     pub(super) fn without_grade(self, range: BlockRange) -> Option<BlockRange> {
         let pages = PfnRange { start: range.start.start(), end: range.end.start() };
         let mut first = None;
@@ -210,7 +214,7 @@ impl<'m, P: Platform> Isolation<'m, P> {
         first
     }
 
-    /// Brings up what is withheld among `pages`. What others are busy with is waited for.
+    /// Brings up withheld memory among `pages`, and waits for sections that others are bringing up.
     pub(super) fn bring_up_withheld(
         self,
         zone: &Zone,
@@ -231,13 +235,13 @@ impl<'m, P: Platform> Isolation<'m, P> {
             }
         }
         if self.manager.has_unaccepted(zone, pages) {
-            // Others accept it, and cannot be waited for.
+            // Others are accepting the memory, and this call cannot wait for them.
             return Err(IsolateError::CannotWait);
         }
         Ok(())
     }
 
-    /// Whether all blocks could be changed at this moment.
+    /// Checks whether all blocks could be changed at this moment.
     #[inline(never)]
     fn check_blocks(self, pages: PfnRange, change: Change) -> Result<(), IsolateError> {
         let mut result = Ok(());
@@ -248,17 +252,18 @@ impl<'m, P: Platform> Isolation<'m, P> {
         result
     }
 
-    /// Changes all blocks, some at a time; what was changed before one could not is changed back.
+    /// Changes all blocks, some at a time. If one cannot be changed, those before it are changed
+    /// back.
     fn change_blocks(self, pages: PfnRange, change: Change, undo: Change) -> Result<u64, Failed> {
         let platform = self.manager.platform;
-        // What was put back may be taken by others at once, so it is looked at before.
+        // Checked before, as others may take blocks at once when they are put back.
         self.check_blocks(pages, change).map_err(|error| Failed { error, left_blocks: 0 })?;
         let mut failed = None;
         let (mut blocks, mut done) = (0, PfnRange { end: pages.start, ..pages });
         self.each_slice(pages, &mut |Slice { zone, segment, indices }| {
             let end = segment.block_of(indices.end).start();
             let changed = zone.change(platform, segment, indices, change);
-            // What comes back into circulation is free to those who were refused.
+            // Memory that comes back into circulation is free to requests that were refused.
             self.manager.pressure.epoch.note_free();
             match changed {
                 Ok(changed) => (blocks, done.end) = (blocks + changed, end),
@@ -270,16 +275,16 @@ impl<'m, P: Platform> Isolation<'m, P> {
         Err(Failed { error, left_blocks: self.undo(done, undo, blocks) })
     }
 
-    /// Changes back what was changed, so many blocks; how many could not be.
+    /// Changes `blocks` blocks back. Returns how many could not be.
     #[cold]
     #[inline(never)]
     fn undo(self, done: PfnRange, change: Change, mut blocks: u64) -> u64 {
         let platform = self.manager.platform;
-        // What was one head may be in pieces by now, and the other way round: it is cut anew, as
-        // far as the change came, and not in as many slices.
+        // Heads may have been split or merged since, so the range is sliced anew, as far as the
+        // change came, and perhaps into another number of slices.
         self.each_slice(done, &mut |Slice { zone, segment, indices }| {
-            // Fails only where somebody else changes these blocks at the same time, or memory came
-            // into them: then all of the others are changed back.
+            // This fails only where others change these blocks at the same time, or memory came
+            // into them. Then the rest of the slice is changed back head by head.
             let mut undo = |indices| {
                 let undone = zone.change(platform, segment, indices, change);
                 blocks = blocks.saturating_sub(*undone.as_ref().unwrap_or(&0));
@@ -288,10 +293,11 @@ impl<'m, P: Platform> Isolation<'m, P> {
             if !undo(indices.clone()) {
                 let mut index = indices.start;
                 while index < indices.end {
-                    // What cannot be divided is one.
+                    // A head that cannot be divided counts as one.
                     let end = zone.slice_end(platform, index, 1);
                     if !undo(index..end) && change == Change::Unclaim {
-                        // Others have isolated it, in use: so it is once it is free.
+                        // Others have isolated it while it was in use, so once freed it is free and
+                        // isolated.
                         let [start, end] = [index, end].map(|at| segment.block_of(at).start());
                         let _ = self.manager.free_bare(PfnRange { start, end });
                     }
@@ -314,16 +320,16 @@ impl<'m, P: Platform> Isolation<'m, P> {
         found
     }
 
-    /// So many blocks less are isolated. With the last, caches keep all of their zone again, if
-    /// they can be reached from here.
+    /// Counts `blocks` isolated blocks out. With the last one the caches may keep all of their zone
+    /// again, if they can be reached from here.
     pub(super) fn forget(self, blocks: u64) {
         if self.uncount(blocks) {
             self.rehome_if_possible();
         }
     }
 
-    /// [`forget`](Self::forget) for those who cannot wait for CPUs, whose caches keep what they do
-    /// until the next isolation ends. Whether none is isolated any more.
+    /// [`forget`](Self::forget) for callers that cannot wait for CPUs. The caches keep their
+    /// present ranges until the next isolation ends. Returns whether no block is isolated any more.
     pub(super) fn uncount(self, blocks: u64) -> bool {
         let mut isolations = self.manager.isolations.lock(self.manager.platform);
         isolations.blocks = isolations.blocks.saturating_sub(blocks);
@@ -340,33 +346,33 @@ impl<'m, P: Platform> Isolation<'m, P> {
         }
     }
 
-    /// Whether the caches of all CPUs that have any can be emptied from here.
+    /// Whether the caches of all CPUs can be emptied from here.
     fn reaches_caches(self) -> bool {
         let platform = self.manager.platform;
         platform.cpus() == 1 || !self.manager.moving.is_up || platform.can_wait()
     }
 
-    /// Empties the caches and tells them what they keep from now on; false when that is not
+    /// Empties the caches and sets which frames they keep from now on. False when that is not
     /// possible from here.
     fn rehome_caches(self) -> bool {
         self.with_caches(&mut |cache| {
             let hull = self.manager.isolations.lock(self.manager.platform).hull;
             cache.keep_only(|near| kept(near, hull));
-            // What is wrong in a cache is its user's fault and does not matter here; all else goes
+            // A bad frame in a cache is its user's mistake and does not matter here; all others go
             // back.
             let _ = self.manager.drain_cache(cache);
             self.manager.pressure.epoch.note_free();
         })
     }
 
-    /// Calls `body` for each CPU's cache while it is ours; false when that is not possible from
-    /// here.
+    /// Calls `body` for each CPU's cache with exclusive access to it. False when that is not
+    /// possible from here.
     pub(super) fn with_caches(self, body: &mut dyn FnMut(&CpuCache)) -> bool {
-        // Then nothing is in any.
+        // Without the feature nothing is in any cache.
         if !cfg!(feature = "smp") {
             return true;
         }
-        // Until bring-up ends no other CPU knows of the manager.
+        // Until bring-up ends, no other CPU knows of the manager.
         if self.manager.platform.cpus() == 1 || !self.manager.moving.is_up {
             return self.manager.inside(|cache| body(cache)).is_some();
         }
@@ -375,7 +381,7 @@ impl<'m, P: Platform> Isolation<'m, P> {
         true
     }
 
-    /// The frames of blocks that are all of one zone.
+    /// The frames of blocks, which must all be of one zone.
     fn pages_of_blocks(self, range: BlockRange) -> Result<PfnRange, IsolateError> {
         if range.blocks() == 0 {
             return Err(IsolateError::Empty(range));
@@ -384,13 +390,14 @@ impl<'m, P: Platform> Isolation<'m, P> {
         self.manager.pieces(pages).map(|_| pages).map_err(IsolateError::Place)
     }
 
-    /// What of frames that are all of one zone is in which of its parts.
+    /// Splits frames of one zone by the parts of the zone that they lie in.
     fn pieces(self, pages: PfnRange) -> impl Iterator<Item = Piece> + use<'m, P> {
         self.manager.pieces(pages).into_iter().flatten()
     }
 
-    /// Calls `visit` for as much as is changed under one hold of a lock, one after the other, as
-    /// long as it says so: a part of a range is cut as all of it is. In one copy for all.
+    /// Calls `visit` for one slice after the other, as long as it returns true. A slice is what is
+    /// changed under one hold of a lock; a part of a range is cut as the whole range is. Compiled
+    /// once for all callers.
     #[inline(never)]
     fn each_slice(self, pages: PfnRange, visit: &mut dyn FnMut(Slice) -> bool) {
         for Piece { zone, segment, range } in self.pieces(pages) {
@@ -408,7 +415,7 @@ impl<'m, P: Platform> Isolation<'m, P> {
     }
 }
 
-/// Blocks of one part of a zone that are changed together.
+/// Blocks of one part of a zone that are changed together, under one hold of its lock.
 struct Slice {
     zone: &'static Zone,
     segment: &'static Segment,

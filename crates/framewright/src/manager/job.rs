@@ -1,10 +1,10 @@
-//! Jobs of the manager: one copy of what runs a job, whoever helps and whatever its chunks do.
+//! Jobs of the manager. The code that runs a job is compiled once, for all helpers and all chunks.
 
 use core::convert::Infallible;
 use core::ops::Range;
 use framewright_jobs::{Helpers, Job};
 
-/// Runs a job whose chunks cannot fail, and says how many threads took part.
+/// Runs a job whose chunks cannot fail. Returns how many threads took part.
 #[inline(never)]
 pub(super) fn run(
     job: &Job<'_>,

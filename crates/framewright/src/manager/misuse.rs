@@ -1,10 +1,10 @@
-//! What safe code must not be able to do, each next to what may be done, so that it is refused for
-//! the right reason.
+//! Programs that safe code must not be able to write. Next to each stands a permitted program,
+//! which shows that the first one is refused for the right reason.
 //!
-//! Each program that is refused did harm once: it forbids itself unsafe code and took memory from
-//! whoever had it.
+//! Each refused program did harm once: it forbids itself unsafe code and took memory from its
+//! owner.
 //!
-//! Freeing by number what somebody else may have:
+//! Freeing by number memory that somebody else may own:
 //!
 //! ```compile_fail,E0133
 //! #![forbid(unsafe_code)]
@@ -34,8 +34,8 @@
 //! }
 //! ```
 //!
-//! Making a count up, or putting a reference of somebody else's; what freezing and unfreezing come
-//! to is one or the other:
+//! Inventing a reference count, or putting somebody else's reference; freezing and unfreezing
+//! amount to one or the other:
 //!
 //! ```compile_fail,E0133
 //! #![forbid(unsafe_code)]
@@ -91,7 +91,7 @@
 //! }
 //! ```
 //!
-//! Freeing a pool's page that somebody uses, and taking descriptors from under it:
+//! Freeing a pool's page that somebody uses, and taking away the descriptors of such a page:
 //!
 //! ```compile_fail,E0133
 //! #![forbid(unsafe_code)]
@@ -135,8 +135,8 @@
 //! }
 //! ```
 //!
-//! Having a device discard memory that is in use, which wiped the manager's own tables, and putting
-//! another device in the place of one that has memory:
+//! Having a device discard memory in use, which wiped the manager's own tables, and exchanging a
+//! device that has memory for another one:
 //!
 //! ```compile_fail,E0133
 //! #![forbid(unsafe_code)]
@@ -160,7 +160,7 @@
 //! }
 //! ```
 //!
-//! Moving contents over memory that somebody has, or ending a move that is another's:
+//! Moving contents over memory that somebody owns, or ending somebody else's move:
 //!
 //! ```compile_fail,E0133
 //! #![forbid(unsafe_code)]
@@ -182,7 +182,7 @@
 //! }
 //! ```
 //!
-//! Taking parts of the vmemmap away, or frames out of tables that still name them:
+//! Taking parts of the vmemmap away, or frames out of page tables that still name them:
 //!
 //! ```compile_fail,E0133
 //! #![forbid(unsafe_code)]
@@ -225,7 +225,7 @@
 //! }
 //! ```
 //!
-//! Giving up a CPU that another task counts on, turning interrupts on under a lock, and carrying a
+//! Giving up a CPU that another task relies on, turning interrupts on under a lock, and carrying a
 //! pin to another thread:
 //!
 //! ```compile_fail,E0133
@@ -262,7 +262,7 @@
 //! }
 //! ```
 //!
-//! Having one's frames and freeing them too:
+//! Freeing one's frames and keeping them too:
 //!
 //! ```compile_fail,E0382
 //! #![forbid(unsafe_code)]

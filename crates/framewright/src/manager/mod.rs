@@ -1,14 +1,16 @@
-//! The manager: all memory of a machine behind one front door.
+//! The manager: all memory of a machine behind one interface.
 //!
-//! [`Manager::bring_up`] builds it from the memblock allocator's free memory (`init`). The usual
-//! operations go through the calling CPU's cache (`pcp`, `pcp_request`); `bulk` has many pages at
-//! once, `neighbours` runs that are no block, `alloc` all others, across zones and nodes, and
-//! `reclaim` those that find too little. The `facets` lead to everything else: `hugetlb` keeps
-//! pools of huge pages, `vmemmap` brings up withheld memory and gives the descriptors of huge pages
-//! back (HVO), `accept` brings up what a guest has to accept first, `refcount` counts references,
-//! `isolate` takes blocks out of circulation, `moving` vacates and compacts, `hotplug` adds and
-//! removes memory, `policy` says which nodes may serve and `tier` how slow they are, `reporting` is
-//! what a reporter shares with everybody. What they share is in `state`.
+//! [`Manager::bring_up`] builds it from the free memory of the memblock allocator (`init`). Usual
+//! requests and frees go through the calling CPU's cache (`pcp`, `pcp_request`). `bulk` handles
+//! many single pages in one call, `neighbours` runs that no single block holds, and `alloc` all
+//! other requests, across zones and nodes; `reclaim` takes over when a request finds too little
+//! memory. The `facets` lead to everything else: `hugetlb` keeps pools of huge pages, `vmemmap`
+//! brings up withheld memory and gives the descriptors of huge pages back (HVO), `accept` brings up
+//! memory that a guest has to accept first, `refcount` counts references, `isolate` takes blocks
+//! out of circulation, `moving` vacates ranges and compacts, `hotplug` adds and removes memory,
+//! `policy` says which nodes may serve a request, `tier` how slow each node is, and `reporting` has
+//! the settings and counters that a reporter shares with everybody. The state that these modules
+//! share is in `state`.
 //!
 //! ```text
 //!   allocate_order, free_order ──> pcp ──refill, drain──> zone
@@ -16,7 +18,8 @@
 //!                  └─> alloc ───────────────────────────> zone     too little: reclaim
 //! ```
 //!
-//! It holds no pointer that its user must keep alive: everything lies in memory that it reserved.
+//! The manager holds no pointer that its user must keep alive: everything lies in memory that it
+//! reserved.
 //!
 //! # Owning memory
 //!
@@ -24,10 +27,10 @@
 //! [`Pfn`](crate::units::Pfn) or a [`PfnRange`](crate::units::PfnRange) is a number that anybody
 //! can write down: having it proves nothing. So
 //!
-//! * taking memory is safe ([`Manager::allocate`] and all its like, [`Pool::allocate`],
-//!   [`Isolation::claim`]): whoever is given a range owns it, and may pass it on to others,
+//! * taking memory is safe ([`Manager::allocate`] and its variants, [`Pool::allocate`],
+//!   [`Isolation::claim`]): the caller that receives a range owns it, and may pass it on to others,
 //!   or forget it, which leaks it;
-//! * every call that takes frames, or a reference to them, away from whoever has them is `unsafe`:
+//! * every call that takes frames, or a reference to them, away from their owner is `unsafe`:
 //!   [`Manager::free`], [`free_order`](Manager::free_order), [`free_pages`](Manager::free_pages),
 //!   [`free_bytes`](Manager::free_bytes), [`free_bulk`](Manager::free_bulk),
 //!   [`Moving::release_to_area`], [`remove`](Hotplug::remove),
@@ -39,19 +42,20 @@
 //!   [`Vmemmap::restore`], [`Pool::free`], and those of the
 //!   [adapters](crate::adapters).
 //!
-//! The contract is one for all of them. **The caller owns every frame that it names**: this manager
-//! gave it to the caller, by an allocation, by a claim, or by a reference (for what is done with
-//! that reference), or its owner passed it on. **And nobody uses it afterwards**: no Rust reference
-//! leads into it, no translation names it, no device writes to it. Where a call leaves the caller
-//! the owner, the second half does not apply, and its documentation says so.
+//! All of these calls have one contract. **The caller owns every frame that it names**: this
+//! manager gave the frame to the caller, by an allocation, by a claim, or by a reference (which
+//! covers only what is done with that reference), or the previous owner passed it on. **And nobody
+//! uses the frame afterwards**: no Rust reference leads into it, no translation names it, no device
+//! writes to it. Where the caller stays the owner after a call, the second half does not apply, and
+//! the documentation of that call says so.
 //!
-//! Wrong arguments are answered with an error as far as they are found, and nothing has then
-//! changed. What is not found (a frame that was freed and is somebody else's by now cannot be told
-//! from one's own) is what the contract excludes.
+//! The manager answers wrong arguments with an error as far as it detects them, and has then
+//! changed nothing. The contract excludes the mistakes that it cannot detect: a frame that was
+//! freed and now belongs to somebody else looks like the caller's own.
 //!
-//! [`Frames`] is the safe way: it owns what it names, frees it when it is dropped, and gives the
-//! number away only by name ([`Frames::into_range`]). Whoever keeps page tables or lists of
-//! millions of frames works with numbers and says why each free is right.
+//! [`Frames`] is the safe way: it owns the range that it names, frees it on drop, and gives the
+//! number away only on request ([`Frames::into_range`]). Code that keeps page tables or lists of
+//! millions of frames works with numbers instead, and must justify each free.
 
 mod accept;
 mod alloc;

@@ -1,8 +1,8 @@
-//! Runs of pages that no single block holds: neighbouring blocks are taken together.
+//! Runs of pages that no single block holds: neighbouring blocks are allocated together.
 //!
-//! For sizes that are asked for without more alignment than they need: a machine of 512 MiB
-//! without its first MiB has no block of 512 MiB, but a run of 511, and one of more than 1 GiB is
-//! never one block.
+//! This serves sizes that do not need to be aligned to the next larger power of two. A machine of
+//! 512 MiB without its first MiB has no block of 512 MiB, but it has a run of 511 MiB. And a run of
+//! more than 1 GiB is never one block.
 
 use super::accept::Growing;
 use super::parts::Piece;
@@ -15,12 +15,13 @@ use crate::vmemmap_space::{BlockNumber, BlockRange};
 use crate::zone::{FreeRun, Zone, ZoneId};
 use core::panic::Location;
 
-/// How often a run is looked for of which others took something.
+/// How often a run is searched for anew because others took a part of the one found.
 const MOST_LOOKS: u32 = 8;
 
 impl<P: Platform> Manager<P> {
-    /// A run of `pages` frames that begins at a multiple of `align`, of what is free or comes up;
-    /// of the nearest zone that has one and may give so much.
+    /// Allocates a run of `pages` frames that begins at a multiple of `align`, of memory that is
+    /// free or can be brought up, from the nearest zone that has such a run and stays above its
+    /// mark.
     pub(super) fn allocate_neighbours(
         &self,
         pages: u64,
@@ -49,7 +50,7 @@ impl<P: Platform> Manager<P> {
                 let parts = self.parts(part.id());
                 let mut is_next = asked.replace(part.id()) != Some(part.id());
                 loop {
-                    // What is withheld counts as left. Read first: it may come up meanwhile.
+                    // Withheld memory counts as left. Read first: it may come up meanwhile.
                     let withheld = parts.sum(&Zone::withheld_pages);
                     let free = parts.sum(&Zone::free_pages);
                     let left = (withheld + free).checked_sub(pages);
@@ -75,7 +76,7 @@ impl<P: Platform> Manager<P> {
                     }
                 }
             }
-            // Once more, unless a request for one block has emptied the caches already.
+            // One more round, unless a request for one block has emptied the caches already.
             if self.pressure.epoch.number().is_some() {
                 break;
             }
@@ -84,7 +85,7 @@ impl<P: Platform> Manager<P> {
         None
     }
 
-    /// A run of a zone, or of one part alone.
+    /// Takes a run out of a zone, or out of the part `alone`.
     #[inline(never)]
     fn take_neighbours(
         &self,
@@ -103,28 +104,28 @@ impl<P: Platform> Manager<P> {
             })?;
             match self.take_all(found) {
                 Ok(()) => {
-                    // What is left of blocks that were taken apart may have another type now, which
-                    // somebody waits for.
+                    // The rest of blocks that were split for this may have another migrate type
+                    // now, and others may wait for memory of that type.
                     self.pressure.epoch.note_free();
                     return Some(found);
                 }
-                // Somebody was faster.
+                // Others took a part of the run first.
                 Err(missing) => from = Pfn(missing.0 + 1),
             }
         }
         None
     }
 
-    /// Takes all frames of a run, or none: then one that was not free.
+    /// Takes all frames of a run or none. The error is a frame that was not free.
     fn take_all(&self, run: PfnRange) -> Result<(), Pfn> {
-        // By segment, of which an aligned piece may lie in two: windows may meet within a GiB.
+        // By segment, as an aligned piece may lie in two: hotplug windows may meet within a GiB.
         for Piece { zone, range, .. } in self.pieces(run).map_err(|_| run.start)? {
             let mut rest = range;
             while !rest.is_empty() {
                 let order = piece(rest);
                 if let Err(missing) = self.take_piece(zone, rest.start, order) {
                     if rest.start > run.start {
-                        // Just taken, so that this cannot fail.
+                        // The frames were just taken, so this cannot fail.
                         let _ = self.free_bare(PfnRange { start: run.start, end: rest.start });
                     }
                     return Err(missing);
@@ -135,7 +136,8 @@ impl<P: Platform> Manager<P> {
         Ok(())
     }
 
-    /// Takes an aligned piece, whole or in halves: blocks of two types are never one.
+    /// Takes an aligned piece, whole or in halves: blocks of different migrate types never form one
+    /// block.
     fn take_piece(&self, zone: &Zone, start: Pfn, order: Order) -> Result<(), Pfn> {
         if zone.allocate_at(self.platform, start, order, MigrateType::Movable).is_some() {
             return Ok(());
@@ -144,13 +146,13 @@ impl<P: Platform> Manager<P> {
         let second = start.add(half.pages());
         self.take_piece(zone, start, half)?;
         self.take_piece(zone, second, half).inspect_err(|_| {
-            // As above.
+            // The first half was just taken, so this cannot fail.
             let _ = self.free_bare(PfnRange { start, end: second });
         })
     }
 }
 
-/// The largest aligned piece at the beginning of a run that is not empty.
+/// The order of the largest aligned piece at the beginning of a run that is not empty.
 fn piece(run: PfnRange) -> Order {
     let level = run.start.0.trailing_zeros().min(run.pages().max(1).ilog2());
     u8::try_from(level).ok().and_then(Order::new).unwrap_or(Order::MAX)

@@ -1,7 +1,7 @@
-//! Whose memory a request got: what `numastat` tells.
+//! From which nodes requests got memory: the counters of `numastat`.
 //!
-//! Only what is rare is counted: pages of another node than the wanted one, or than the caller's.
-//! All others are the rest of what the node's zones handed out.
+//! Only the rare cases are counted: pages of another node than the wanted one, or than the
+//! caller's. Everything else follows from these and from what the node's zones handed out.
 
 use crate::manager::facets::Numa;
 use crate::manager::state::numa::NumaCounts;
@@ -11,7 +11,7 @@ use crate::units::NodeId;
 use crate::zone::ZoneFlow;
 
 impl<P: Platform> Numa<'_, P> {
-    /// What the zones of a node handed out and got back.
+    /// The pages that the zones of a node handed out and got back.
     pub fn flow(self, node: NodeId) -> ZoneFlow {
         let mut flow = ZoneFlow::default();
         for zone in self.manager.zones().iter().filter(|zone| zone.id().node == node) {
@@ -20,14 +20,14 @@ impl<P: Platform> Numa<'_, P> {
         flow
     }
 
-    /// A node's counters of `numastat`; zero for a node that there is not.
+    /// A node's counters for `numastat`; all zero if there is no such node.
     pub fn counts(self, node: NodeId) -> NumaCounts {
         let Some(rare) = self.manager.pressure.numa.find(node) else {
             return NumaCounts::default();
         };
-        // Relaxed: each counter is what it was at some moment.
+        // Relaxed: each counter is the value of some moment.
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        // Read before what they are a part of.
+        // Read before the total that they are part of.
         let (miss, foreign, other) = (load(&rare.miss), load(&rare.foreign), load(&rare.other));
         let all = self.flow(node).allocated_pages;
         NumaCounts {
@@ -41,7 +41,7 @@ impl<P: Platform> Numa<'_, P> {
         }
     }
 
-    /// Requests under a policy none of whose nodes has memory that they may have.
+    /// Requests under a policy none of whose nodes has memory that the request may have.
     #[must_use]
     pub fn without_memory(self) -> u64 {
         self.manager.pressure.numa.without_memory()

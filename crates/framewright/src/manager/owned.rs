@@ -1,8 +1,8 @@
-//! Frames with an owner: the safe way to have memory.
+//! Frames with an owner: the safe way to hold memory.
 //!
 //! A number can be copied and freed twice; [`Frames`] cannot. It is a range and a reference to the
-//! manager and nothing else: no heap, no flag, and dropping it is the free that one would have
-//! written.
+//! manager and nothing else: no heap, no flag, and dropping it is the free that one would otherwise
+//! write by hand.
 
 use crate::block::MigrateType;
 use crate::manager::request::{AllocateError, Request};
@@ -15,10 +15,10 @@ use core::fmt;
 use core::mem::ManuallyDrop;
 use core::panic::Location;
 
-/// Frames that belong to whoever has this. Dropping it frees them.
+/// Frames that belong to the holder of this value. Dropping it frees them.
 ///
-/// What is in them is reached through addresses, which the compiler does not follow: writing
-/// through [`Platform::direct`] is unsafe, and whoever does it keeps this until it is done
+/// Their content is reached through addresses, which the compiler does not track: writing through
+/// [`Platform::direct`] is unsafe, and the code that does it must keep this value until it is done
 /// (invariant 42).
 ///
 /// ```
@@ -40,10 +40,10 @@ pub struct Frames<'m, P: Platform> {
 }
 
 impl<P: Platform> Manager<P> {
-    /// As [`allocate`](Self::allocate), with an owner.
+    /// [`allocate`](Self::allocate) with an owner.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`allocate`](Self::allocate).
     #[inline]
     #[track_caller]
     pub fn frames(&self, request: &Request) -> Result<Frames<'_, P>, AllocateError> {
@@ -51,11 +51,11 @@ impl<P: Platform> Manager<P> {
         Ok(Frames { manager: self, range })
     }
 
-    /// As [`allocate_order`](Self::allocate_order), the short way through the CPU's cache, with an
-    /// owner.
+    /// [`allocate_order`](Self::allocate_order) with an owner: the fast path through the CPU's
+    /// cache.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`allocate_order`](Self::allocate_order).
     #[inline]
     #[track_caller]
     pub fn frames_of_order(
@@ -69,41 +69,41 @@ impl<P: Platform> Manager<P> {
 }
 
 impl<'m, P: Platform> Frames<'m, P> {
-    /// Owns frames that somebody had by number: the way back from [`into_range`](Self::into_range).
-    /// Nothing for an empty range.
+    /// Takes ownership of frames that were owned by number: the reverse of
+    /// [`into_range`](Self::into_range). Returns `None` for an empty range.
     ///
     /// # Safety
     /// See [*Owning memory*](super#owning-memory): the caller owns all frames of `range`, which
-    /// `manager` gave out, and gives them to what this returns.
+    /// `manager` gave out, and passes them on to the returned value.
     #[inline]
     pub unsafe fn from_range(manager: &'m Manager<P>, range: PfnRange) -> Option<Self> {
-        // A value that is made is dropped, so none is made of an empty range.
+        // Every value that is built gets dropped, so none is built for an empty range.
         if range.is_empty() { None } else { Some(Self { manager, range }) }
     }
 
-    /// Which frames.
+    /// The frames.
     #[inline]
     #[must_use]
     pub const fn range(&self) -> PfnRange {
         self.range
     }
 
-    /// The first.
+    /// The first frame.
     #[inline]
     #[must_use]
     pub const fn start(&self) -> Pfn {
         self.range.start
     }
 
-    /// Whose memory it is.
+    /// The manager that the frames come from.
     #[inline]
     #[must_use]
     pub const fn manager(&self) -> &'m Manager<P> {
         self.manager
     }
 
-    /// Keeps the first `pages` pages and returns the others, each to be freed by itself. Nothing,
-    /// and nothing changed, unless both have pages.
+    /// Keeps the first `pages` pages and returns the rest; the two are freed independently. Returns
+    /// `None`, and changes nothing, unless both would have pages.
     #[must_use = "dropping it frees the frames"]
     pub fn split_off(&mut self, pages: u64) -> Option<Self> {
         if pages == 0 || pages >= self.range.pages() {
@@ -115,8 +115,8 @@ impl<'m, P: Platform> Frames<'m, P> {
         Some(Self { manager: self.manager, range: rest })
     }
 
-    /// Gives the frames away for ever, as words of zero. Asked for zeroed, so that they can be
-    /// reached.
+    /// Gives the frames away for ever, as words of zero. They must have been requested zeroed, so
+    /// that they lie below the direct limit.
     pub(super) fn into_words(self) -> &'static [AtomicU64] {
         let platform = self.manager.platform;
         let range = self.into_range();
@@ -128,7 +128,7 @@ impl<'m, P: Platform> Frames<'m, P> {
         unsafe { core::slice::from_raw_parts(first.as_ptr().cast(), words) }
     }
 
-    /// Gives up ownership by name: the frames stay allocated and the caller owns them by number.
+    /// Gives up ownership: the frames stay allocated, and the caller owns them by number.
     /// Forgetting the number leaks them.
     #[inline]
     #[must_use = "who forgets the number leaks the frames"]
@@ -138,26 +138,26 @@ impl<'m, P: Platform> Frames<'m, P> {
         range
     }
 
-    /// Frees them, as dropping does, and says what came of it: `page_owner=on` notes the line of
-    /// this call, and damage that another one did is reported here.
+    /// Frees the frames, as dropping does, and returns the result. With `page_owner=on` the source
+    /// line of this call is recorded; damage done by somebody else is reported here.
     ///
     /// # Errors
     /// See [`FreeError`]. The frames are leaked then: somebody else has freed them, in breach of
-    /// *Owning memory*, or what the manager knows of them is damaged. One that is not
-    /// [about them](FreeError::concerns) tells of others, and these are free.
+    /// *Owning memory*, or the manager's records of them are damaged. An error that is not [about
+    /// them](FreeError::concerns) reports other frames, and these are free.
     #[inline]
     #[track_caller]
     pub fn free(self) -> Result<(), FreeError> {
         ManuallyDrop::new(self).give_back()
     }
 
-    /// To be called once, last.
+    /// Must be called once, as the last call.
     #[inline]
     #[track_caller]
     fn give_back(&self) -> Result<(), FreeError> {
         let (manager, range, place) = (self.manager, self.range, Location::caller());
         match range.as_order() {
-            // As `free_order`, but the range may be of several allocations.
+            // As in `free_order`, but the range may consist of several allocations.
             Some(order) if order > Order::BLOCK => {
                 manager.free_large(range.start, order, true, place)
             }
@@ -172,8 +172,8 @@ impl<'m, P: Platform> Frames<'m, P> {
 }
 
 impl<P: Platform> Drop for Frames<'_, P> {
-    /// Frees the frames. Should that fail, which only a breach of *Owning memory* elsewhere makes
-    /// it do, they are leaked; builds with debug assertions panic. [`Frames::free`] says more.
+    /// Frees the frames. Only a breach of *Owning memory* elsewhere can make that fail; then they
+    /// are leaked, and builds with debug assertions panic. See also [`Frames::free`].
     #[inline]
     fn drop(&mut self) {
         let freed = self.give_back();

@@ -1,4 +1,4 @@
-//! Calls that say a size and nothing else.
+//! Calls that take a size and nothing else.
 
 use crate::block::MigrateType;
 use crate::manager::request::{AllocateError, Request};
@@ -9,7 +9,7 @@ use crate::zone::FreeError;
 use core::alloc::Layout;
 use core::panic::Location;
 
-/// Whole pages, one for none.
+/// Returns the number of whole pages that hold `bytes` bytes, at least one.
 #[inline]
 pub(crate) const fn pages_of(bytes: u64) -> u64 {
     let pages = bytes.saturating_add(PAGE_SIZE - 1) / PAGE_SIZE;
@@ -17,14 +17,14 @@ pub(crate) const fn pages_of(bytes: u64) -> u64 {
 }
 
 impl<P: Platform> Manager<P> {
-    /// Allocates `pages` frames in one run, movable, near the caller, at any address, whose first
-    /// is aligned to `align`: [`allocate`](Self::allocate) without a [`Request`] (Linux:
-    /// `alloc_pages_exact` in `mm/page_alloc.c`). Not rounded up: three pages are three pages.
-    /// Where no block holds as many, more than 512 are had of neighbouring blocks, as long as the
-    /// zone is.
+    /// Allocates `pages` frames in one run, movable, near the caller, at any address, with the
+    /// first aligned to `align`: [`allocate`](Self::allocate) without a [`Request`] (Linux:
+    /// `alloc_pages_exact` in `mm/page_alloc.c`). The size is not rounded up: three pages are three
+    /// pages. A run of more than 512 pages that no single block holds comes from neighbouring
+    /// blocks, up to the size of the zone.
     ///
     /// # Errors
-    /// See [`AllocateError`]; [`AllocateError::BadSize`] means here that no zone has so many.
+    /// See [`AllocateError`]; [`AllocateError::BadSize`] means here that no zone is that large.
     #[inline]
     #[track_caller]
     pub fn allocate_pages(&self, pages: u64, align: Order) -> Result<PfnRange, AllocateError> {
@@ -40,11 +40,11 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// [`allocate_pages`](Self::allocate_pages) of what is no power of two.
+    /// [`allocate_pages`](Self::allocate_pages) for a size that is no power of two.
     #[inline(never)]
     #[track_caller]
     fn allocate_odd(&self, pages: u64, align: Order) -> Result<PfnRange, AllocateError> {
-        // Runs that are kept are aligned to the order above.
+        // Runs in the cache are aligned to the next larger order.
         if (align == Order::PAGE || Order::for_pages(pages).is_some_and(|order| order >= align))
             && let Some(start) = self.take_odd(pages)
         {
@@ -67,7 +67,7 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// More than a block of neighbouring blocks, where one block does not do.
+    /// Allocates more than a block from neighbouring blocks, where no single block serves.
     #[cold]
     fn or_neighbours(
         &self,
@@ -84,16 +84,16 @@ impl<P: Platform> Manager<P> {
         self.allocate_neighbours(pages, align, place)?.ok_or(error)
     }
 
-    /// Allocates whole pages for a layout: as many as its size takes, one for none, aligned as it
-    /// says or to a page.
+    /// Allocates whole pages for a layout: as many as its size takes, at least one, aligned as the
+    /// layout says, or to a page.
     ///
     /// # Errors
-    /// [`AllocateError::BadSize`] when the alignment is above 1 GiB, and as
+    /// [`AllocateError::BadSize`] when the alignment is above 1 GiB; otherwise as for
     /// [`allocate_pages`](Self::allocate_pages).
     #[inline]
     #[track_caller]
     pub fn allocate_layout(&self, layout: Layout) -> Result<PfnRange, AllocateError> {
-        // What most are, in few instructions.
+        // Most layouts take one page: few instructions for these.
         let (size, align) = (layout.size() as u64, layout.align() as u64);
         if (size.wrapping_sub(1) | align.wrapping_sub(1)) < PAGE_SIZE
             && let Some(start) = self.take_page()
@@ -103,11 +103,11 @@ impl<P: Platform> Manager<P> {
         self.allocate_other_layout(layout)
     }
 
-    /// [`allocate_layout`](Self::allocate_layout) of all but what is at hand.
+    /// [`allocate_layout`](Self::allocate_layout) of all but a single cached page.
     #[inline(never)]
     #[track_caller]
     pub(crate) fn allocate_other_layout(&self, layout: Layout) -> Result<PfnRange, AllocateError> {
-        // A power of two, of which a page and less are the same.
+        // The alignment is a power of two; up to a page it makes no difference.
         #[expect(clippy::cast_possible_truncation, reason = "at most 63")]
         let order = layout.align().trailing_zeros().saturating_sub(PAGE_SHIFT) as u8;
         let align = Order::new(order)
@@ -115,15 +115,15 @@ impl<P: Platform> Manager<P> {
         self.allocate_pages(pages_of(layout.size() as u64), align)
     }
 
-    /// Frees the whole pages that so many bytes take, one for none: what
+    /// Frees the whole pages that `size_bytes` bytes take, at least one: the pages that
     /// [`allocate_layout`](Self::allocate_layout) allocated for this size.
     ///
     /// # Errors
-    /// See [`FreeError`]; nothing has changed hands then, if it [is about](FreeError::concerns)
-    /// these frames.
+    /// See [`FreeError`]; nothing has changed hands then, if the error [is
+    /// about](FreeError::concerns) these frames.
     ///
     /// # Safety
-    /// As of [`free`](Self::free).
+    /// As for [`free`](Self::free).
     #[inline]
     #[track_caller]
     pub unsafe fn free_bytes(&self, start: Pfn, size_bytes: u64) -> Result<(), FreeError> {
@@ -134,14 +134,14 @@ impl<P: Platform> Manager<P> {
         unsafe { self.free_run(start, pages_of(size_bytes)) }
     }
 
-    /// Frees `pages` frames from `start` on: [`free`](Self::free) of a start and a size.
+    /// Frees `pages` frames from `start` on: [`free`](Self::free) with a start and a size.
     ///
     /// # Errors
-    /// See [`FreeError`]; nothing has changed hands then, if it [is about](FreeError::concerns)
-    /// these frames.
+    /// See [`FreeError`]; nothing has changed hands then, if the error [is
+    /// about](FreeError::concerns) these frames.
     ///
     /// # Safety
-    /// As there.
+    /// As for [`free`](Self::free).
     #[inline]
     #[track_caller]
     pub unsafe fn free_pages(&self, start: Pfn, pages: u64) -> Result<(), FreeError> {
@@ -152,10 +152,10 @@ impl<P: Platform> Manager<P> {
         unsafe { self.free_run(start, pages) }
     }
 
-    /// [`free_pages`](Self::free_pages) of all but one page.
+    /// [`free_pages`](Self::free_pages) of any number but one.
     ///
     /// # Safety
-    /// As there.
+    /// As for [`free_pages`](Self::free_pages).
     #[inline(never)]
     #[track_caller]
     unsafe fn free_run(&self, start: Pfn, pages: u64) -> Result<(), FreeError> {
@@ -163,10 +163,10 @@ impl<P: Platform> Manager<P> {
         unsafe { self.free_run_here(start, pages) }
     }
 
-    /// [`free_run`](Self::free_run), in a caller that is a function of its own.
+    /// [`free_run`](Self::free_run), inlined, for callers that are functions of their own.
     ///
     /// # Safety
-    /// As there.
+    /// As for [`free_pages`](Self::free_pages).
     #[inline(always)]
     #[track_caller]
     pub(crate) unsafe fn free_run_here(&self, start: Pfn, pages: u64) -> Result<(), FreeError> {
@@ -177,10 +177,10 @@ impl<P: Platform> Manager<P> {
         unsafe { self.free_long(start, pages) }
     }
 
-    /// [`free_pages`](Self::free_pages), the long way.
+    /// The slow path of [`free_pages`](Self::free_pages).
     ///
     /// # Safety
-    /// As there.
+    /// As for [`free_pages`](Self::free_pages).
     #[inline(never)]
     #[track_caller]
     unsafe fn free_long(&self, start: Pfn, pages: u64) -> Result<(), FreeError> {

@@ -1,5 +1,5 @@
-//! What the parts of a zone have in common: watermarks, which are the zone's as a whole, the order
-//! in which they are asked, and ranges of frames that lie in several.
+//! What the parts of a zone have in common: the watermarks, which belong to the zone as a whole,
+//! the order in which parts are asked, and ranges of frames that lie in several parts.
 //!
 //! ```text
 //!   directory ──> part ──> lock, tables, lists, counters           a refill, a drain
@@ -7,10 +7,10 @@
 //!   ZoneId ──> slots ──> all of a zone's parts                     marks, views
 //! ```
 //!
-//! A part that has more free than all of the zone must keep proves by itself that the zone keeps
-//! it. Where it has less, the free pages of the others are added until they suffice, the next one's
-//! first: so marks are as exact as those of a zone without parts, and while a part has that much
-//! nobody reads what other parts' CPUs write.
+//! A part that has more free pages than all of its zone must keep proves by itself that the zone
+//! keeps enough. If it has fewer, the free pages of the other parts are added, beginning with the
+//! next part, until they suffice. So watermarks are as exact as in a zone without parts, and as
+//! long as one part has that much, no CPU reads counters that the CPUs of other parts write.
 
 use crate::block::{MigrateType, segment};
 use crate::manager::request::{Allowed, Mark, Search};
@@ -22,10 +22,10 @@ use crate::vmemmap_space::{BlockNumber, BlockRange, VMEMMAP_PAGES_PER_BLOCK};
 use crate::zone::{Fault, FaultKind, FreeError, Segment, Zone, ZoneId, ZoneKind, ZoneParts};
 use core::iter;
 
-/// No refill takes more.
+/// An upper limit of what any refill takes.
 const MOST_REFILL_PAGES: u64 = 1 << 16;
 
-/// What of a range lies in one part of a zone.
+/// The piece of a range that lies in one part of a zone.
 #[derive(Clone, Copy)]
 pub(crate) struct Piece {
     pub(crate) zone: &'static Zone,
@@ -33,8 +33,8 @@ pub(crate) struct Piece {
     pub(crate) range: PfnRange,
 }
 
-/// See [`Manager::zonelist`]. By hand, as it is asked in many places: adapters that flatten one
-/// another are several times as much code.
+/// See [`Manager::zonelist`]. Written by hand because it is used in many places: nested iterator
+/// adapters compile to several times as much code.
 #[derive(Clone)]
 pub(super) struct Zonelist<'a, P: Platform> {
     manager: &'a Manager<P>,
@@ -45,12 +45,12 @@ pub(super) struct Zonelist<'a, P: Platform> {
     nodes: Walk,
     /// The zone whose parts come now.
     parts: Option<ZoneParts<'static>>,
-    /// The place of the next among them.
+    /// The place of the next part among them.
     next_part: usize,
 }
 
 impl<P: Platform> Zonelist<'_, P> {
-    /// The zone that comes after the one whose parts came.
+    /// The zone that follows the one whose parts have come.
     fn next_zone(&mut self) -> Option<ZoneId> {
         if let Some(id) = self.parts.map(ZoneParts::id)
             && let Some(kind) = id.kind.below()
@@ -83,15 +83,15 @@ impl<P: Platform> Iterator for Zonelist<'_, P> {
 }
 
 impl<P: Platform> Manager<P> {
-    /// The other parts of a part's zone, the next one first.
+    /// The other parts of a part's zone, beginning with the next one.
     fn others(&self, part: &Zone) -> impl Iterator<Item = &'static Zone> + use<P> {
         let number = part.part();
         let parts = self.parts(part.id()).in_turn(number.into());
         parts.filter(move |other| other.part() != number)
     }
 
-    /// What is still `missing` with all that the other parts have: free, or withheld, which comes
-    /// up when it is wanted.
+    /// What is still `missing` after the other parts have given all that they have: free pages, and
+    /// withheld pages, which come up when they are wanted.
     fn missing_beside(&self, part: &Zone, missing: u64) -> u64 {
         let mut missing = missing;
         for other in self.others(part) {
@@ -105,7 +105,7 @@ impl<P: Platform> Manager<P> {
         missing
     }
 
-    /// Frames of a part's zone, free or withheld, that a request of this type may not have.
+    /// Frames of a part's zone, free or withheld, that a request of this migrate type may not have.
     pub(super) fn out_of_reach(&self, part: &Zone, migrate_type: MigrateType) -> u64 {
         if migrate_type == MigrateType::Movable {
             return 0;
@@ -116,27 +116,29 @@ impl<P: Platform> Manager<P> {
         self.parts(part.id()).sum(&|part| part.out_of_reach(migrate_type))
     }
 
-    /// Whether the zone that a part is of has more free pages than that.
+    /// Whether the zone of a part has more than `pages` free pages.
     pub(super) fn is_above(&self, part: &Zone, pages: u64) -> bool {
         let missing = pages.saturating_add(1).saturating_sub(part.free_pages());
         missing == 0 || part.parts() != 1 && self.missing_beside(part, missing) == 0
     }
 
-    /// What a request leaves free in all of a zone: its mark and reserve, and what is not for it.
+    /// Pages that a request must leave free in the whole zone: the mark, the lowmem reserve, and
+    /// memory that is not for this request.
     #[inline]
     pub(super) fn keeps_of_all(&self, mark: Mark, part: &Zone, search: &Search) -> u64 {
         mark.keeps_of_all(part, search.highest) + self.out_of_reach(part, search.migrate_type)
     }
 
-    /// Pages that a request leaves free in a part. What is withheld there
-    /// counts as left: it comes up when it is wanted.
+    /// Pages that a request must leave free in a part. Withheld pages count as left free, as they
+    /// come up when they are wanted.
     pub(super) fn keeps(&self, mark: Mark, part: &Zone, search: &Search) -> u64 {
         let all = self.keeps_of_all(mark, part, search);
         let all = all.saturating_sub(part.withheld_pages());
         if part.parts() == 1 { all } else { self.missing_beside(part, all) }
     }
 
-    /// [`keeps`](Self::keeps) for a refill; more where that makes no difference to one.
+    /// [`keeps`](Self::keeps) for a refill; may return more where that makes no difference to a
+    /// refill.
     #[inline]
     pub(super) fn keeps_of_refill(&self, mark: Mark, part: &Zone, search: &Search) -> u64 {
         let all = self.keeps_of_all(mark, part, search);
@@ -146,16 +148,16 @@ impl<P: Platform> Manager<P> {
         self.keeps(mark, part, search)
     }
 
-    /// Whether a run of `order` may leave a part.
+    /// Whether a run of `order` may be taken out of a part.
     pub(super) fn allows(&self, mark: Mark, part: &Zone, search: &Search, order: Order) -> bool {
-        // The block that is kept split gives back its descriptors' frames when a whole block is
-        // missing.
+        // The spare, an all-free block that is kept split, gives back the frames of its descriptors
+        // when a whole block is missing.
         let of_spare = if order < Order::BLOCK {
             0
         } else {
             part.descriptor_pages().min(VMEMMAP_PAGES_PER_BLOCK)
         };
-        // What is withheld comes up when it is wanted. Read first: it may come up meanwhile.
+        // Withheld memory comes up when it is wanted. Read first: it may come up meanwhile.
         let withheld = part.withheld_pages();
         let left = (withheld + part.free_pages() + of_spare).checked_sub(order.pages());
         let Some(left) = left else { return false };
@@ -163,8 +165,9 @@ impl<P: Platform> Manager<P> {
         missing == 0 || part.parts() != 1 && self.missing_beside(part, missing) == 0
     }
 
-    /// Parts of zones in the order in which they are asked: zones from the wanted one down on the
-    /// wanted node, then on the others by tier and distance; of each the calling CPU's part first.
+    /// The parts of zones in the order in which they are asked: on the first node from the highest
+    /// zone down, then on the other nodes by tier and distance; within each zone the calling CPU's
+    /// part first.
     #[inline(never)]
     pub(super) fn zonelist<'a>(&'a self, search: &Search<'a>) -> Zonelist<'a, P> {
         let &Search { first, allowed, highest, .. } = search;
@@ -183,14 +186,15 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// Which part of its zone the calling CPU asks first.
+    /// Which part of a zone the calling CPU asks first.
     #[inline(never)]
     fn home_part(&self) -> usize {
         let zone = self.near_zone();
         zone.map_or(0, |zone| usize::from(zone.part()))
     }
 
-    /// What of a range, which is not empty, lies in which part of one zone: all of it, ascending.
+    /// Splits a range, which is not empty and lies in one zone, by the parts of that zone. Covers
+    /// all of it, ascending.
     pub(super) fn pieces(
         &self,
         range: PfnRange,
@@ -228,7 +232,7 @@ impl<P: Platform> Manager<P> {
         segment::find(self.directory, block).or_else(|| self.window_segment(block))
     }
 
-    /// The window that holds a block. They are few.
+    /// The hotplug window that holds a block. There are few windows.
     #[inline(never)]
     fn window_segment(&self, block: BlockNumber) -> Option<&'static Segment> {
         if !cfg!(feature = "hotplug") {
@@ -238,8 +242,8 @@ impl<P: Platform> Manager<P> {
         windows.iter().find(|window| window.start <= block && block < window.end())
     }
 
-    /// The blocks of a range that the manager has places for, segment by segment, ascending, each
-    /// with the part of a zone that it is of; the others are left out.
+    /// Those of the blocks for which the manager has table entries, segment by segment, ascending,
+    /// each with its part of a zone. The other blocks are left out.
     pub(super) fn segments_in(
         &self,
         blocks: BlockRange,
@@ -248,7 +252,7 @@ impl<P: Platform> Manager<P> {
         iter::from_fn(move || self.first_of(&mut rest))
     }
 
-    /// The first of [`segments_in`](Self::segments_in) some blocks, of which the others are left.
+    /// The first item of [`segments_in`](Self::segments_in). Cuts `blocks` to what follows it.
     #[inline(never)]
     fn first_of(
         &self,
@@ -261,7 +265,7 @@ impl<P: Platform> Manager<P> {
             };
             let found = BlockRange { start: blocks.start, end: segment.end().min(blocks.end) };
             blocks.start = found.end;
-            // Of a window that is being made the segment comes first.
+            // While a window is being set up, its segment exists before its zone.
             if let Some(zone) = self.zones().get(usize::from(segment.zone)) {
                 return Some((zone, segment, found));
             }
@@ -269,7 +273,7 @@ impl<P: Platform> Manager<P> {
         None
     }
 
-    /// Where the first segment begins that begins after a block.
+    /// Where the first segment after a block begins.
     pub(super) fn next_segment(&self, block: BlockNumber) -> Option<BlockNumber> {
         let after = self.directory.partition_point(|segment| segment.start <= block);
         let boot = self.directory.get(after).map(|segment| segment.start);
@@ -277,7 +281,7 @@ impl<P: Platform> Manager<P> {
         windows.filter(|&start| start > block).chain(boot).min()
     }
 
-    /// The place among all of the part of a zone that is at a place of its own.
+    /// The index among all parts of the part at `place` within its zone.
     pub(super) fn number_of_part(&self, id: ZoneId, place: usize) -> usize {
         let slots = self.slots.get(id.index()).map_or(ZoneSlots::NONE, |slots| *slots);
         match place.checked_sub(slots.parts.into()) {
@@ -286,7 +290,7 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// Calls `check` for all pieces of a range before `change` is called for any.
+    /// Calls `check` for all pieces of a range, up to the first error.
     pub(super) fn check_all(
         &self,
         range: PfnRange,
@@ -301,7 +305,8 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// Frees what lies in several parts of one zone: all is checked before any is freed.
+    /// Frees a range that lies in several parts of one zone. All pieces are checked before any is
+    /// freed.
     #[cold]
     #[inline(never)]
     pub(super) fn free_in_pieces(&self, range: PfnRange) -> Result<(), FreeError> {
@@ -310,7 +315,7 @@ impl<P: Platform> Manager<P> {
             piece.zone.check_allocated(self.platform, piece.segment, piece.range)?;
         }
         for piece in pieces {
-            // Fails only where somebody else frees it at the same time.
+            // Fails only where others free the piece at the same time.
             let freed = piece.zone.free(self.platform, piece.segment, piece.range);
             self.pressure.epoch.note_free();
             freed?;
@@ -318,7 +323,7 @@ impl<P: Platform> Manager<P> {
         Ok(())
     }
 
-    /// No two parts of a zone share a GiB, and they ascend (invariant 45).
+    /// Verifies that no two parts of a zone share a GiB, and that parts ascend (invariant 45).
     pub(super) fn verify_borders(&self) -> Result<(), Fault> {
         const GIB: u32 = 1 << (Order::MAX.get() - Order::BLOCK.get());
         let boot = self.zones().split_at(self.hotplug.first_window).0;

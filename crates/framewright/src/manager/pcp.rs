@@ -1,8 +1,9 @@
-//! The short way: orders 0 to 9 through the calling CPU's cache.
+//! The fast path: orders 0 to 9 through the calling CPU's cache.
 //!
-//! Pin, enter, take a bit or an entry, leave, unpin. A cache that is empty refills by the word
-//! under one hold of the zone lock, one that is full gives what it has back under one. An interrupt
-//! handler that finds its CPU inside, and a CPU whose cache is being drained, go the long way.
+//! The steps are: pin, enter, take a bit or an entry, leave, unpin. An empty cache refills by the
+//! word under one hold of the zone lock, and a full one gives a batch back under one hold. An
+//! interrupt handler that finds its CPU inside the cache, and a CPU whose cache is being drained,
+//! take the slow path.
 
 use crate::block::MigrateType;
 use crate::debug::Place;
@@ -18,29 +19,30 @@ use crate::units::{Order, Pfn, PfnRange};
 use crate::zone::{FreeError, Refill, Zone, ZoneId, ZoneKind, range_of};
 use core::panic::Location;
 
-/// What a CPU keeps for itself.
+/// What a CPU's cache holds and may hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CpuCacheInfo {
-    /// Of this zone.
+    /// The zone whose frames the cache keeps.
     pub zone: ZoneId,
-    /// So many pages now.
+    /// Pages in the cache now.
     pub pages: u64,
-    /// A refill brings at most so many single pages.
+    /// The most single pages that a refill brings.
     pub batch_pages: u64,
-    /// It never has more than so many.
+    /// The most pages that the cache ever has.
     pub most_pages: u64,
 }
 
 impl<P: Platform> Caches<'_, P> {
-    /// Pages that CPUs keep in their caches, free to them and allocated to everybody else. Exact
-    /// when nobody allocates.
+    /// Pages in the caches of all CPUs: free to their CPU, and allocated as far as everybody else
+    /// can tell. Exact when nobody allocates.
     #[must_use]
     pub fn pages(self) -> u64 {
         self.manager.caches.iter().map(CpuCache::pages).sum()
     }
 
-    /// What CPU `cpu` keeps: of which zone, how many pages, and how many it may. Nothing when there
-    /// is no such CPU, or no zone for it to keep frames of. Exact when it does not allocate.
+    /// What the cache of CPU `cpu` holds: of which zone, how many pages, and how many it may have.
+    /// `None` when there is no such CPU, or no zone whose frames it could keep. Exact when that CPU
+    /// does not allocate.
     #[must_use]
     pub fn cpu(self, cpu: u32) -> Option<CpuCacheInfo> {
         let cache = self.manager.caches.get(cpu as usize)?;
@@ -51,8 +53,8 @@ impl<P: Platform> Caches<'_, P> {
 }
 
 impl<P: Platform> Manager<P> {
-    /// Allocates 2^`order` pages near the caller, at any address: the short way for the usual
-    /// request. Content is undefined.
+    /// Allocates 2^`order` pages near the caller, at any address: the fast path for the usual
+    /// request. The content is undefined.
     ///
     /// # Errors
     /// See [`AllocateError`].
@@ -63,8 +65,8 @@ impl<P: Platform> Manager<P> {
         order: Order,
         migrate_type: MigrateType,
     ) -> Result<Pfn, AllocateError> {
-        // First, so that a request that is known to fail does nothing else. What is on at all is on
-        // from bring-up to the end.
+        // Checked first, so that a request that is known to fail does nothing else. A debug aid
+        // that is on stays on from bring-up to the end.
         if self.pressure.epoch.wants_attention() {
             if self.pressure.is_lost(order, migrate_type) {
                 return Err(AllocateError::OutOfMemory { order });
@@ -74,7 +76,7 @@ impl<P: Platform> Manager<P> {
         self.allocate_unseen(order, migrate_type)
     }
 
-    /// [`allocate_order`](Self::allocate_order) without debug hooks.
+    /// [`allocate_order`](Self::allocate_order) without debug aids.
     #[inline]
     fn allocate_unseen(
         &self,
@@ -121,8 +123,9 @@ impl<P: Platform> Manager<P> {
         })
     }
 
-    /// Where something besides the work is to be done: nobody has freed anything since the caches
-    /// were emptied, but this may be had yet, or a debug aid is on.
+    /// [`allocate_order`](Self::allocate_order) while something wants attention: either nothing was
+    /// freed since the caches were emptied, though this request may still succeed, or a debug aid
+    /// is on.
     #[inline(never)]
     fn allocate_with_attention(
         &self,
@@ -136,8 +139,8 @@ impl<P: Platform> Manager<P> {
         Ok(start)
     }
 
-    /// From the near zone, above its low mark if it has that; then from the others; then by all
-    /// other means.
+    /// Allocates from the near zone while that stays above its low mark, then from the other zones,
+    /// then by all other means.
     #[cold]
     #[inline(never)]
     fn allocate_slowly(
@@ -145,8 +148,8 @@ impl<P: Platform> Manager<P> {
         order: Order,
         migrate_type: MigrateType,
     ) -> Result<Pfn, AllocateError> {
-        // Here, as a search for a type that no memory is kept for would bring up all that is
-        // withheld.
+        // Checked here because a search for a type for which no memory is kept would bring up all
+        // withheld memory.
         usable_type(migrate_type)?;
         let near = if order > Order::BLOCK {
             let take = |zone: &'static Zone| {
@@ -164,8 +167,8 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// Fills the cache and takes a run; nothing when the order is not cached, or no zone has any
-    /// above its marks.
+    /// Fills the cache and takes a run. Returns `None` when the order is not cached, or no zone has
+    /// such a run above its marks.
     pub(super) fn refill(
         &self,
         cache: &CpuCache,
@@ -175,8 +178,8 @@ impl<P: Platform> Manager<P> {
         if !cache.caches(order, migrate_type) {
             return None;
         }
-        // An interrupt since the last look may have filled it, and what lies aside was not unused
-        // after all; a refill finds room only in an empty one.
+        // An interrupt since the last attempt may have filled the cache, and entries that were laid
+        // aside as unused are wanted after all. A refill finds room only in an empty stack.
         if let Some(start) =
             cache.get(order, migrate_type).or_else(|| cache.get_aside(order, migrate_type))
         {
@@ -189,7 +192,8 @@ impl<P: Platform> Manager<P> {
         }
         let search = Search::near(home.id().node, migrate_type);
         let from = |zone: &Zone, mark: Mark, runs| {
-            // First, as marks of a zone in parts are looked for in all of them.
+            // Checked first because the watermark test of a zone in parts has to sum over all its
+            // parts.
             if zone.free_pages() + zone.descriptor_pages() < order.pages() {
                 return None;
             }
@@ -198,22 +202,24 @@ impl<P: Platform> Manager<P> {
             zone.refill(self.platform, cache, &wanted)
         };
         let mut start = from(home, Mark::Low, u32::MAX);
-        // What this CPU has freed is free to it, whatever the marks say, and the host backs it,
-        // unlike reported memory.
+        // Frames that this CPU has freed are free to it, whatever the marks say, and unlike
+        // reported memory they are backed by the host.
         if start.is_none() && cache.reuse(order, migrate_type) {
             return cache.get(order, migrate_type);
         }
         if start.is_none() {
             match self.grow_inside(home, order, migrate_type) {
                 Growth::Grown => start = from(home, Mark::Low, u32::MAX),
-                // Outside of the cache it can be waited for, and is nearer than another zone.
+                // Outside the cache this CPU can wait for the memory, which is nearer than another
+                // zone.
                 Growth::Busy => return None,
                 Growth::NothingLeft => {}
             }
         }
         let mut served = home;
         if start.is_none() {
-            // Little of zones that it does not keep frames of (yet), which go back one by one.
+            // Takes only a little of a zone whose frames the cache does not keep (yet): these go
+            // back to their zone one by one.
             let little = u32::try_from(64 / order.pages().min(64)).unwrap_or(1);
             let most = |zone: &Zone| {
                 if cache.covers(zone.pfn_range()) { u32::MAX } else { little }
@@ -246,14 +252,14 @@ impl<P: Platform> Manager<P> {
         start
     }
 
-    /// A node has no memory left: from now on its CPU keeps frames of the zone that served instead,
-    /// unless all CPUs that keep the node's frames, those of nodes without memory included, could
-    /// together keep more than an eighth of that zone. What is next to isolated blocks stays out,
-    /// as of its own zones.
+    /// Called when the home node has no memory left. From now on the cache keeps frames of the zone
+    /// that served instead, unless all CPUs that keep frames of the home node, including CPUs of
+    /// nodes without memory, could together keep more than an eighth of that zone. Frames next to
+    /// isolated blocks stay out, as they do in the home zones.
     #[cold]
     #[inline(never)]
     fn keep_of_other_node(&self, cache: &CpuCache, zone: &Zone) {
-        // DMA is left to those who ask for it, as on its own node.
+        // DMA memory is left to requests that need it, as on the home node.
         if zone.id().kind == ZoneKind::Dma || cache.covers(zone.pfn_range()) {
             return;
         }
@@ -266,9 +272,10 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// Asked when frames come back that may be another node's: a CPU that frees as many as it takes
-    /// never refills, and would get the other node's frames for ever. Above the high mark, so that
-    /// a node that is nearly full is not left and come back to all the time.
+    /// Called when frames come back that may belong to another node: a CPU that frees as many
+    /// frames as it takes never refills, and would get the other node's frames for ever. The home
+    /// zone must be above its high mark, so that the cache of a node that is nearly full does not
+    /// switch back and forth.
     #[inline]
     pub(super) fn come_home_if_possible(&self, cache: &CpuCache) {
         if cache.is_away() {
@@ -281,7 +288,8 @@ impl<P: Platform> Manager<P> {
     fn come_home_if_there_is_room(&self, cache: &CpuCache) {
         if let Some(home) = self.zones().get(cache.zone())
             && let high_pages = home.watermarks().high_pages
-            // Its share first: while the node is full no other part's counters are read.
+            // The home part's own share first: while the node is full, this reads no other part's
+            // counters.
             && home.free_pages().saturating_mul(u64::from(home.parts())) > high_pages
             && self.is_above(home, high_pages)
         {
@@ -289,27 +297,28 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// Whether a CPU may keep more blocks than usual of a zone: not where memory is short, nor
-    /// while free memory is to go back to a hypervisor.
+    /// Whether a CPU may keep more blocks of a zone than usual: not where memory is short, nor
+    /// while free memory is to be reported to a hypervisor.
     fn may_keep_more(&self, zone: &Zone) -> bool {
         self.is_above(zone, zone.watermarks().high_pages) && !self.reporting.is_registered()
     }
 
-    /// Gives back what [`allocate_order`](Self::allocate_order) gave, or an aligned part of it.
+    /// Frees what [`allocate_order`](Self::allocate_order) allocated, or an aligned part of it.
     ///
-    /// Every build finds at this call what is not aligned to `order`, and what the state of the
-    /// block shows to be wrong: that it is free (unless it waits to be merged with its neighbours),
-    /// a pool's or the manager's own, or no memory. What is wrong with a part of a block that is
-    /// divided into pages, or with a block that is in a cache because it was freed before, is found
+    /// Every build detects at this call a frame that is not aligned to `order`, and every mistake
+    /// that the state of the block shows: that the block is free (unless it waits to be merged with
+    /// its neighbours), a pool's or the manager's own, or no memory. A mistake about a part of a
+    /// block that is divided into pages, or about a block that is in a cache because it was freed
+    /// before, is found
     ///
-    /// * with debug assertions at this call, too, if the frame is in the cache of this CPU, or in
-    ///   that of another where these can be waited for ([`Platform::can_wait`]). What others do
-    ///   with the same frame at the same moment may hide it.
-    /// * with `page_owner=on` at this call, in every build: whatever that record does not call
-    ///   allocated.
-    /// * else when the frame leaves the cache for its zone, as the error of the call that made it
-    ///   leave. A frame that was freed twice is free once then. Until it leaves, the cache may hand
-    ///   it out, even twice.
+    /// * with debug assertions: also at this call, if the frame is in the cache of this CPU, or in
+    ///   that of another CPU where the caller can wait for other CPUs ([`Platform::can_wait`]).
+    ///   Concurrent operations of others on the frame may hide the mistake.
+    /// * with `page_owner=on`: at this call, in every build, for every frame that is not allocated
+    ///   according to the page owner records.
+    /// * otherwise: when the frame leaves the cache for its zone, as the error of the call that
+    ///   made it leave. A frame that was freed twice is free once then. Until it leaves, the cache
+    ///   may hand it out, even twice.
     ///
     /// # Errors
     /// See [`FreeError`].
@@ -326,7 +335,7 @@ impl<P: Platform> Manager<P> {
         self.check_and_free(start, order, Location::caller())
     }
 
-    /// Keeps a run in a cache, if that can be seen to be where it belongs and there is room.
+    /// Caches a run if its block's state shows that this cache may keep it and there is room.
     #[inline(always)]
     pub(super) fn keep(&self, cache: &CpuCache, start: Pfn, order: Order) -> Put {
         if self.pressure.epoch.wants_attention() {
@@ -338,14 +347,14 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// [`keep`](Self::keep) of a run whose block the directory knows.
+    /// [`keep`](Self::keep) of a run whose block only the manager's directory knows.
     #[inline(never)]
     fn keep_elsewhere(&self, cache: &CpuCache, start: Pfn, order: Order) -> Put {
         self.come_home_if_possible(cache);
         self.lot(cache, start, order).map_or(Put::Full, |lot| cache.put_slowly(start, order, lot))
     }
 
-    /// Where a run belongs in a cache, wherever it lies.
+    /// The lot of a cache to which a run belongs, wherever the run lies.
     pub(super) fn lot(&self, cache: &CpuCache, start: Pfn, order: Order) -> Option<Lot> {
         let seen = cache.lot(start, order);
         if seen.is_some() || order > Order::BLOCK || !start.is_aligned(order) {
@@ -358,15 +367,15 @@ impl<P: Platform> Manager<P> {
         self.lot_of_block(start, order)
     }
 
-    /// Where an aligned run belongs, as its zone has it: its first frame tells, as it lies in one
-    /// block.
+    /// The lot to which an aligned run belongs, as its zone knows it. The first frame decides, as
+    /// the run lies in one block.
     #[inline(always)]
     pub(super) fn lot_of_block(&self, start: Pfn, order: Order) -> Option<Lot> {
         let (zone, index) = self.block_of(start)?;
         Lot::of(zone.state_unlocked(index)?, order)
     }
 
-    /// Makes room in the cache, or frees into the zone; tells those who want to know of every free.
+    /// Makes room in the cache, or frees into the zone. Runs the debug aids before.
     #[cold]
     #[inline(never)]
     pub(super) fn free_slowly(
@@ -409,8 +418,8 @@ impl<P: Platform> Manager<P> {
         self.free_into_zone(start, order, neighbours, place).and(made_room)
     }
 
-    /// Puts a run into a cache; a full one gives some of what it has back first, which is what the
-    /// result is about.
+    /// Puts a run into a cache. A full cache first gives back some of its entries; the result is
+    /// that of giving these back.
     pub(super) fn put_making_room(
         &self,
         cache: &CpuCache,
@@ -430,8 +439,9 @@ impl<P: Platform> Manager<P> {
         if put != Put::Full {
             return (put, Ok(()));
         }
-        // Of what only waits as much as goes back together. Of the rest the newer half may be
-        // wanted soon, of blocks, which cost most under the lock, a quarter.
+        // Of the lot that only waits to go back, as many entries go as go back together. Of the
+        // others the newer half may be wanted soon; of blocks, which cost most under the lock, only
+        // the newest quarter stays.
         let waiting = cache.waiting(order, lot);
         let oldest = if lot == Lot::BACK {
             waiting.min(MOST_WORDS)
@@ -444,7 +454,8 @@ impl<P: Platform> Manager<P> {
         (cache.put_slowly(start, order, lot), result.map(|_| ()))
     }
 
-    /// Frees what no cache keeps; `neighbours`: it may be of several allocations.
+    /// Frees a run that no cache keeps. `neighbours` says that it may consist of several
+    /// allocations.
     #[inline(never)]
     pub(super) fn free_large(
         &self,
@@ -467,7 +478,8 @@ impl<P: Platform> Manager<P> {
         self.free_into_zone(start, order, neighbours, Some(place))
     }
 
-    /// `place` is absent when those who want to know of every free have been told.
+    /// Frees a run into its zone. `place` is `None` if the debug aids have already run for this
+    /// free.
     fn free_into_zone(
         &self,
         start: Pfn,
@@ -494,7 +506,7 @@ impl<P: Platform> Manager<P> {
         self.check_free(PfnRange::of_order(start, order))
     }
 
-    /// All that can be known to be wrong with a free, without page owners.
+    /// Detects all mistakes of a free that can be detected without page owners.
     #[cold]
     #[inline(never)]
     pub(super) fn check_free(&self, range: PfnRange) -> Result<(), FreeError> {
@@ -504,21 +516,21 @@ impl<P: Platform> Manager<P> {
         self.check_not_cached(range)
     }
 
-    /// Finds frames that were freed before and that a CPU keeps, to which the zones' tables know no
-    /// difference.
+    /// Finds frames that were freed before and are now in a CPU's cache. To the tables of the zones
+    /// these look allocated.
     fn check_not_cached(&self, range: PfnRange) -> Result<(), FreeError> {
         if !cfg!(feature = "smp") {
             return Ok(());
         }
-        // Model checkers try every order of all these looks.
+        // Model checkers would try every interleaving of all these reads.
         if cfg!(any(loom, shuttle)) {
             return Ok(());
         }
         if self.caches.iter().all(|cache| cache.find(range).is_none()) {
             return Ok(());
         }
-        // It may be one of a frame that is on its way to us through another's hands, so it is
-        // looked at with nobody inside.
+        // The frame found may be on its way to this CPU through the hands of another CPU, so look
+        // again while no CPU is inside its cache.
         let mut found = None;
         if self.platform.cpus() > 1 && !self.platform.can_wait() {
             found = self.inside(|cache| cache.find(range)).flatten();
@@ -528,7 +540,7 @@ impl<P: Platform> Manager<P> {
         found.map_or(Ok(()), |pfn| Err(FreeError::free_already(pfn)))
     }
 
-    /// The zone of this frame, and its block's index there.
+    /// The zone of this frame, and the index of its block in that zone.
     pub(super) fn block_of(&self, pfn: Pfn) -> Option<(&'static Zone, u32)> {
         let block = block_number(pfn)?;
         let segment = self.segment_of(block)?;

@@ -1,12 +1,12 @@
-//! What leaves the caches of CPUs: a full one gives some of it back, a drain all of it, an idle one
-//! bit by bit what it does not use.
+//! How frames leave the caches of CPUs: a full cache gives back some, a drain takes all, and an
+//! idle cache gives back bit by bit what its CPU does not use.
 //!
 //! ```text
 //!   return_some --> return_runs --> one zone, or sorted by zone --> Zone::drain
 //! ```
 //!
-//! Whoever empties another CPU's cache has it alone (invariant 16); what goes back is validated by
-//! the zone (invariant 17).
+//! A CPU that empties another CPU's cache has it to itself (invariant 16). The zone validates all
+//! frames that come back (invariant 17).
 
 use crate::manager::facets::Caches;
 use crate::manager::reclaim::Attempt;
@@ -18,14 +18,15 @@ use crate::units::{Order, PfnRange};
 use crate::vmemmap_space::BlockNumber;
 use crate::zone::{FreeError, Zone};
 
-/// Entries that leave a cache in one call of [`Caches::age`] at most.
+/// The most entries that leave a cache in one call of [`Caches::age`].
 const MOST_AGED: usize = MOST_WORDS;
-/// Steps in which a full cache goes back, and some more.
+/// The most steps in which a cache is drained: enough for a full one, and some to spare.
 const MOST_STEPS: usize = 32;
 
-/// How often a drainer looks for the answers of CPUs before it interrupts them by a barrier: for
-/// about 10 us. Most answer within two, when they come out of a zone. Never in the models of loom,
-/// for which that is too much with a whole manager; `tests/loom/ownership.rs` has models of it.
+/// How often a drainer polls for the answers of CPUs before it interrupts them with a barrier: for
+/// about 10 us. Most CPUs answer within two, when they come out of a zone. Zero in loom models,
+/// where polling is too much for a model of a whole manager; `tests/loom/ownership.rs` models the
+/// answers.
 const ANSWER_TURNS: u32 = if cfg!(loom) {
     0
 } else if cfg!(shuttle) {
@@ -33,35 +34,39 @@ const ANSWER_TURNS: u32 = if cfg!(loom) {
 } else {
     256
 };
-/// And no longer than this, where there is a clock: a turn may be a whole time slice of others.
+/// The time limit of polling, where there is a clock: one turn may take a whole time slice of
+/// others.
 const ANSWER_NS: u64 = 20_000;
-/// The clock is looked at once in so many turns.
+/// Turns between two looks at the clock.
 const TURNS_PER_LOOK: u32 = 8;
 
 impl<P: Platform> Caches<'_, P> {
-    /// Tells the calling CPU's cache that some time has passed: what was not used since the last
-    /// call begins to go back to its zones, so that idle CPUs keep nothing from others. To be
-    /// called by each CPU now and then, from its timer or its idle loop: once a second is what
-    /// Linux does (`refresh_cpu_vm_stats` in `mm/vmstat.c`), and more often forgets sooner.
+    /// Tells the calling CPU's cache that some time has passed: entries that were not used since
+    /// the last call begin to go back to their zones, so that idle CPUs keep no memory from others.
+    /// Each CPU should call this now and then, from its timer or its idle loop. Linux does it once
+    /// a second (`refresh_cpu_vm_stats` in `mm/vmstat.c`); more frequent calls return memory
+    /// sooner.
     ///
-    /// Half of each stack is laid aside and used again as soon as the other half runs out, which
-    /// costs the CPU a few nanoseconds. What is still there at the next call goes back, about 56
-    /// entries in a call at most. So a cache that is idle is empty after some 30 calls, and a busy
-    /// one keeps what it uses. Requests and frees take not an instruction more for it.
+    /// Half of each stack is laid aside, and used again as soon as the other half runs out, which
+    /// costs the CPU a few nanoseconds. Entries still aside at the next call go back, at most about
+    /// 56 in one call. So an idle cache is empty after some 30 calls, and a busy one keeps what it
+    /// uses. Requests and frees execute no additional instruction for this.
     ///
-    /// Returns how many pages went back. Does nothing when the CPU is inside its cache (a handler
-    /// has interrupted it) or that is being drained. May be called from interrupt handlers.
+    /// Returns how many pages went back. Does nothing when the CPU is inside its cache (the caller
+    /// is a handler that has interrupted it) or when the cache is being drained. May be called from
+    /// interrupt handlers.
     ///
     /// # Errors
-    /// The first frame that was not allocated, as [`Manager::drain`]; all others have gone back.
+    /// The first frame that was not allocated, as for [`Manager::drain`]; all others have gone
+    /// back.
     pub fn age(self) -> Result<u64, FreeError> {
         self.manager.inside(|cache| self.manager.age_cache(cache)).unwrap_or(Ok(0))
     }
 }
 
 impl<P: Platform> Manager<P> {
-    /// Gives the oldest `count` entries of a stack back to their zones, and says how many pages
-    /// those were.
+    /// Gives the oldest `count` entries of a stack back to their zones. Returns the number of pages
+    /// given back.
     pub(super) fn return_oldest(
         &self,
         cache: &CpuCache,
@@ -69,7 +74,8 @@ impl<P: Platform> Manager<P> {
         lot: Lot,
         count: usize,
     ) -> Result<u64, FreeError> {
-        // No larger than what usually goes back: clearing more takes as long as a few frees.
+        // The batch is no larger than what usually goes back: clearing a larger one takes as long
+        // as a few frees.
         if order == Order::PAGE {
             return self.return_some::<MOST_WORDS>(cache, order, lot, count);
         }
@@ -96,20 +102,22 @@ impl<P: Platform> Manager<P> {
             }
             gone += some;
             if order.get() >= 4 && batch[0].base > batch[some - 1].base {
-                // Runs that were freed downwards go back together as those that were freed upwards
-                // do.
+                // Ascending order lets runs that were freed downwards go back together, as runs
+                // that were freed upwards do.
                 batch[..some].reverse();
             }
             let runs: u64 = batch[..some].iter().map(|entry| entry.count()).sum();
             let returned = self.return_runs(cache, order, &batch[..some]);
             result = join(result, returned.map(|()| runs << order.get()));
         }
-        // Moves what stays, so once. Nobody else gets into the cache meanwhile.
+        // This moves the entries that stay, so it happens once. Nobody else enters the cache
+        // meanwhile.
         cache.forget_oldest(order, lot, gone);
         result
     }
 
-    /// Gives runs back to their zones. All that can go back do; the first that cannot is the error.
+    /// Gives runs back to their zones. All runs that can go back do; the error is that of the first
+    /// that cannot.
     fn return_runs(&self, cache: &CpuCache, order: Order, batch: &[Runs]) -> Result<(), FreeError> {
         let Some(home) = self.zones().get(cache.zone()) else { return Ok(()) };
         if batch.iter().all(|entry| home.pfn_range().contains(entry.base)) {
@@ -118,7 +126,7 @@ impl<P: Platform> Manager<P> {
         self.return_to_several(home, order, batch)
     }
 
-    /// Gives each zone what is its own, together.
+    /// Gives runs back zone by zone, all runs of one zone together.
     #[cold]
     #[inline(never)]
     fn return_to_several(
@@ -137,7 +145,7 @@ impl<P: Platform> Manager<P> {
                 let (mut same, mut taken, mut others) = ([Runs::NONE; MOST_RETURNED], 0, 0);
                 for at in 0..count {
                     let entry = left[at];
-                    // The first always goes: so this ends, whatever it is.
+                    // The first entry always goes, whatever it is, so that the loop ends.
                     if at == 0 || zone.pfn_range().contains(entry.base) {
                         same[taken] = entry;
                         taken += 1;
@@ -156,8 +164,8 @@ impl<P: Platform> Manager<P> {
     fn return_to(&self, zone: &Zone, order: Order, batch: &[Runs]) -> Result<(), FreeError> {
         let mut result = Ok(());
         zone.drain(self.platform, batch, order, &mut |entry| {
-            // Something in it is wrong, or it belongs to another zone, as spans may overlap: one
-            // run after the other.
+            // A frame in the entry is wrong, or belongs to another zone, as spans of zones may
+            // overlap: free run by run.
             for start in entry.starts() {
                 let freed = self.free_bare(PfnRange::of_order(start, order));
                 if result.is_ok() {
@@ -168,11 +176,11 @@ impl<P: Platform> Manager<P> {
         result
     }
 
-    /// Empties the caches of all CPUs into the zones, where the frames merge and can be had by
-    /// everybody.
+    /// Empties the caches of all CPUs into the zones, where the frames merge and any CPU can have
+    /// them.
     ///
-    /// Where other CPUs cannot be waited for ([`Platform::can_wait`]) only the calling CPU's cache
-    /// is emptied. Returns how many pages went back.
+    /// Where the caller cannot wait for other CPUs ([`Platform::can_wait`]), empties only the
+    /// calling CPU's cache. Returns how many pages went back.
     ///
     /// # Errors
     /// The first frame in a cache that was not allocated; all others have gone back.
@@ -186,17 +194,18 @@ impl<P: Platform> Manager<P> {
         self.drain_all()
     }
 
-    /// Empties the caches of all CPUs, where waiting for them is allowed.
+    /// Empties the caches of all CPUs. Only where waiting for them is allowed.
     pub(super) fn drain_all(&self) -> Result<u64, FreeError> {
         let mut drained = Ok(0);
         self.drain_until(Order::PAGE, &mut drained, &mut |_| Err(0));
         drained
     }
 
-    /// Empties the caches of CPUs one after the other until `attempt` finds a run of `order`, where
-    /// waiting for CPUs is allowed: first of what is as large as that, so that what it cannot use
-    /// stays where it is used. Several may do so at a time: none waits for a drain as a whole,
-    /// whose task may have been preempted. Adds up what went back, and says whether it was found.
+    /// Empties the caches of CPUs one after the other until `attempt` finds a run of `order`. Only
+    /// where waiting for CPUs is allowed. Runs of at least `order` go first, so that smaller ones,
+    /// which cannot help, stay with the CPUs that use them. Several tasks may drain at a time: none
+    /// waits for another's whole drain, as that task may have been preempted. Adds the pages that
+    /// went back to `drained`, and returns whether `attempt` found a run.
     #[cold]
     #[inline(never)]
     pub(super) fn drain_until(
@@ -208,14 +217,14 @@ impl<P: Platform> Manager<P> {
         self.pressure.count_drain();
         let number = self.pressure.epoch.begin_drain();
         if !self.keep_owners_out() {
-            // Nor were tasks interrupted that are on no CPU of ours.
+            // Without a barrier, tasks that run on no CPU of ours were not interrupted either.
             self.pass_locks();
         }
         let mut is_found = false;
         for is_last in [false, true] {
             let least = if is_last { Order::PAGE } else { order.min(Order::BLOCK) };
             for turn in 0..self.caches.len() {
-                // Another one begins each time, so that not always the same CPUs pay.
+                // Each drain begins with another CPU, so that not always the same CPUs pay.
                 #[expect(clippy::cast_possible_truncation, reason = "whichever")]
                 let place = (number as usize).wrapping_add(turn) % self.caches.len();
                 let Some(cache) = self.caches.get(place) else { continue };
@@ -229,7 +238,7 @@ impl<P: Platform> Manager<P> {
             }
         }
         if is_found {
-            // Others may have something yet.
+            // Others may still find something.
             self.pressure.epoch.note_free();
         } else {
             self.pressure.epoch.end_drain(number);
@@ -237,13 +246,15 @@ impl<P: Platform> Manager<P> {
         is_found
     }
 
-    /// Sees what was freed into zones before, and is seen by whoever frees after; see `DrainEpoch`.
+    /// Takes and releases each zone's lock: frees that came before are visible to this drain, and
+    /// frees that come after see its mark; see `DrainEpoch`.
     #[inline(never)]
     fn pass_locks(&self) {
         self.zones().iter().for_each(|zone| zone.pass_lock(self.platform));
     }
 
-    /// Says for the calling CPU that it is outside of its cache, while it does something else.
+    /// Tells other drainers that the calling CPU is outside its cache, if it is, while this CPU is
+    /// busy with a drain of its own.
     #[inline(never)]
     fn answer(&self) {
         if ANSWER_TURNS == 0 {
@@ -255,8 +266,8 @@ impl<P: Platform> Manager<P> {
         });
     }
 
-    /// Revokes all caches: once this is back their owners are out, or on their way, until each is
-    /// given back. Says whether that took a barrier.
+    /// Revokes all caches. Once this returns, their owners are out, or on their way out, until each
+    /// cache is given back. Returns whether that took a barrier.
     fn keep_owners_out(&self) -> bool {
         self.caches.iter().for_each(|cache| cache.ownership.revoke());
         let needs_barrier = !self.have_owners_answered();
@@ -266,11 +277,11 @@ impl<P: Platform> Manager<P> {
         needs_barrier
     }
 
-    /// Whether all owners say that they know of the drain. CPUs that take and free memory all the
-    /// time do so sooner than a barrier comes to them, so those are given some time.
+    /// Whether all owners have answered that they know of the drain. CPUs that allocate and free
+    /// all the time answer sooner than a barrier reaches them, so they are given some time.
     #[inline(never)]
     fn have_owners_answered(&self) -> bool {
-        // Its own, so that it is not silent.
+        // Answers for the calling CPU's own cache, so that it does not count as silent.
         self.answer();
         if ANSWER_TURNS == 0 || self.caches.iter().any(|cache| cache.ownership.is_silent()) {
             return false;
@@ -279,7 +290,7 @@ impl<P: Platform> Manager<P> {
         let mut left = ANSWER_TURNS;
         self.caches.iter().all(|cache| {
             loop {
-                // Again and again, as whoever drains on another CPU asks this one.
+                // Repeated, as drainers on other CPUs may be waiting for this CPU's answer.
                 self.answer();
                 if cache.ownership.has_answered() {
                     return true;
@@ -293,15 +304,16 @@ impl<P: Platform> Manager<P> {
         })
     }
 
-    /// Whether answers have been waited for long enough.
+    /// Whether polling for answers has lasted long enough.
     #[inline(never)]
     fn has_waited(&self, begun_ns: Option<u64>) -> bool {
         let now_ns = self.platform.now_ns();
         begun_ns.zip(now_ns).is_some_and(|(begun, now)| now.saturating_sub(begun) >= ANSWER_NS)
     }
 
-    /// Gives back what a cache, whose owner is kept out, has of orders from `least` on. Says
-    /// whether it had anything. Bit by bit: whoever empties it cannot lose the CPU meanwhile.
+    /// Gives back what a cache, whose owner is kept out, holds of orders from `least` up. Returns
+    /// whether it held anything. Works in small steps: the task that empties the cache cannot lose
+    /// its CPU in one.
     fn take_from(
         &self,
         cache: &CpuCache,
@@ -325,8 +337,8 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// Calls `body` for each CPU's cache, one after the other, whose owner is out and stays out
-    /// meanwhile, where waiting for CPUs is allowed. One barrier serves all.
+    /// Calls `body` for the cache of each CPU, one after the other, while its owner is kept out.
+    /// Only where waiting for CPUs is allowed. One barrier serves all caches.
     #[inline(never)]
     pub(super) fn with_all_caches(&self, body: &mut dyn FnMut(&CpuCache)) {
         self.keep_owners_out();
@@ -337,8 +349,8 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// Empties the calling CPU's cache, pinned for one step at a time. Where it is the only one
-    /// that begins an epoch.
+    /// Empties the calling CPU's cache, pinned for one step at a time. On a machine with a single
+    /// CPU this is a whole drain, and begins an epoch.
     #[inline(never)]
     pub(super) fn drain_own(&self) -> Result<u64, FreeError> {
         if !cfg!(feature = "smp") {
@@ -347,11 +359,11 @@ impl<P: Platform> Manager<P> {
         let epoch = &self.pressure.epoch;
         let number = (self.platform.cpus() == 1).then(|| epoch.begin_drain());
         if number.is_some() {
-            // Others may call that the platform does not count.
+            // Tasks may call on CPUs that the platform does not count.
             self.pass_locks();
         }
         let mut drained = Ok(0);
-        // What handlers and other tasks put in meanwhile is left, too, in the end.
+        // The steps are limited, so frames that handlers and other tasks put in meanwhile may stay.
         for _ in 0..MOST_STEPS {
             let step = self.inside(|cache| (self.drain_some(cache), cache.is_empty()));
             let Some((some, is_empty)) = step else { break };
@@ -359,7 +371,7 @@ impl<P: Platform> Manager<P> {
             if is_empty {
                 if let Some(number) = number {
                     self.pressure.count_drain();
-                    // Who has put something in since has ended the epoch.
+                    // A task that has put something in since has ended the epoch.
                     epoch.end_drain(number);
                 }
                 break;
@@ -368,7 +380,7 @@ impl<P: Platform> Manager<P> {
         drained
     }
 
-    /// Empties a cache that is ours for the moment.
+    /// Empties a cache to which the caller has exclusive access.
     #[inline(never)]
     pub(super) fn drain_cache(&self, cache: &CpuCache) -> Result<u64, FreeError> {
         let mut drained = Ok(0);
@@ -378,13 +390,13 @@ impl<P: Platform> Manager<P> {
         drained
     }
 
-    /// Takes about as much out of a cache as goes back together at other times.
+    /// Takes about as much out of a cache as a full one gives back at once.
     pub(super) fn drain_some(&self, cache: &CpuCache) -> Result<u64, FreeError> {
         cache.begin_small();
         self.drain_some_from(cache, Order::PAGE)
     }
 
-    /// [`drain_some`](Self::drain_some) of orders from `least` on.
+    /// [`drain_some`](Self::drain_some) for orders from `least` up.
     #[inline(never)]
     fn drain_some_from(&self, cache: &CpuCache, least: Order) -> Result<u64, FreeError> {
         let (mut drained, mut left) = (Ok(0), MOST_RETURNED);
@@ -402,7 +414,7 @@ impl<P: Platform> Manager<P> {
         join(drained, self.return_some_odd(&mut left, &mut || cache.give_up_odd()))
     }
 
-    /// Gives back what `next` brings, at most `left` runs, which it counts down.
+    /// Frees the runs that `next` returns, at most `left` of them, and counts `left` down.
     #[inline(never)]
     fn return_some_odd(
         &self,
@@ -438,15 +450,15 @@ impl<P: Platform> Manager<P> {
         gone
     }
 
-    /// Gives a run of any number of pages back to its zone, and says how many those were.
+    /// Gives a run of any number of pages back to its zone. Returns that number.
     pub(super) fn return_odd(&self, range: PfnRange) -> Result<u64, FreeError> {
         let freed = self.free_bare(range).map_err(|error| self.explained(error));
         freed.map(|()| range.pages())
     }
 }
 
-/// How many runs go back if `count` of them should: up to half as many more, if the last one's
-/// block ends there, because a block that comes back in one piece never gets into a list.
+/// How many runs to give back if `count` are wanted: up to half as many more if these complete the
+/// block of the last run, because a block that comes back in one piece never gets into a free list.
 fn whole_blocks(runs: &[Runs], count: usize) -> usize {
     let Some(last) = count.checked_sub(1).and_then(|last| runs.get(last)) else { return count };
     let block = BlockNumber::containing(last.base);
@@ -479,7 +491,7 @@ mod tests {
             [0, 1, 2, 3, 4, 7, 8].map(|count| whole_blocks(&odd, count)),
             [0, 1, 3, 3, 5, 7, 8]
         );
-        // The rest of the block would be all that there is.
+        // The rest of the block is everything that is left.
         let small: Vec<Runs> =
             (0..16).map(|number| Runs::one(Pfn(number * 16), order(4))).collect();
         assert_eq!([4, 8, 11, 16].map(|count| whole_blocks(&small, count)), [4, 8, 16, 16]);

@@ -1,7 +1,8 @@
-//! The CPU's cache, entered: the few instructions that most requests and frees take.
+//! Entering the CPU's cache: the few instructions that most requests and frees execute.
 //!
-//! In code that the compiler keeps in one piece: a closure that it does not has what it captures in
-//! memory. What is not served here goes the ways in `pcp`, which enter again.
+//! The code avoids closures that the compiler may not inline, as such a closure keeps its captures
+//! in memory. Calls that are not served here continue in `pcp`, whose functions enter the cache
+//! again.
 
 use crate::block::MigrateType;
 use crate::debug::Place;
@@ -11,7 +12,7 @@ use crate::platform::{PinnedCpu, Platform, pinned};
 use crate::units::{Order, Pfn, PfnRange};
 use crate::zone::FreeError;
 
-/// Inside the CPU's cache, and pinned, until it [leaves](Self::leave).
+/// The calling CPU is pinned and inside its cache until it [leaves](Self::leave).
 #[must_use]
 pub(super) struct Inside<'a, P: Platform> {
     pub(super) cache: &'a CpuCache,
@@ -23,19 +24,19 @@ impl<P: Platform> Inside<'_, P> {
     #[inline(always)]
     pub(super) fn leave(self) {
         self.cache.ownership.leave();
-        // SAFETY: pinned when it went in; what was pinned since is unpinned (invariant 16).
+        // SAFETY: pinned on entry; everything pinned since is unpinned (invariant 16).
         unsafe { self.platform.unpin(self.cpu) };
     }
 }
 
 impl<P: Platform> Manager<P> {
-    /// Calls `work` with the number of the CPU on which it then runs to its end.
+    /// Calls `work` with the number of the calling CPU, and stays on that CPU until `work` returns.
     #[inline(always)]
     pub(super) fn pinned<T>(&self, work: impl FnOnce(u32) -> T) -> T {
         pinned(self.platform, work)
     }
 
-    /// Calls `work` with the CPU's cache, unless somebody else is in it.
+    /// Calls `work` with the CPU's cache, unless the cache is in use or being drained.
     #[inline]
     pub(super) fn inside<T>(&self, work: impl FnOnce(&CpuCache) -> T) -> Option<T> {
         let inside = self.enter()?;
@@ -44,8 +45,8 @@ impl<P: Platform> Manager<P> {
         Some(result)
     }
 
-    /// The CPU's cache, unless somebody else is in it: [`inside`](Self::inside) where each
-    /// instruction counts.
+    /// Enters the CPU's cache, unless it is in use or being drained: [`inside`](Self::inside) for
+    /// code where each instruction counts.
     #[inline(always)]
     pub(super) fn enter(&self) -> Option<Inside<'_, P>> {
         if !cfg!(feature = "smp") {
@@ -57,12 +58,12 @@ impl<P: Platform> Manager<P> {
         {
             return Some(Inside { cache, platform: self.platform, cpu });
         }
-        // SAFETY: pinned here just now (invariant 16).
+        // SAFETY: pinned just above (invariant 16).
         unsafe { self.platform.unpin(cpu) };
         None
     }
 
-    /// A movable page, if the cache has one and nothing besides is to be done.
+    /// Takes a movable page, if the cache has one and nothing wants attention.
     #[inline(always)]
     pub(super) fn take_page(&self) -> Option<Pfn> {
         if self.pressure.epoch.wants_attention() {
@@ -74,7 +75,8 @@ impl<P: Platform> Manager<P> {
         start
     }
 
-    /// A movable run of so many pages, no power of two, as [`take_page`](Self::take_page).
+    /// Takes a movable run of `pages` pages, not a power of two, as [`take_page`](Self::take_page)
+    /// does.
     #[inline(always)]
     pub(super) fn take_odd(&self, pages: u64) -> Option<Pfn> {
         if self.pressure.epoch.wants_attention() {
@@ -86,10 +88,10 @@ impl<P: Platform> Manager<P> {
         start
     }
 
-    /// Frees at most a block: into the word that is handed out from next, if it is of that, else
-    /// from inside the cache on. Nothing here branches on the order, which in mixed traffic nobody
-    /// can predict. `RANGE`: whether what cannot be kept goes back as [`free`](Self::free) has it,
-    /// not as [`free_order`](Self::free_order).
+    /// Frees at most a block. A run of the word that is handed out from next goes into that word;
+    /// any other run goes on from inside the cache. Nothing here branches on the order, which no
+    /// branch predictor can guess in mixed traffic. `RANGE` says whether a run that cannot be kept
+    /// goes back as [`free`](Self::free) does it, not as [`free_order`](Self::free_order) does.
     #[inline(always)]
     pub(super) fn free_near<const RANGE: bool>(
         &self,
@@ -113,8 +115,8 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// [`free_near`](Self::free_near) of a run of another word than the next: still inside. What it
-    /// needs comes in registers, and what it cannot do it hands on as it is.
+    /// [`free_near`](Self::free_near) of a run of another word than the next one; still inside the
+    /// cache. Takes its arguments in registers, and passes them on unchanged if it cannot serve.
     #[inline(never)]
     fn free_other_word<const RANGE: bool>(
         &self,
@@ -134,7 +136,7 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// [`free_near`](Self::free_near) where there is no room.
+    /// [`free_near`](Self::free_near) where the cache is full.
     #[inline(never)]
     fn free_from_full<const RANGE: bool>(
         &self,
@@ -148,7 +150,7 @@ impl<P: Platform> Manager<P> {
         self.free_elsewhere::<RANGE>(start, order, Some(Put::Full), place)
     }
 
-    /// [`free_near`](Self::free_near) where there is more to do, or something is wrong.
+    /// [`free_near`](Self::free_near) where more has to be done, or something is wrong.
     #[inline(never)]
     fn free_inside<const RANGE: bool>(
         &self,
@@ -165,7 +167,7 @@ impl<P: Platform> Manager<P> {
         self.free_elsewhere::<RANGE>(start, order, Some(put), place)
     }
 
-    /// What both kinds of [`free_inside`](Self::free_inside) do first, in one copy.
+    /// The first step of both variants of [`free_inside`](Self::free_inside), compiled once.
     #[inline(never)]
     fn keep_and_leave(&self, inside: Inside<'_, P>, start: Pfn, order: Order) -> Put {
         let put = if self.pressure.epoch.wants_attention() {
@@ -177,8 +179,8 @@ impl<P: Platform> Manager<P> {
         put.unwrap_or(Put::Full)
     }
 
-    /// Keeps a run of frames that the cache [keeps](CpuCache::covers), wherever they lie. In few
-    /// instructions: a CPU whose node is full frees nothing else.
+    /// Caches a run of frames that the cache [keeps](CpuCache::covers), wherever they lie. Takes
+    /// few instructions: while a CPU's node is full, all its frees come here.
     #[inline(always)]
     fn put_kept(&self, cache: &CpuCache, start: Pfn, order: Order) -> Option<Put> {
         self.come_home_if_possible(cache);
@@ -202,7 +204,7 @@ impl<P: Platform> Manager<P> {
         place: Place,
     ) -> Result<(), FreeError> {
         if RANGE {
-            // A range that ends before it begins may have come so far.
+            // A range that ends before it begins may get here.
             let end = Pfn(start.0.wrapping_add(order.pages()));
             self.free_any(PfnRange { start, end }, put, place)
         } else {
@@ -210,7 +212,7 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// [`free_near`](Self::free_near) of a range that is hardly ever of the word that comes next.
+    /// [`free_near`](Self::free_near) of a range that is hardly ever in the word that comes next.
     #[inline(never)]
     pub(super) fn free_far(&self, start: Pfn, order: Order, place: Place) -> Result<(), FreeError> {
         self.check_order_when_debugging(start, order)?;
@@ -225,11 +227,11 @@ impl<P: Platform> Manager<P> {
         if put == Some(Put::DoubleFree) {
             return Err(FreeError::free_already(start));
         }
-        // It may be of several allocations.
+        // The range may consist of several allocations.
         self.free_slowly(start, order, put, true, place)
     }
 
-    /// [`check_free_order`](Self::check_free_order), in builds with debug assertions.
+    /// Runs [`check_free_order`](Self::check_free_order) in builds with debug assertions.
     #[inline(always)]
     pub(super) fn check_order_when_debugging(
         &self,
@@ -242,7 +244,7 @@ impl<P: Platform> Manager<P> {
         Ok(())
     }
 
-    /// What [`free_order`](Self::free_order) does with at most a block.
+    /// The part of [`free_order`](Self::free_order) that frees at most a block.
     #[inline(always)]
     pub(super) fn check_and_free(
         &self,

@@ -1,8 +1,8 @@
-//! Requests and frees in any form by the short way, wherever the CPU's cache can serve them.
+//! Requests and frees of any form on the fast path, wherever the CPU's cache can serve them.
 //!
-//! What comes out of a cache is near the CPU, but not always where a request wants it: a run that
-//! lies elsewhere goes back, and the zones are asked. Runs whose size is no power of two are kept
-//! whole for who wants just as many pages.
+//! A run from a cache is near the CPU, but not always where a request wants it. If it lies
+//! elsewhere it goes back into the cache, and the zones are asked. Runs whose size is no power of
+//! two are kept whole for requests of exactly that many pages.
 
 use crate::debug::Place;
 use crate::manager::request::Request;
@@ -14,12 +14,13 @@ use crate::units::{NodeId, Order, Pfn, PfnRange};
 use crate::zone::{FreeError, ZoneKind};
 
 impl Request {
-    /// Its order if it is what most are: a power of two of pages, anywhere near the caller, with
-    /// any content. Few instructions, as all such requests execute them.
+    /// Returns the order if the request is of the most common kind: a power of two of pages,
+    /// anywhere near the caller, with any content. Takes few instructions, as every such request
+    /// executes them.
     #[inline(always)]
     fn plain_order(&self) -> Option<Order> {
         let order = PfnRange::new(0, self.pages).plain_order()?;
-        // No branch on each.
+        // Combined without a branch for each condition.
         let is_plain = (self.align <= order)
             & (self.boundary_pages == 0)
             & (self.max_address == u64::MAX)
@@ -29,9 +30,9 @@ impl Request {
         is_plain.then_some(order)
     }
 
-    /// The order whose runs a cache has for it: not for more than a block, nor for a place coarser
-    /// than its size. Runs are aligned to their order, so they cross no boundary that may be named
-    /// for so many pages.
+    /// Returns the order whose cached runs can serve the request: none for more than a block, nor
+    /// for an alignment above the request's size. Runs are aligned to their order, so they cross no
+    /// boundary that a request for so many pages may name.
     #[inline]
     fn cached_order(&self) -> Option<Order> {
         let order = Order::for_pages(self.pages).filter(|_| self.pages != 0)?;
@@ -39,7 +40,7 @@ impl Request {
         is_served.then_some(order)
     }
 
-    /// One past the last frame that will do. Caches keep nothing of the zone DMA.
+    /// One past the last frame that will do. Caches hold no frames of the DMA zone.
     #[inline]
     fn end(&self) -> Pfn {
         let end = Pfn::containing(self.max_address);
@@ -54,7 +55,8 @@ impl Request {
 }
 
 impl PfnRange {
-    /// Its order if it is a run that caches keep. Few instructions, as all frees execute them.
+    /// Returns the order if the range is a run that caches keep. Takes few instructions, as every
+    /// free executes them.
     #[inline(always)]
     fn plain_order(self) -> Option<Order> {
         let pages = self.end.0.wrapping_sub(self.start.0);
@@ -68,7 +70,8 @@ impl PfnRange {
 }
 
 impl<P: Platform> Manager<P> {
-    /// [`allocate`](Self::allocate) of what most requests are for, if the CPU's cache has it.
+    /// [`allocate`](Self::allocate) for the most common kind of request, if the CPU's cache can
+    /// serve it.
     #[inline(always)]
     pub(super) fn allocate_plain(&self, request: &Request) -> Option<PfnRange> {
         let order = request.plain_order()?;
@@ -76,7 +79,7 @@ impl<P: Platform> Manager<P> {
         Some(PfnRange::of_order(start, order))
     }
 
-    /// [`free`](Self::free), into the CPU's cache if that takes it at once.
+    /// [`free`](Self::free), into the CPU's cache if that takes the range at once.
     #[inline(always)]
     pub(super) fn free_plain(&self, range: PfnRange, place: Place) -> Result<(), FreeError> {
         match range.plain_order() {
@@ -86,7 +89,8 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// [`free_plain`](Self::free_plain) of a block, which is never of the word that comes next.
+    /// [`free_plain`](Self::free_plain) of a block, which is never part of the word that comes
+    /// next.
     #[inline(never)]
     fn free_block(&self, start: Pfn, place: Place) -> Result<(), FreeError> {
         let put = if self.reporting.is_registered() {
@@ -101,7 +105,7 @@ impl<P: Platform> Manager<P> {
         self.free_any(PfnRange { start, end }, put, place)
     }
 
-    /// [`free_plain`](Self::free_plain) of what is no power of two.
+    /// [`free_plain`](Self::free_plain) of a range that is no single power-of-two run.
     #[inline(never)]
     fn free_odd_range(&self, range: PfnRange, place: Place) -> Result<(), FreeError> {
         match self.put_odd(range) {
@@ -110,17 +114,17 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// Takes what a request wants out of the CPU's cache, filling that when it is empty, and clears
-    /// nothing. Nothing when the zones must be asked.
+    /// Takes the run that a request wants out of the CPU's cache, without clearing it. Refills the
+    /// cache when it is empty. Returns `None` when the zones must be asked.
     pub(super) fn allocate_cached(&self, request: &Request) -> Option<PfnRange> {
         let order = request.cached_order()?;
         if self.pressure.epoch.wants_attention() && self.pressure.epoch.number().is_some() {
-            // Caches are empty, and memory is too short to fill them.
+            // Caches are empty, and memory is too short to refill them.
             return None;
         }
         let mut end = request.end();
         if request.zeroed {
-            // The host may have cleared what was reported, which only a zone knows.
+            // The host may have cleared reported memory, but only the zone knows.
             if self.reporting.is_registered() {
                 return None;
             }
@@ -160,16 +164,17 @@ impl<P: Platform> Manager<P> {
             }
     }
 
-    /// Whether a frame that is not known to the cache is of this node: another's memory may lie in
-    /// a hole of it, and a refill brings from anywhere.
+    /// Whether a frame whose block the cache does not know is on this node: another node's memory
+    /// may lie in a hole of the cache's zone, and a refill may bring frames from anywhere.
     #[cold]
     #[inline(never)]
     fn is_on_node(&self, pfn: Pfn, node: NodeId) -> bool {
         self.block_of(pfn).is_some_and(|(zone, _)| zone.id().node == node)
     }
 
-    /// [`allocate_cached`](Self::allocate_cached) of a number of pages that is no power of two: a
-    /// run that somebody freed as it is, or a larger one, of which the rest stays in the cache.
+    /// [`allocate_cached`](Self::allocate_cached) for a number of pages that is no power of two.
+    /// Takes a run of that size that was freed whole, or a larger run, the rest of which stays in
+    /// the cache.
     #[inline(never)]
     fn get_odd(&self, cache: &CpuCache, order: Order, request: &Request, end: Pfn) -> Option<Pfn> {
         let Request { pages, migrate_type, .. } = *request;
@@ -182,7 +187,7 @@ impl<P: Platform> Manager<P> {
             return None;
         }
         if order == Order::BLOCK {
-            // Only a zone splits blocks, and gives the pages in them their descriptors.
+            // Only a zone splits blocks and gives their pages descriptors.
             return None;
         }
         let start =
@@ -193,13 +198,13 @@ impl<P: Platform> Manager<P> {
             return None;
         }
         let rest = PfnRange { start: start.add(pages), ..run };
-        // Just allocated and nobody else's, so that this cannot fail. Whatever else goes back to
-        // make room is not this request's affair.
+        // The rest was just allocated and is nobody else's, so this cannot fail. An error from
+        // other runs that go back to make room does not concern this request.
         let _ = self.put_runs(cache, rest);
         Some(start)
     }
 
-    /// A run that lies elsewhere than where it is wanted stays in the cache that it came from.
+    /// Puts a run that lies elsewhere than the request wants back into the cache that it came from.
     #[cold]
     #[inline(never)]
     fn put_back(&self, cache: &CpuCache, range: PfnRange, request: &Request) {
@@ -210,14 +215,14 @@ impl<P: Platform> Manager<P> {
             },
             None => cache.put_odd(range, request.migrate_type),
         };
-        // There was room for what was just taken, unless this CPU's cache is being made smaller.
+        // There was room for the run just taken, unless this CPU's cache is being made smaller.
         if put == Put::Full {
-            // Just allocated and nobody else's, so that this cannot fail.
+            // The run was just allocated and is nobody else's, so this cannot fail.
             let _ = self.return_odd(range);
         }
     }
 
-    /// Keeps the runs of a range each by itself; what is of another node goes to its zone.
+    /// Caches each run of a range by itself. Runs of another node go back to their zone.
     fn put_runs(&self, cache: &CpuCache, range: PfnRange) -> Result<(), FreeError> {
         let mut result = Ok(());
         for (start, order) in range.runs(Order::BLOCK) {
@@ -237,7 +242,7 @@ impl<P: Platform> Manager<P> {
         result
     }
 
-    /// Whether a cache keeps the memory of the node that a request names.
+    /// Whether a cache keeps memory of the node that a request names.
     fn is_of_node(&self, cache: &CpuCache, choice: NodeChoice) -> bool {
         let home = self.zones().get(cache.zone()).map(|zone| zone.id().node);
         match choice {
@@ -246,19 +251,20 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// Fills the cache for a request that takes memory wherever it is. Who wants it below a limit
-    /// has what happens to be there: filling it once more would help no better.
+    /// Refills the cache for a request that takes memory anywhere. A request with an address limit
+    /// gets only what happens to be cached: frames from another refill would fit no better.
     #[cold]
     #[inline(never)]
     fn fill_for(&self, cache: &CpuCache, order: Order, request: &Request) -> Option<Pfn> {
         if request.is_anywhere() { self.refill(cache, order, request.migrate_type) } else { None }
     }
 
-    /// Keeps a range in the CPU's cache, where the next request for its size finds it, once
-    /// [`free_plain`](Self::free_plain) has not and `put` may be the reason. Nothing when
-    /// it must go back to its zone: what is larger than a block, what no request would be given,
-    /// what is of another node, whole blocks that a host is to be told of, parts of blocks that are
-    /// allocated whole, as a zone must split these first, and what can be seen to be wrong.
+    /// Keeps a range in the CPU's cache, where the next request for its size finds it. Called once
+    /// [`free_plain`](Self::free_plain) has failed; `put` may be the reason. Returns `None` when
+    /// the range must go back to its zone: ranges larger than a block, ranges that no request would
+    /// be given, frames of another node, whole blocks that have to be reported to a host, parts of
+    /// blocks that are allocated whole (a zone must split these first), and ranges that are visibly
+    /// wrong.
     ///
     /// # Errors
     /// As [`free_order`](Self::free_order).
@@ -278,7 +284,8 @@ impl<P: Platform> Manager<P> {
         Some(self.free_slowly(range.start, order, put, true, place))
     }
 
-    /// Into the CPU's cache if that takes it at once; else why not, if that is known.
+    /// Puts a range into the CPU's cache if that takes it at once; otherwise returns why not, if
+    /// known.
     #[inline(always)]
     fn put_odd(&self, range: PfnRange) -> Option<Put> {
         if !CpuCache::is_odd(range) {
@@ -290,14 +297,15 @@ impl<P: Platform> Manager<P> {
         put
     }
 
-    /// Frees a run that is no power of two into the CPU's cache, if that takes it at once.
+    /// Frees a run that is no power of two into the CPU's cache. False if the cache does not take
+    /// it at once.
     #[inline(never)]
     pub(super) fn free_odd(&self, start: Pfn, pages: u64) -> bool {
         let range = PfnRange { start, end: Pfn(start.0.wrapping_add(pages)) };
         if !CpuCache::is_odd(range) {
             return false;
         }
-        // The long way says what is wrong.
+        // The slow path returns the error.
         if cfg!(debug_assertions) && self.check_free(range).is_err() {
             return false;
         }
@@ -307,7 +315,7 @@ impl<P: Platform> Manager<P> {
         put == Some(Put::Cached)
     }
 
-    /// Keeps a run of a number of pages that is no power of two, if there is room; nothing when it
+    /// Caches a run of a number of pages that is no power of two, if there is room. `None` when it
     /// belongs elsewhere.
     #[inline(always)]
     fn keep_odd(&self, cache: &CpuCache, range: PfnRange) -> Option<Put> {
@@ -315,8 +323,8 @@ impl<P: Platform> Manager<P> {
         if self.pressure.epoch.wants_attention() || !cache.covers(range) {
             return None;
         }
-        // Its first page tells, as its block is split. A wrong guess puts it to a use for which
-        // that is not meant, and nothing else.
+        // The first page decides the migrate type, as the block is split. A wrong guess only puts
+        // the run to a use that its block is not meant for.
         let lot = match cache.lot(range.start, Order::PAGE) {
             Some(lot) => lot,
             None => self.lot(cache, range.start, Order::PAGE)?,
@@ -324,20 +332,20 @@ impl<P: Platform> Manager<P> {
         Some(cache.put_odd(range, lot.migrate_type()))
     }
 
-    /// [`keep_odd`](Self::keep_odd) for one who is not in a hurry.
+    /// [`keep_odd`](Self::keep_odd) out of line, for callers that are not in a hurry.
     #[inline(never)]
     fn keep_odd_slowly(&self, cache: &CpuCache, range: PfnRange) -> Option<Put> {
         self.keep_odd(cache, range)
     }
 
-    /// [`free_odd`](Self::free_odd) where there are too many such runs: the oldest is cut, so that
-    /// any request can have it.
+    /// [`free_odd`](Self::free_odd) where the cache has too many such runs: cuts the oldest into
+    /// power-of-two runs, which any request can use.
     #[cold]
     #[inline(never)]
     fn free_odd_making_room(&self, range: PfnRange) -> Option<Result<(), FreeError>> {
         self.inside(|cache| {
             let mut result = Ok(());
-            // All others would go for one that has no place even then.
+            // A run that can never fit would only push out all others.
             if !cache.may_keep_odd(range.pages()) {
                 return None;
             }

@@ -1,14 +1,14 @@
-//! What happens when a request finds too little memory: caches are drained, memory is compacted for
-//! more than a page, the adopter is asked to give something up, and only then may a request that is
-//! allowed to use the reserves have them.
+//! What happens when a request finds too little memory: the caches are drained, memory is compacted
+//! for requests of more than a page, the adopter is asked to give memory up, and only then may a
+//! request that is allowed to use the reserves have them.
 //!
-//! All of it is off the usual way. What keeps it cheap when memory stays full is [`DrainEpoch`]:
-//! from the beginning of a drain to the first free or refill on any CPU the caches are known to be
-//! empty, and a request that failed fails again, so neither is tried twice.
+//! All of this is off the fast path. [`DrainEpoch`] keeps it cheap when memory stays full: from the
+//! beginning of a drain until the first free or refill on any CPU, the caches are known to be
+//! empty, and a request that failed would fail again, so neither is tried twice.
 //!
-//! Orders of memory: Relaxed everywhere: counters; words of failures, each of which says for itself
-//! in which epoch it holds; the hook's flag, whose hook is read under its lock; and the tasks in
-//! the hook, where a task looks for its own number only, which it stored itself.
+//! Orders of memory: Relaxed everywhere: counters; the words of failures, each of which names the
+//! epoch in which it holds; the hook's flag, as the hook itself is read under its lock; and the
+//! tasks in the hook, where a task looks only for its own number, which it stored itself.
 
 use crate::manager::facets::Pressure;
 use crate::manager::request::{Mark, ORDINARY, Request, Reserves, Search};
@@ -21,21 +21,23 @@ use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::Order;
 use crate::zone::Zone;
 
-/// How often one request asks the hook, however much that says it freed; Linux gives up after as
-/// many rounds without progress.
+/// How often one request asks the hook, however much the hook says it freed. Linux gives up after
+/// this many rounds without progress.
 const RECLAIM_ROUNDS: u32 = 16;
 
 impl<P: Platform> Pressure<'_, P> {
-    /// Says who gives memory up when it is short; `None` for nobody, as at first. May be changed at
-    /// any time; calls that have begun end with the hook that they began with.
+    /// Sets the hook that gives memory up when it is short; `None` for no hook, which is the
+    /// default. May be called at any time; calls that are under way finish with the hook that they
+    /// began with.
     pub fn set_reclaim(self, hook: Option<&'static dyn Reclaim>) {
         let mut current = self.manager.pressure.hook.lock(self.manager.platform);
         *current = hook;
         self.manager.pressure.has_hook.store(hook.is_some(), Ordering::Relaxed);
     }
 
-    /// What happened when memory was short. Usual requests for one run that are known to fail again
-    /// (they were emptied and nothing was freed since) fail without being counted.
+    /// Counts what happened when memory was short. Ordinary requests for one run that are known to
+    /// fail again (the caches were emptied, and nothing was freed since) fail without being
+    /// counted.
     #[must_use]
     pub fn events(self) -> PressureEvents {
         let Counters {
@@ -61,13 +63,13 @@ impl<P: Platform> Pressure<'_, P> {
 }
 
 impl<P: Platform> Manager<P> {
-    /// Whether a request just like this one has failed above the ordinary marks and nothing was
-    /// freed since.
+    /// Whether a request like this one has failed above the ordinary marks, and nothing was freed
+    /// since.
     pub(super) fn is_known_to_fail(&self, search: &Search, order: Order) -> bool {
         self.pressure.has_failed(self.platform, &Key::of(order, search, Reserves::None))
     }
 
-    /// Everything that is done once memory is short. What was found `attempt` has.
+    /// Does everything that is done once memory is short. `attempt` keeps the memory that it finds.
     pub(super) fn direct_reclaim(&self, lacking: &Lacking<'_>, attempt: &mut Attempt<'_>) {
         let &Lacking { request, search, order, known_to_fail } = lacking;
         count(&self.pressure.counters.stalls[request.zone as usize], 1);
@@ -112,13 +114,14 @@ impl<P: Platform> Manager<P> {
         count(&self.pressure.counters.failures, u64::from(!is_found));
     }
 
-    /// Whether nobody else would find more: who may not wait has looked past sections that others
-    /// are bringing up.
+    /// Whether no other request would find more. A request that may not wait has skipped sections
+    /// that others are bringing up.
     fn has_seen_all(&self) -> bool {
         self.platform.can_wait() || !self.zones().iter().any(Zone::has_withheld)
     }
 
-    /// The hook, if there is one and this task may be in it, until what comes with it is dropped.
+    /// Returns the hook, if there is one and this task may call it. The task counts as inside the
+    /// hook until the returned guard is dropped.
     pub(super) fn enter_hook(&self) -> Option<(&'static dyn Reclaim, InHook<'_>)> {
         if !self.pressure.has_hook.load(Ordering::Relaxed) || !self.platform.can_wait() {
             return None;
@@ -128,7 +131,8 @@ impl<P: Platform> Manager<P> {
         Some((hook, self.pressure.enter_hook(task)?))
     }
 
-    /// Asks the hook as long as it frees something that does not suffice. Whether that did.
+    /// Calls the hook as long as it frees something and that does not suffice. Returns whether it
+    /// sufficed.
     fn reclaim(&self, mut wanted: Shortage, attempt: &mut Attempt<'_>) -> bool {
         let Some((hook, _inside)) = self.enter_hook() else { return false };
         for round in 0..RECLAIM_ROUNDS {
@@ -136,8 +140,8 @@ impl<P: Platform> Manager<P> {
             let freed = hook.reclaim(&wanted);
             count(&self.pressure.counters.reclaim_calls, 1);
             count(&self.pressure.counters.reclaim_pages, freed);
-            // Others may have freed meanwhile, whatever the hook says; and what it freed may be in
-            // caches.
+            // Others may have freed memory meanwhile, whatever the hook says; and the memory that
+            // the hook freed may be in caches.
             for drained in [false, true] {
                 if drained {
                     self.drain_for_more();
@@ -154,10 +158,10 @@ impl<P: Platform> Manager<P> {
         false
     }
 
-    /// Empties caches until `attempt` finds a run of `order`: the calling CPU's first, as for that
-    /// no other CPU is interrupted. Where nothing was found all of them were emptied. Does nothing
-    /// while they are known to be empty. Bad frames that are found there do not keep the good ones
-    /// back.
+    /// Empties caches until `attempt` finds a run of `order`. The calling CPU's cache comes first,
+    /// as that interrupts no other CPU. When nothing was found all caches were emptied, or only
+    /// that CPU's where waiting is not allowed. Does nothing while the caches are known to be
+    /// empty. Bad frames found in a cache do not keep the good ones from going back.
     #[inline(never)]
     fn drain_for(&self, order: Order, attempt: &mut Attempt<'_>) -> bool {
         if !cfg!(feature = "smp") || self.pressure.epoch.number().is_some() {
@@ -171,28 +175,29 @@ impl<P: Platform> Manager<P> {
             || self.drain_until(order, &mut Ok(0), attempt)
     }
 
-    /// Empties the caches, as what CPUs keep for themselves others lack.
+    /// Empties the caches, as other CPUs cannot have the memory in them.
     pub(super) fn drain_for_more(&self) {
         self.drain_for(Order::PAGE, &mut |_| Err(0));
     }
 }
 
-/// Looks for memory above the given marks, and keeps it; when it does not find what it wants, it
-/// says how many pages are missing.
+/// Looks for memory above the given marks, and keeps what it finds. The error is the number of
+/// pages still missing.
 pub(in crate::manager) type Attempt<'a> = dyn FnMut(&[Mark]) -> Result<(), u64> + 'a;
 
 /// A request for which there is nothing above the ordinary marks.
 pub(super) struct Lacking<'r> {
     pub(super) request: &'r Request,
-    /// Where it looks.
+    /// Where the request looks.
     pub(super) search: &'r Search<'r>,
-    /// Of what it looks for.
+    /// The order that it looks for.
     pub(super) order: Order,
-    /// As [`is_known_to_fail`](Manager::is_known_to_fail) said: it has not looked then.
+    /// What [`is_known_to_fail`](Manager::is_known_to_fail) said. If true, the request has not
+    /// searched.
     pub(super) known_to_fail: bool,
 }
 
-/// What a request lacks that has not asked the hook yet.
+/// Describes what a request lacks before it asks the hook for the first time.
 fn shortage(node: NodeChoice, search: &Search, order: Order, pages: u64) -> Shortage {
     Shortage {
         order,

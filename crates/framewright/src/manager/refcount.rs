@@ -1,20 +1,20 @@
 //! Reference counts of pages, of runs of pages, and of blocks that are allocated whole.
 //!
-//! Whoever allocated something is its only user until it [starts](References::start) a count, which
-//! is then 1. Others may [try to get](References::try_get) a reference to any page of it at any
-//! time, by number alone, also when it may be free by now or somebody else's: that fails unless the
-//! count is above zero. Whoever [puts](References::put) the last reference frees it. A count of
-//! zero is *frozen*: nobody gets a reference.
+//! The caller that allocated memory is its only user until it [starts](References::start) a count,
+//! which is then 1. Others may [try to get](References::try_get) a reference to any page of that
+//! memory at any time, by number alone, even if the page may be free by now or somebody else's:
+//! this fails unless the count is above zero. The caller that [puts](References::put) the last
+//! reference frees the memory. A count of zero is *frozen*: nobody gets a reference.
 //!
-//! The count of a page is in its descriptor, that of a run of pages in the descriptor of its first,
-//! and the others' say where that is. A block that is allocated whole has its count and an owner
-//! word of 32 bits in its table entry, whether or not pages have descriptors. Nothing here takes a
-//! lock, but to start the count of a block and to free (invariants 22 and 23). Interrupt handlers
-//! may call all of it.
+//! The count of a single page is in its descriptor. The count of a run of pages is in the
+//! descriptor of its first page, and the other descriptors say where that is. A block that is
+//! allocated whole has its count, and an owner word of 32 bits, in its table entry, whether or not
+//! pages have descriptors. Nothing here takes a lock, except to start the count of a block and to
+//! free (invariants 22 and 23). Interrupt handlers may call all of it.
 //!
-//! Orders of memory: An owner word is stored with Release and loaded with Acquire: who finds it
-//! finds what its owner prepared before. Counts that are only looked at are Relaxed: they may be
-//! others already.
+//! Orders of memory: An owner word is stored with Release and loaded with Acquire: a CPU that sees
+//! the word sees what its owner prepared before. Counts that are only read are Relaxed: they may
+//! have changed already.
 
 use crate::manager::facets::References;
 use crate::page::{BlockPages, Page, PartOf};
@@ -34,20 +34,20 @@ pub enum ReferenceError {
     /// Nothing counts references to this frame: it has no descriptor, and is in no block whose
     /// count was started.
     NotCounted(Pfn),
-    /// It has no references: it is free, or frozen.
+    /// The frame has no references: it is free, or its count is frozen.
     Frozen(Pfn),
-    /// It has another number of references than was expected.
+    /// The frame has another number of references than was expected.
     Busy {
-        /// Which.
+        /// The frame.
         pfn: Pfn,
-        /// How many.
+        /// Its number of references.
         references: u32,
     },
-    /// These frames cannot have a common count: they are no run of pages of one split block that
-    /// all have descriptors and no count, and no block that was allocated whole.
+    /// These frames cannot have a common count: they are neither a run of pages of one split block
+    /// that all have descriptors and no count, nor a block that was allocated whole.
     NotARun(PfnRange),
-    /// The count is frozen now and the frames could not be freed: somebody freed them although they
-    /// had references.
+    /// The count is frozen now, but the frames could not be freed: somebody freed them although
+    /// they had references.
     NotFreed(FreeError),
 }
 
@@ -78,8 +78,8 @@ impl fmt::Display for ReferenceError {
 
 impl core::error::Error for ReferenceError {}
 
-/// The first page of what a page is part of, and how many pages that has, as offsets in the block.
-/// Nothing while that is being changed.
+/// The first page of the run that a page is part of, as an offset in the block, and the number of
+/// pages in the run. `None` while the run is being changed.
 fn run_of(map: &BlockPages<'_>, offset: usize) -> Option<(usize, usize)> {
     let pages_of = |head: usize| match map.page(head)?.part_of() {
         PartOf::Single => Some(1),
@@ -99,15 +99,15 @@ fn run_of(map: &BlockPages<'_>, offset: usize) -> Option<(usize, usize)> {
 /// A count and what it counts.
 struct Target<'a> {
     count: &'a AtomicU32,
-    /// The owner word, of a block.
+    /// The owner word, if this is a block.
     owner: Option<&'a AtomicU32>,
-    /// The first page's descriptor, of pages.
+    /// The descriptor of the first page, if these are pages.
     head: Option<&'a Page>,
     run: PfnRange,
 }
 
 impl Target<'_> {
-    /// Clears the descriptor of a page that is no part of a run.
+    /// Clears the descriptor of a single page; runs are left alone.
     fn clear_single(&self) {
         if let Some(head) = self.head.filter(|_| self.run.pages() == 1) {
             head.clear();
@@ -115,21 +115,21 @@ impl Target<'_> {
     }
 }
 
-/// Descriptors that are cleared while interrupts are off.
+/// Descriptors that are cleared at a time, with interrupts off.
 const CLEARED_AT_ONCE: usize = 64;
 
-/// What trying to get a reference came to.
+/// The result of one attempt to get a reference.
 enum Got {
     Reference,
-    /// One to something else, which begins here: the page changed hands meanwhile.
+    /// A reference to another run, which begins here: the page changed hands meanwhile.
     Another(Pfn),
     Nothing,
 }
 
 impl<P: Platform> References<'_, P> {
-    /// Starts the count of what the caller allocated and has alone: 1. `range` is one page, a run
-    /// of pages of one block that all have descriptors, or one block of order 9 or above as it was
-    /// allocated.
+    /// Starts the count of memory that the caller allocated and owns alone, at 1. `range` is one
+    /// page, a run of pages of one block that all have descriptors, or one block of order 9 or
+    /// above as it was allocated.
     ///
     /// # Errors
     /// [`ReferenceError::NotARun`], [`NotManaged`](ReferenceError::NotManaged),
@@ -137,7 +137,7 @@ impl<P: Platform> References<'_, P> {
     ///
     /// # Safety
     /// See [*Owning memory*](crate::manager#owning-memory): the caller owns `range`. From now on
-    /// its references do.
+    /// the references to it own it.
     pub unsafe fn start(self, range: PfnRange) -> Result<(), ReferenceError> {
         let not_a_run = ReferenceError::NotARun(range);
         if range.is_empty() {
@@ -171,19 +171,20 @@ impl<P: Platform> References<'_, P> {
         }
     }
 
-    /// Gets a reference to what a page is part of, if it has any: of a run the first page counts,
-    /// of a block the block. A count that is at its end stays there, and what it counts is never
-    /// freed.
+    /// Gets a reference to the run or block that a page is part of, if that has references: the
+    /// first page of a run holds the count, or the block's entry. A count that has reached its
+    /// maximum stays there, and its memory is never freed.
     ///
     /// # Errors
-    /// [`ReferenceError::Frozen`] when it is free or frozen;
+    /// [`ReferenceError::Frozen`] when the memory is free or its count is frozen;
     /// [`NotCounted`](ReferenceError::NotCounted); [`NotManaged`](ReferenceError::NotManaged).
     pub fn try_get(self, pfn: Pfn) -> Result<(), ReferenceError> {
         loop {
             match self.try_get_once(pfn)? {
                 Got::Reference => return Ok(()),
                 Got::Nothing => return Err(ReferenceError::Frozen(pfn)),
-                // SAFETY: it was got just now, and nobody else knows of it (invariants 23 and 42).
+                // SAFETY: this reference was just got, and nobody else knows of it (invariants 23
+                // and 42).
                 Got::Another(head) => unsafe { self.put(head) }?,
             }
         }
@@ -203,7 +204,8 @@ impl<P: Platform> References<'_, P> {
                     if !references::try_get(map.page(run.0)?.count()) {
                         return Some(Got::Nothing);
                     }
-                    // What the page was part of before does not count.
+                    // A reference to the run that the page was part of before is not one to this
+                    // page.
                     let same = run_of(&map, offset) == Some(run);
                     Some(if same {
                         Got::Reference
@@ -216,12 +218,12 @@ impl<P: Platform> References<'_, P> {
         got.flatten().ok_or(ReferenceError::NotCounted(pfn))
     }
 
-    /// Puts a reference. The last one frees what it was to, with cleared descriptors: single pages,
-    /// orders 1 to 3 and blocks into the cache of the CPU.
+    /// Puts a reference. The last one clears the descriptors and frees the memory: single pages,
+    /// orders 1 to 3 and blocks go into the CPU's cache.
     ///
     /// # Errors
-    /// [`ReferenceError::Frozen`] when there is none to put;
-    /// [`NotFreed`](ReferenceError::NotFreed); as [`try_get`](Self::try_get).
+    /// [`ReferenceError::Frozen`] when there is no reference to put;
+    /// [`NotFreed`](ReferenceError::NotFreed); otherwise as for [`try_get`](Self::try_get).
     ///
     /// # Safety
     /// See [*Owning memory*](crate::manager#owning-memory): the caller has a reference, and does
@@ -241,15 +243,15 @@ impl<P: Platform> References<'_, P> {
         }
     }
 
-    /// Puts a reference and says what it was to, if it was the last: then the caller has that
-    /// alone, frozen, with descriptors as they were. What ends it is [`unfreeze`](Self::unfreeze)
-    /// or [`free_frozen`](Self::free_frozen).
+    /// Puts a reference. If it was the last, returns the frames, which the caller then owns alone,
+    /// frozen, with their descriptors unchanged, until it calls [`unfreeze`](Self::unfreeze) or
+    /// [`free_frozen`](Self::free_frozen).
     ///
     /// # Errors
-    /// As [`put`](Self::put).
+    /// As for [`put`](Self::put).
     ///
     /// # Safety
-    /// As [`put`](Self::put).
+    /// As for [`put`](Self::put).
     pub unsafe fn put_testzero(self, pfn: Pfn) -> Result<Option<PfnRange>, ReferenceError> {
         let put = self.with_target(pfn, |target| {
             references::put(target.count).map(|last| last.then_some(target.run))
@@ -257,10 +259,11 @@ impl<P: Platform> References<'_, P> {
         put.map_err(|_| ReferenceError::Frozen(pfn))
     }
 
-    /// Frees what the caller has alone because it froze its count, or put the last reference.
+    /// Frees frames that the caller owns alone because it froze their count, or put the last
+    /// reference.
     ///
     /// # Errors
-    /// [`ReferenceError::Busy`] when it is not frozen; as [`put`](Self::put).
+    /// [`ReferenceError::Busy`] when the count is not frozen; otherwise as for [`put`](Self::put).
     ///
     /// # Safety
     /// See [*Owning memory*](crate::manager#owning-memory): the caller owns the frames, because it
@@ -281,10 +284,12 @@ impl<P: Platform> References<'_, P> {
         }
     }
 
-    /// Makes `expected` references none, so that the caller, who has all of them, is alone.
+    /// Takes the count from `expected` to zero. The caller holds all of these references, and then
+    /// owns the memory alone.
     ///
     /// # Errors
-    /// [`ReferenceError::Busy`] when the count is another; as [`try_get`](Self::try_get).
+    /// [`ReferenceError::Busy`] when the count differs; otherwise as for
+    /// [`try_get`](Self::try_get).
     ///
     /// # Safety
     /// See [*Owning memory*](crate::manager#owning-memory): all `expected` references are the
@@ -294,15 +299,15 @@ impl<P: Platform> References<'_, P> {
         frozen.map_err(|references| ReferenceError::Busy { pfn, references })
     }
 
-    /// Makes none `count` references again.
+    /// Takes a frozen count from zero to `count` again.
     ///
     /// # Errors
-    /// [`ReferenceError::Busy`] when it is not frozen; [`Frozen`](ReferenceError::Frozen) when
-    /// `count` is zero, which changes nothing.
+    /// [`ReferenceError::Busy`] when the count is not frozen; [`Frozen`](ReferenceError::Frozen)
+    /// when `count` is zero, which changes nothing.
     ///
     /// # Safety
     /// See [*Owning memory*](crate::manager#owning-memory): the caller owns the frames, because it
-    /// froze their count or put the last reference. From now on `count` references do.
+    /// froze their count or put the last reference. From now on the `count` references own them.
     pub unsafe fn unfreeze(self, pfn: Pfn, count: u32) -> Result<(), ReferenceError> {
         match self.with_target(pfn, |target| references::unfreeze(target.count, count))? {
             Ok(()) => Ok(()),
@@ -311,23 +316,25 @@ impl<P: Platform> References<'_, P> {
         }
     }
 
-    /// How many references there are at some moment.
+    /// Returns the number of references at some moment.
     ///
     /// # Errors
-    /// As [`try_get`](Self::try_get), but zero is an answer.
+    /// As for [`try_get`](Self::try_get), but a count of zero is no error.
     pub fn count(self, pfn: Pfn) -> Result<u32, ReferenceError> {
         self.with_target(pfn, |target| target.count.load(Ordering::Relaxed))
     }
 
-    /// The frames that have their count in common with a page, for whoever has a reference to it.
+    /// Returns the frames that share one count with a page. For callers that have a reference to
+    /// it.
     ///
     /// # Errors
-    /// As [`count`](Self::count).
+    /// As for [`count`](Self::count).
     pub fn run(self, pfn: Pfn) -> Result<PfnRange, ReferenceError> {
         self.with_target(pfn, |target| target.run)
     }
 
-    /// The owner word of a block whose count was started, for whoever has a reference to it.
+    /// Returns the owner word of a block whose count was started. For callers that have a reference
+    /// to it.
     ///
     /// # Errors
     /// [`ReferenceError::NotCounted`] for anything else;
@@ -337,10 +344,10 @@ impl<P: Platform> References<'_, P> {
             .ok_or(ReferenceError::NotCounted(pfn))
     }
 
-    /// Sets it. It is zero when the count starts.
+    /// Sets the owner word, which is zero when the count starts.
     ///
     /// # Errors
-    /// As [`owner_word`](Self::owner_word).
+    /// As for [`owner_word`](Self::owner_word).
     pub fn set_owner_word(self, pfn: Pfn, word: u32) -> Result<(), ReferenceError> {
         self.with_target(pfn, |target| {
             target.owner.map(|owner| owner.store(word, Ordering::Release))
@@ -348,15 +355,15 @@ impl<P: Platform> References<'_, P> {
         .ok_or(ReferenceError::NotCounted(pfn))
     }
 
-    /// Frees frames whose count just became zero, so that they are the caller's alone; of single
-    /// pages the descriptor is cleared already.
+    /// Frees frames whose count just became zero, so that the caller owns them alone. The
+    /// descriptor of a single page is cleared already.
     #[track_caller]
     fn free_run(self, run: PfnRange) -> Result<(), ReferenceError> {
         if (2..PAGES_PER_BLOCK).contains(&run.pages()) {
             self.clear_run(run);
         }
-        // SAFETY: by the promise of whoever put the last reference or froze the count nobody has
-        // these frames but us (invariants 23 and 42).
+        // SAFETY: by the promise of the caller that put the last reference or froze the count,
+        // nobody else has these frames (invariants 23 and 42).
         unsafe { self.manager.free(run) }.map_err(ReferenceError::NotFreed)
     }
 
@@ -381,8 +388,8 @@ impl<P: Platform> References<'_, P> {
         }
     }
 
-    /// The count of what a page is part of, for whoever has a reference or has it alone, so that it
-    /// stays that.
+    /// Calls `look` with the count of the run or block that a page is part of. For callers that
+    /// have a reference or own it alone, so that the run stays as it is.
     fn with_target<R>(
         self,
         pfn: Pfn,
@@ -409,8 +416,8 @@ impl<P: Platform> References<'_, P> {
     }
 }
 
-/// Makes `first..end` of a block a run with one reference, and says 0; or how many references there
-/// are already. Nothing when it cannot be a run.
+/// Makes `first..end` of a block a run with one reference, and returns 0. If there are references
+/// already, returns their number. Returns `None` when this cannot be a run.
 fn start_run(map: &BlockPages<'_>, first: usize, end: usize) -> Option<u32> {
     let head = map.page(first)?;
     let (mut references, mut alone) = (head.references(), head.part_of() == PartOf::Single);

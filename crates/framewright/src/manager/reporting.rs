@@ -1,57 +1,58 @@
-//! What everybody may see and set while a [`Reporter`](super::Reporter) works: settings, requests
-//! to it, and counters.
+//! What everybody may read and set while a [`Reporter`](super::Reporter) works: settings, requests
+//! to the reporter, and counters.
 //!
-//! All of it is single words that nothing else depends on, so that relaxed atomics do.
+//! All of these are single words on which nothing else depends, so relaxed atomics suffice.
 //!
-//! Orders of memory: Relaxed where nothing is said: settings, wishes and counters that stand alone.
-//! What is reported is handed over under the zone lock.
+//! Orders of memory: Relaxed unless stated otherwise: settings, requests and counters that stand
+//! alone. Reported memory is handed over under the zone lock.
 
 use crate::parameters::{Pace, ReportingParameters};
 use crate::sync::table_atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::units::Order;
 
 const UNSET: u8 = u8::MAX;
-/// How long a device may take for an answer, unless somebody says otherwise.
+/// How long a device may take for an answer, unless another timeout is set.
 const TIMEOUT_MS: u32 = 10_000;
 
 /// Counts since bring-up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ReportingCounters {
-    /// Pages that were acknowledged.
+    /// Pages in ranges that the device acknowledged.
     pub reported_pages: u64,
-    /// Ranges that were acknowledged.
+    /// Ranges that the device acknowledged.
     pub reported_ranges: u64,
-    /// Ranges that were not, though the device answered.
+    /// Ranges that the device refused, though it answered.
     pub refused_ranges: u64,
-    /// Submissions that the device took.
+    /// Submissions that the device accepted.
     pub calls: u64,
     /// Submissions that failed, at once or later.
     pub errors: u64,
-    /// Times that the device had no room.
+    /// How often the device had no room.
     pub busy: u64,
-    /// Times that a zone was left alone because it had too little free memory, or none at all, as a
-    /// window that all memory has left.
+    /// How often a zone was skipped because it had too little free memory, or none at all, like a
+    /// hotplug window that all memory has left.
     pub skipped: u64,
     /// Passes over all zones.
     pub passes: u64,
     /// Flushes that were done.
     pub flushes: u64,
-    /// Submissions that were not answered in time.
+    /// Submissions that the device did not answer in time.
     pub timeouts: u64,
     /// Resets that were completed.
     pub resets: u64,
     /// Time between submissions and answers, in nanoseconds, as far as polls saw it.
     pub device_ns: u64,
-    /// Those of the reported pages that were free pages of pools.
+    /// How many of the reported pages were free pages of pools.
     pub pool_pages: u64,
     /// Pages of reported blocks that were handed out again.
     pub reused_pages: u64,
-    /// Those of them that were handed out although there was as good a block that was not reported.
+    /// How many of those were handed out although an equally good block that was not reported was
+    /// free.
     pub reused_early_pages: u64,
 }
 
 impl ReportingCounters {
-    /// All of them by the names under which they stand in `/proc/vmstat`.
+    /// Returns all counters with their names in `/proc/vmstat`.
     #[must_use]
     pub const fn named(&self) -> [(&'static str, u64); 16] {
         [
@@ -98,7 +99,7 @@ pub(crate) fn add(counter: &AtomicU64, more: u64) {
     counter.fetch_add(more, Ordering::Relaxed);
 }
 
-/// How free page reporting is to go on, what it has done, and whether somebody reports:
+/// How free page reporting is to work, what it has done, and whether a reporter is registered:
 /// [`Manager::reporting`](crate::Manager::reporting).
 pub struct Reporting {
     registered: AtomicBool,
@@ -113,7 +114,7 @@ pub struct Reporting {
 }
 
 impl Reporting {
-    /// With what the command line says.
+    /// Creates the settings from the command line.
     pub(crate) fn new(parameters: &ReportingParameters) -> Self {
         Self {
             registered: AtomicBool::new(false),
@@ -128,9 +129,9 @@ impl Reporting {
         }
     }
 
-    /// Takes the place of the one device; false when there is one.
+    /// Registers the one device. False if there is a device already.
     pub(crate) fn register(&self) -> bool {
-        // Acquire pairs with the Release of who had it before.
+        // Acquire pairs with the Release when the previous device was unregistered.
         self.registered.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
@@ -144,13 +145,13 @@ impl Reporting {
         self.registered.load(Ordering::Relaxed)
     }
 
-    /// The parameter `page_reporting_order`; nothing while it is unset, where Linux shows -1.
+    /// The parameter `page_reporting_order`; `None` while it is unset, where Linux shows -1.
     #[must_use]
     pub fn order(&self) -> Option<Order> {
         Order::new(self.order.load(Ordering::Relaxed))
     }
 
-    /// Sets it, from the next pass on.
+    /// Sets the order, from the next pass on.
     pub fn set_order(&self, order: Order) {
         self.order.store(order.get(), Ordering::Relaxed);
     }
@@ -161,7 +162,7 @@ impl Reporting {
         self.delay_ms.load(Ordering::Relaxed)
     }
 
-    /// Sets it. 0 means that pass follows pass as long as there is something to report.
+    /// Sets the delay. With 0, pass follows pass as long as there is something to report.
     pub fn set_delay_ms(&self, delay_ms: u32) {
         self.delay_ms.store(delay_ms, Ordering::Relaxed);
     }
@@ -172,7 +173,7 @@ impl Reporting {
         self.timeout_ms.load(Ordering::Relaxed)
     }
 
-    /// Sets it.
+    /// Sets the timeout, in milliseconds.
     pub fn set_timeout_ms(&self, timeout_ms: u32) {
         self.timeout_ms.store(timeout_ms, Ordering::Relaxed);
     }
@@ -187,27 +188,27 @@ impl Reporting {
         }
     }
 
-    /// Sets it.
+    /// Sets the pace.
     pub fn set_pace(&self, pace: Pace) {
         self.pace.store(pace as u8, Ordering::Relaxed);
     }
 
-    /// Whether free pages of huge-page pools are reported as well: at first what
-    /// `page_reporting.pools=` said. Not while the device relies on what free memory holds
-    /// ([`Content::Poison`](crate::reporting::Content::Poison),
-    /// [`Content::ZeroOrKept`](crate::reporting::Content::ZeroOrKept)), for pages of pools hold
+    /// Whether free pages of huge-page pools are reported as well; initially as
+    /// `page_reporting.pools=` says. They are not reported while the device relies on the content
+    /// of free memory ([`Content::Poison`](crate::reporting::Content::Poison),
+    /// [`Content::ZeroOrKept`](crate::reporting::Content::ZeroOrKept)), because pages of pools hold
     /// what their last user wrote.
     #[must_use]
     pub fn has_pools(&self) -> bool {
         self.pools.load(Ordering::Relaxed)
     }
 
-    /// Sets it, from the next poll on.
+    /// Sets whether pools are reported, from the next poll on.
     pub fn set_pools(&self, on: bool) {
         self.pools.store(on, Ordering::Relaxed);
     }
 
-    /// From the next poll on nothing more is submitted, until [`resume`](Self::resume) or a flush.
+    /// Stops submissions from the next poll on, until [`resume`](Self::resume) or a flush.
     pub fn pause(&self) {
         self.paused.store(true, Ordering::Relaxed);
     }
@@ -223,21 +224,22 @@ impl Reporting {
         self.paused.load(Ordering::Relaxed)
     }
 
-    /// Asks for a pass without budget, at the next poll: all that is free now and may be reported
-    /// is. [`ReportingCounters::flushes`] counts the flushes that are done; several that are wanted
-    /// at once are done as one. A flush in which the device fails is given up, and one in which it
-    /// refuses ranges goes on elsewhere; neither is counted ([`ReportingCounters::errors`] is
-    /// then), and what is left is reported at the usual pace. After a reset it begins again.
+    /// Asks for a pass without budget at the next poll: it reports all memory that is free now and
+    /// may be reported. [`ReportingCounters::flushes`] counts the flushes that were done; several
+    /// that are wanted at once are done as one. A flush is given up when the device fails in it,
+    /// and continues elsewhere when the device refuses ranges; neither is counted as done (see
+    /// [`ReportingCounters::errors`]), and what is left is reported at the usual pace. After a
+    /// reset the flush begins again.
     pub fn flush(&self) {
         self.flushes_wanted.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many flushes were ever wanted.
+    /// How many flushes were ever asked for.
     pub(crate) fn flushes_wanted(&self) -> u64 {
         self.flushes_wanted.load(Ordering::Relaxed)
     }
 
-    /// The counters that the reporter keeps; those that zones keep are zero.
+    /// The counters that the reporter keeps; the counters that zones keep are zero here.
     pub(crate) fn counted(&self) -> ReportingCounters {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let tally = &self.tally;

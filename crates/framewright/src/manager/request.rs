@@ -7,39 +7,40 @@ use crate::units::{NodeId, NodeMask, Order, Pfn, PfnRange};
 use crate::zone::{Zone, ZoneKind};
 use core::fmt;
 
-/// What is wanted. Start from [`Request::new`] or [`Request::pages`] and change what differs.
+/// A request for memory. Start from [`Request::new`] or [`Request::pages`] and change what differs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Request {
     /// How many frames in one run, at most 1 GiB.
     pub pages: u64,
-    /// Alignment of the first frame; at least that of the smallest order that holds `pages` is
-    /// given anyway.
+    /// Alignment of the first frame. Every run is at least aligned to the smallest order that holds
+    /// `pages`.
     pub align: Order,
-    /// The run crosses no multiple of this many frames; a power of two, or 0 for none.
+    /// The run crosses no multiple of this many frames; a power of two, or 0 for no boundary.
     pub boundary_pages: u64,
     /// What the memory will be used for: one of the types that [can
     /// merge](MigrateType::is_mergeable).
     pub migrate_type: MigrateType,
-    /// Where; [`NodeChoice::Any`] means near the calling CPU.
+    /// The node; [`NodeChoice::Any`] means near the calling CPU.
     pub node: NodeChoice,
-    /// The highest zone that will do; lower ones are taken when it has nothing.
+    /// The highest zone that will do; lower zones serve when it has no memory.
     pub zone: ZoneKind,
     /// One past the highest address that will do.
     pub max_address: u64,
-    /// Whether the content is zero; otherwise it is undefined. Who asks for zeros gets memory that
-    /// can be written to, below [`Platform::direct_limit`](crate::Platform::direct_limit).
+    /// Whether the content is zero; otherwise it is undefined. Zeroed memory lies below
+    /// [`Platform::direct_limit`](crate::Platform::direct_limit), as the manager has to write to
+    /// it.
     pub zeroed: bool,
-    /// How much of what is kept for emergencies the request may have, once draining caches and the
-    /// reclaim hook did not help.
+    /// How far the request may go into the emergency reserves, once draining caches and the reclaim
+    /// hook did not help.
     pub reserves: Reserves,
-    /// Whether to fail rather than to drain caches and to call the reclaim hook
-    /// ([`Reclaim`](super::Reclaim)) when memory is short: for callers that have another way, or
-    /// that hold what the hook needs. Where waiting is not allowed the hook is not called anyway.
+    /// Whether to fail when memory is short, without draining caches or calling the reclaim hook
+    /// ([`Reclaim`](super::Reclaim)): for callers that have an alternative, or that hold what the
+    /// hook needs. The hook is never called where waiting is not allowed.
     pub fail_fast: bool,
 }
 
-/// How much a request may have of what other requests leave below a zone's min watermark (Linux:
-/// `mm/page_alloc.c`, `__zone_watermark_ok`).
+/// How much a request may have of the memory that other requests leave below a zone's min watermark
+/// (Linux: `mm/page_alloc.c`, `__zone_watermark_ok`).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum Reserves {
     /// Nothing.
@@ -49,12 +50,12 @@ pub enum Reserves {
     Half,
     /// Five eighths: for such requests from contexts that cannot wait (`GFP_ATOMIC`).
     Atomic,
-    /// All, lowmem reserves included: for those who free memory with it (`__GFP_MEMALLOC`).
+    /// All, lowmem reserves included: for callers that free memory with it (`__GFP_MEMALLOC`).
     All,
 }
 
 impl Reserves {
-    /// The mark that such a request keeps at least.
+    /// Returns the lowest mark that such a request keeps to.
     pub(super) const fn mark(self) -> Mark {
         match self {
             Self::None => Mark::Min,
@@ -66,13 +67,13 @@ impl Reserves {
 }
 
 impl Request {
-    /// Movable memory of `order` near the caller, at any address.
+    /// A request for movable memory of `order` near the caller, at any address.
     #[must_use]
     pub const fn new(order: Order) -> Self {
         Self::pages(order.pages())
     }
 
-    /// `pages` frames in one run, movable, near the caller, at any address.
+    /// A request for `pages` frames in one run, movable, near the caller, at any address.
     #[must_use]
     pub const fn pages(pages: u64) -> Self {
         Self {
@@ -89,12 +90,12 @@ impl Request {
         }
     }
 
-    /// The order that is taken for it, before what is too much goes back.
+    /// Returns the order to allocate, which the allocation then cuts to `pages`.
     pub(super) fn order(&self) -> Result<Order, AllocateError> {
         let order = Order::for_pages(self.pages).filter(|_| self.pages != 0);
         let order = order.ok_or(AllocateError::BadSize { pages: self.pages })?.max(self.align);
-        // A run of naturally aligned power-of-two frames crosses no larger multiple, so only a
-        // boundary smaller than the run is in the way.
+        // A naturally aligned power-of-two run crosses no multiple of its size or more, so only a
+        // boundary smaller than the run cannot be kept.
         let fits = self.boundary_pages == 0
             || self.boundary_pages.is_power_of_two() && self.pages <= self.boundary_pages;
         if fits {
@@ -105,14 +106,15 @@ impl Request {
     }
 }
 
-/// Which nodes will do. A set is borrowed: a request that names none, or one, writes none.
+/// The nodes that may serve a request. A set is borrowed, so that requests for any node, or for
+/// one, build none.
 #[derive(Clone, Copy)]
 pub(crate) enum Allowed<'a> {
-    /// All that there are.
+    /// All nodes.
     All,
-    /// One.
+    /// One node.
     Only(NodeId),
-    /// Some.
+    /// Some nodes.
     Set(&'a NodeMask),
 }
 
@@ -125,7 +127,7 @@ impl Allowed<'_> {
         }
     }
 
-    /// As a set.
+    /// Returns the nodes as a set.
     pub(crate) const fn nodes(self) -> NodeMask {
         match self {
             Self::All => NodeMask::ALL,
@@ -135,16 +137,16 @@ impl Allowed<'_> {
     }
 }
 
-/// Where a request looks for memory and for what, once its node is known.
+/// Where a request looks for memory, and of which type, once its node is known.
 #[derive(Clone, Copy)]
 pub(crate) struct Search<'a> {
-    /// The others are asked by how far they are from this one.
+    /// The other nodes are asked in order of their distance from this one.
     pub(super) first: NodeId,
-    /// Whose memory is wanted; another's is counted as a miss.
+    /// The node whose memory is wanted; memory of another node counts as a NUMA miss.
     pub(super) wanted: NodeId,
-    /// The node was named, and may not be the caller's.
+    /// The request named the node, which may not be the caller's.
     pub(super) is_named: bool,
-    /// No other nodes will do.
+    /// Only these nodes may serve.
     pub(super) allowed: Allowed<'a>,
     pub(super) highest: ZoneKind,
     pub(super) max_address: u64,
@@ -152,7 +154,7 @@ pub(crate) struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Anything of a type, near a node.
+    /// Looks for memory of a type, anywhere near a node.
     pub(super) const fn near(first: NodeId, migrate_type: MigrateType) -> Self {
         Self {
             first,
@@ -181,49 +183,50 @@ impl Search<'_> {
         self.migrate_type
     }
 
-    /// One past the highest address that it may have, which what is to be cleared can make less
-    /// than was asked.
+    /// One past the highest address that the request may have. For memory to be cleared this can be
+    /// lower than the request said.
     pub(super) const fn max_address(&self) -> u64 {
         self.max_address
     }
 }
 
-/// Why a request was not served. Nothing was changed.
+/// Why a request was not served. A failed request has changed nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AllocateError {
-    /// No zone that will do has a run large enough above its watermark.
-    /// [`Manager::shortfall`](crate::Manager::shortfall) says which of these it is, and
+    /// No allowed zone has a large enough run above its watermark.
+    /// [`Manager::shortfall`](crate::Manager::shortfall) says what is missing, and
     /// [`bootlog::allocation_failure`](crate::bootlog::allocation_failure) writes a message with
     /// all zones.
     OutOfMemory {
-        /// What was wanted.
+        /// The order that was wanted.
         order: Order,
     },
     /// The number of pages is zero or more than 1 GiB.
     BadSize {
-        /// As given.
+        /// The number of pages as given.
         pages: u64,
     },
-    /// The boundary is no power of two, or smaller than the run.
+    /// The boundary is not a power of two, or is smaller than the run.
     BadBoundary {
-        /// As given.
+        /// The boundary as given.
         boundary_pages: u64,
     },
-    /// The place is not aligned to the order.
+    /// The given place is not aligned to the order.
     NotAligned {
-        /// The place.
+        /// The first frame of the place.
         start: Pfn,
         /// The order.
         order: Order,
     },
-    /// The place, or a part of what was wanted there, is not free or not managed.
+    /// The place, or a part of the range wanted there, is not free or not managed.
     NotFree(PfnRange),
     /// There is no such node.
     NoNode(NodeId),
-    /// No memory is kept for this type, and freed it would be of use to nobody.
+    /// No memory is kept for this migrate type, and memory freed as this type would serve no
+    /// request.
     BadType(MigrateType),
-    /// The memory that was found had been written to while it was free (`page_poison=1`). It was
-    /// filled again and is free; the next attempt may have it.
+    /// The memory found had been written to while it was free (`page_poison=1`). It is filled with
+    /// poison again and free, so the next attempt may get it.
     Damaged(Damage),
     /// There is no manager yet, and bringing it up has failed
     /// ([`LazyManager`](crate::LazyManager)).
@@ -266,20 +269,21 @@ impl fmt::Display for AllocateError {
 
 impl core::error::Error for AllocateError {}
 
-/// Which mark a pass keeps: first where memory is plenty, then where it will do, then what is left.
+/// The watermark that a pass over the zones keeps to. Passes go from the highest mark down.
 #[derive(Clone, Copy)]
 pub(super) enum Mark {
     Low,
     Min,
     /// Half of the min watermark.
     Half,
-    /// Three eighths of it.
+    /// Three eighths of the min watermark.
     Atomic,
     Nothing,
 }
 
 impl Mark {
-    /// The pages that must stay free or withheld in a zone, of which `zone` may be a part.
+    /// Returns the pages that must stay free or withheld in the whole zone; `zone` may be one of
+    /// its parts.
     pub(super) fn keeps_of_all(self, zone: &Zone, highest: ZoneKind) -> u64 {
         match self {
             Self::Low => zone.watermark_for(zone.low_pages(), highest),
@@ -291,10 +295,11 @@ impl Mark {
     }
 }
 
-/// So many eighths of a zone's min watermark.
+/// Returns `eighths` eighths of a zone's min watermark.
 fn part_of_min(zone: &Zone, eighths: u64) -> u64 {
     zone.min_pages().saturating_mul(eighths).div_ceil(8)
 }
 
-/// Marks that ordinary requests keep: first memory where there is plenty, then where it will do.
+/// The marks that ordinary requests keep to: first they look where memory is plentiful, then down
+/// to the min watermark.
 pub(super) const ORDINARY: &[Mark] = &[Mark::Low, Mark::Min];

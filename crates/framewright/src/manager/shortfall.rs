@@ -1,5 +1,5 @@
-//! Why a request found no memory, worked out when somebody asks: an [`AllocateError`] stays two
-//! bytes of news.
+//! Why a request found no memory. This is computed only when somebody asks, so that an
+//! [`AllocateError`] stays two bytes of information.
 
 use crate::block::MigrateType;
 use crate::manager::request::{AllocateError, Request};
@@ -12,37 +12,36 @@ use core::fmt;
 /// Why a request for memory is not served, as things are now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shortfall {
-    /// It would be served: somebody has freed memory since.
+    /// The request would be served: others have freed memory since.
     None,
-    /// No zone that it allows has memory.
+    /// No zone that the request allows has memory.
     NoZone {
-        /// The highest kind of zone that it allows.
+        /// The highest kind of zone that the request allows.
         highest: ZoneKind,
     },
-    /// All memory of the zones that it allows ends above its highest address.
+    /// All memory of the zones that the request allows lies above its highest address.
     Address {
-        /// One past the highest address that it allows.
+        /// One past the highest address that the request allows.
         max_address: u64,
     },
-    /// Enough is free, and in large enough runs, but it is kept: a zone would fall below its
-    /// watermark.
+    /// Enough is free, in large enough runs, but is kept: a zone would fall below its watermark.
     Watermark {
-        /// Free in the zones that have such a run, where it may be.
+        /// Free pages below the highest address, in the zones that have such a run.
         free_pages: u64,
-        /// Must stay free there: watermarks, what is kept from requests that could go elsewhere,
-        /// and what has a grade and is for others.
+        /// Pages that must stay free there: watermarks, memory kept from requests that could go
+        /// elsewhere, and graded memory that is kept for other requests.
         kept_pages: u64,
     },
-    /// Enough is free in a zone, but not in one run that it may have.
+    /// A zone has enough free memory, but not in one run that the request may have.
     Fragmented {
-        /// Free where it may be.
+        /// Free pages where the request looks.
         free_pages: u64,
-        /// The largest free run there of a type that it may have, if there is any.
+        /// The largest free run there of a type that the request may have, if there is any.
         largest: Option<Order>,
     },
-    /// Less is free than is wanted, in each zone.
+    /// No zone has as many free pages as are wanted.
     Exhausted {
-        /// Free where it may be.
+        /// Free pages where the request looks.
         free_pages: u64,
     },
 }
@@ -76,13 +75,13 @@ impl fmt::Display for Shortfall {
 }
 
 impl<P: Platform> Manager<P> {
-    /// Why a request is not served, or would not be, as things are now: for messages. Looks at all
-    /// free memory of the zones that the request allows, so that it takes a while on a large
-    /// machine, and not at what caches of CPUs keep, because a request empties them before it
-    /// fails.
+    /// Explains why a request is not served, or would not be, as things are now: for messages.
+    /// Examines all free memory of the zones that the request allows, which takes a while on a
+    /// large machine. Ignores what the caches of CPUs keep, because a request empties them before
+    /// it fails.
     ///
     /// # Errors
-    /// [`AllocateError`] when the request is wrong in itself.
+    /// [`AllocateError`] when the request itself is wrong.
     pub fn shortfall(&self, request: &Request) -> Result<Shortfall, AllocateError> {
         let order = request.order()?;
         let search = self.search(request)?;
@@ -98,7 +97,7 @@ impl<P: Platform> Manager<P> {
         }
         let mark = request.reserves.mark();
         let (mut all_pages, mut enough, mut largest) = (0, false, None);
-        // Of zones with a run that is large enough: free, and kept.
+        // Of the zones with a large enough run: the pages that are free, and that are kept.
         let mut kept_back = (0, 0);
         for zone in self.zonelist(&search).filter(|zone| zone.part() == 0) {
             let (mut zone_pages, mut zone_largest) = (0, None);
@@ -117,8 +116,8 @@ impl<P: Platform> Manager<P> {
                 {
                     return Ok(Shortfall::None);
                 }
-                // What lies above the address is none of what there is; of a whole zone the counter
-                // says it.
+                // Memory above the highest address does not count. For a whole zone the counter
+                // suffices.
                 let is_whole = part.span().end <= below;
                 zone_pages += if is_whole { part.free_pages() } else { free_pages(&areas) };
                 zone_largest = zone_largest.max(run);
@@ -135,7 +134,7 @@ impl<P: Platform> Manager<P> {
             }
         }
         Ok(match kept_back {
-            // Not one of these zones gives it, so that it is for a mark.
+            // None of these zones hands such a run out, so a mark must be the reason.
             (free_pages, kept_pages) if largest >= Some(order) => {
                 Shortfall::Watermark { free_pages, kept_pages }
             }
@@ -145,7 +144,7 @@ impl<P: Platform> Manager<P> {
     }
 }
 
-/// The largest free run that requests of a type may have.
+/// The largest free run that requests of a migrate type may have.
 fn largest_run(areas: &FreeAreas, migrate_type: MigrateType) -> Option<Order> {
     let types = core::iter::once(&migrate_type).chain(migrate_type.fallbacks());
     let order = types
@@ -154,7 +153,7 @@ fn largest_run(areas: &FreeAreas, migrate_type: MigrateType) -> Option<Order> {
     Order::new(u8::try_from(order).ok()?)
 }
 
-/// What is free and not isolated.
+/// The pages that are free and not isolated.
 fn free_pages(areas: &FreeAreas) -> u64 {
     let types = MigrateType::ALL.into_iter().filter(|&of| of != MigrateType::Isolate);
     let runs = types.flat_map(|of| (0..).zip(areas.runs[of as usize]));

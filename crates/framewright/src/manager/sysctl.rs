@@ -1,5 +1,5 @@
-//! What the command line set: some of it can be changed while the machine runs, the rest can be
-//! asked for.
+//! The settings of the command line: some can be changed while the machine runs, the others only
+//! read.
 
 use crate::manager::facets::Sysctl;
 use crate::manager::state::tunables::{
@@ -19,15 +19,15 @@ impl<P: Platform> Sysctl<'_, P> {
         self.manager.pressure.epoch.end();
     }
 
-    /// Memory that is kept free over all zones, in KiB (Linux: `mm/page_alloc.c`,
+    /// The memory that is kept free in all zones together, in KiB (Linux: `mm/page_alloc.c`,
     /// `__setup_per_zone_wmarks`).
     #[must_use]
     pub fn min_free_kbytes(self) -> u64 {
         self.manager.tunables.lock(self.manager.platform).min_free_kbytes
     }
 
-    /// Changes it, and with it every zone's marks. More than there is makes all ordinary requests
-    /// fail, as in Linux.
+    /// Sets the kept memory, and with it the watermarks of every zone. If it exceeds the memory of
+    /// the machine, all ordinary requests fail, as in Linux.
     ///
     /// # Errors
     /// [`SettingsError::TooMuch`]; nothing was changed.
@@ -49,7 +49,7 @@ impl<P: Platform> Sysctl<'_, P> {
         self.manager.tunables.lock(self.manager.platform).watermark_scale_factor
     }
 
-    /// Changes it, and with it every zone's marks.
+    /// Sets the scale factor, and with it the watermarks of every zone.
     ///
     /// # Errors
     /// [`SettingsError::BadScaleFactor`]; nothing was changed.
@@ -61,27 +61,27 @@ impl<P: Platform> Sysctl<'_, P> {
         Ok(())
     }
 
-    /// By kind of zone, of how many pages above it it keeps one from requests that could use those;
-    /// 0 for none.
+    /// By kind of zone: the zone reserves one page for every so many pages in the zones above it,
+    /// from requests that could use those zones; 0 reserves none.
     #[must_use]
     pub fn lowmem_reserve_ratio(self) -> [u64; ZoneKind::COUNT] {
         self.manager.tunables.lock(self.manager.platform).lowmem_reserve_ratio
     }
 
-    /// Changes them, and with them every zone's reserves.
+    /// Sets the ratios, and with them the reserves of every zone.
     pub fn set_lowmem_reserve_ratio(self, ratio: [u64; ZoneKind::COUNT]) {
         self.change(|tunables| tunables.lowmem_reserve_ratio = ratio);
     }
 
-    /// The fragmentation index up to which a request fails for want of memory rather than for
-    /// fragmentation, so that compaction is no help (Linux: `mm/compaction.c`,
+    /// The fragmentation index up to which a request is taken to fail for lack of memory, not
+    /// because of fragmentation, so that compaction does not help (Linux: `mm/compaction.c`,
     /// `compaction_suitable`); see [`suitability`](crate::zone::suitability).
     #[must_use]
     pub fn extfrag_threshold(self) -> u64 {
         self.manager.tunables.lock(self.manager.platform).extfrag_threshold
     }
 
-    /// Changes it.
+    /// Sets the threshold.
     ///
     /// # Errors
     /// [`SettingsError::BadExtfragThreshold`]; nothing was changed.
@@ -93,7 +93,7 @@ impl<P: Platform> Sysctl<'_, P> {
         Ok(())
     }
 
-    /// How eagerly free memory is to be compacted before anybody asks, 0 for not at all (Linux:
+    /// How eagerly free memory is compacted before any request needs it, 0 for not at all (Linux:
     /// `mm/compaction.c`, `sysctl_compaction_proactiveness`); see
     /// [`ProactiveMarks`](crate::zone::ProactiveMarks).
     #[must_use]
@@ -101,7 +101,7 @@ impl<P: Platform> Sysctl<'_, P> {
         self.manager.tunables.lock(self.manager.platform).compaction_proactiveness
     }
 
-    /// Changes it.
+    /// Sets the proactiveness.
     ///
     /// # Errors
     /// [`SettingsError::BadProactiveness`]; nothing was changed.

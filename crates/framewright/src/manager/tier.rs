@@ -1,12 +1,13 @@
-//! Tiers of memory: how slow nodes are, and where pages go that are to make room on one (Linux:
+//! Memory tiers: how slow nodes are, and where pages go when a node has to make room (Linux:
 //! `mm/memory-tiers.c`).
 //!
-//! A node's tier is a number that the adopter sets from what firmware says; a higher one is
-//! slower. Requests that their node refuses go to faster ones first. Nothing is moved here:
-//! [`Numa::demotion_targets`] says where to, whoever moves pages does it.
+//! The adopter sets each node's tier, a number, from what firmware says; a higher tier is slower.
+//! Requests that their node refuses go to faster tiers first. Nothing is moved here:
+//! [`Numa::demotion_targets`] says where pages should go, and the code that demotes pages moves
+//! them.
 //!
-//! An *abstract distance* is how much slower than DRAM memory is, where DRAM is
-//! [`DRAM_DISTANCE`]; a tier is [`TIER_DISTANCE`] of it.
+//! An *abstract distance* says how slow memory is in comparison with DRAM, whose distance is
+//! [`DRAM_DISTANCE`]. One tier spans [`TIER_DISTANCE`].
 
 use crate::manager::facets::Numa;
 use crate::manager::policy::PolicyError;
@@ -15,18 +16,18 @@ use crate::platform::Platform;
 use crate::units::{NodeId, NodeMask};
 use crate::zone::fallback::{Candidate, Rank};
 
-/// Abstract distances of one tier (Linux: `include/linux/memory-tiers.h`,
+/// The span of abstract distances of one tier (Linux: `include/linux/memory-tiers.h`,
 /// `MEMTIER_CHUNK_SIZE`).
 pub const TIER_DISTANCE: u32 = 128;
 /// The abstract distance of DRAM, in the middle of its tier.
 pub const DRAM_DISTANCE: u32 = 4 * TIER_DISTANCE + TIER_DISTANCE / 2;
-/// The abstract distance of memory behind a device (CXL, DAX) of which nothing is known (Linux:
+/// The abstract distance of memory behind a device (CXL, DAX) of unknown performance (Linux:
 /// `drivers/dax/kmem.c`, `MEMTIER_DEFAULT_DAX_ADISTANCE`).
 pub const UNKNOWN_DEVICE_DISTANCE: u32 = 5 * DRAM_DISTANCE;
-/// The tier of DRAM, which every node has at first. There is room for four faster ones.
+/// The tier of DRAM, which is the default of every node. There is room for four faster ones.
 pub const DRAM_TIER: u8 = tier_of(DRAM_DISTANCE);
 
-/// The tier of an abstract distance; the last for what is farther than all tiers.
+/// Returns the tier of an abstract distance; the last tier for all larger distances.
 #[must_use]
 #[expect(clippy::cast_possible_truncation, reason = "checked against the largest")]
 pub const fn tier_of(distance: u32) -> u8 {
@@ -34,20 +35,20 @@ pub const fn tier_of(distance: u32) -> u8 {
     if tier > u8::MAX as u32 { u8::MAX } else { tier as u8 }
 }
 
-/// How fast a node's memory is, as firmware says in the table HMAT: reads and writes added.
+/// How fast a node's memory is according to the firmware table HMAT: sums over reads and writes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Performance {
-    /// Latency of a read and of a write, added, in any unit.
+    /// The latencies of a read and of a write, added, in any unit.
     pub latency: u32,
-    /// Bandwidth of reads and of writes, added, in any unit.
+    /// The bandwidths of reads and of writes, added, in any unit.
     pub bandwidth: u32,
 }
 
 impl Performance {
-    /// The abstract distance of memory that is so fast where DRAM is as fast as `dram`:
-    /// proportional to its latency, and to the reciprocal of its bandwidth (Linux:
-    /// `mm/memory-tiers.c`, `mt_perf_to_adistance`). Nothing when one of the numbers is 0, which
-    /// is what firmware writes where it does not know.
+    /// Returns the abstract distance of memory with this performance where DRAM has that of `dram`:
+    /// proportional to the latency, and to the reciprocal of the bandwidth (Linux:
+    /// `mm/memory-tiers.c`, `mt_perf_to_adistance`). `None` when one of the numbers is 0, which
+    /// firmware writes for unknown values.
     #[must_use]
     pub fn distance(self, dram: Self) -> Option<u32> {
         let numbers = [self.latency, self.bandwidth, dram.latency, dram.bandwidth];
@@ -55,7 +56,7 @@ impl Performance {
             return None;
         }
         let [latency, bandwidth, dram_latency, dram_bandwidth] = numbers.map(u128::from);
-        // Multiplied first, so that nothing is lost.
+        // Multiplied first, so that no precision is lost.
         let distance =
             u128::from(DRAM_DISTANCE) * latency * dram_bandwidth / (dram_latency * bandwidth);
         Some(u32::try_from(distance).unwrap_or(u32::MAX))
@@ -63,7 +64,7 @@ impl Performance {
 }
 
 impl<P: Platform> Manager<P> {
-    /// Where a node stands in another's list.
+    /// The rank of a node in the fallback list of another.
     pub(in crate::manager) fn rank(&self, from: &Node, node: NodeId) -> Rank {
         let candidate = Candidate {
             node,
@@ -76,16 +77,16 @@ impl<P: Platform> Manager<P> {
 }
 
 impl<P: Platform> Numa<'_, P> {
-    /// The tier of a node; [`DRAM_TIER`] unless somebody has set another, or there is no such node.
+    /// The tier of a node; [`DRAM_TIER`] if none was set, or there is no such node.
     #[must_use]
     pub fn tier(self, node: NodeId) -> u8 {
         self.manager.numa.tier(node).unwrap_or(DRAM_TIER)
     }
 
-    /// Says how slow a node's memory is: [`tier_of`] its abstract distance. From now on requests
-    /// that find nothing on the node that they ask first go to faster tiers before slower ones, and
-    /// to the nearest node of each; those under way ask each node, in the one order or the other.
-    /// Caches of CPUs stay where they are.
+    /// Sets how slow a node's memory is: the [`tier_of`] its abstract distance. From now on
+    /// requests that find nothing on their first node go to faster tiers before slower ones, and to
+    /// the nearest node first within each tier. Requests under way ask every node, in the old order
+    /// or the new one. The caches of CPUs keep frames of the same nodes as before.
     ///
     /// # Errors
     /// [`PolicyError::NoNode`]; nothing was changed.
@@ -93,24 +94,24 @@ impl<P: Platform> Numa<'_, P> {
         self.known(node)?;
         self.manager.numa.set_tier(node, tier);
         for from in self.manager.nodes {
-            // Held for each list alone, as there may be a thousand. Who sets another tier
-            // meanwhile puts all lists in order after that.
+            // The lock is held for one list at a time, as there may be a thousand. A caller that
+            // sets another tier meanwhile sorts all lists again after that.
             let _writer = self.manager.tunables.lock(self.manager.platform);
             from.fallback.sort(&|to| self.manager.rank(from, to));
         }
         Ok(())
     }
 
-    /// The nodes with memory of a tier.
+    /// The nodes with memory in a tier.
     #[must_use]
     pub fn tier_nodes(self, tier: u8) -> NodeMask {
         self.with_memory_where(|of| of == tier)
     }
 
-    /// Where pages of a node are to go that make room there: the nearest of the nodes with memory
-    /// in the next slower tier, all that are equally near (Linux: `mm/memory-tiers.c`,
-    /// `establish_demotion_targets`, which takes one of these by chance). None for the slowest
-    /// tier, whose pages go to where they would without tiers. Computed at each call, so a node
+    /// Where pages of a node should go to make room there: the nodes with memory in the next slower
+    /// tier that are nearest, all of them if several are equally near (Linux: `mm/memory-tiers.c`,
+    /// `establish_demotion_targets`, which picks one of these at random). Empty for the slowest
+    /// tier, whose pages go where they would go without tiers. Computed at each call, so a node
     /// that gets or loses memory counts at once.
     #[must_use]
     pub fn demotion_targets(self, node: NodeId) -> NodeMask {
@@ -125,8 +126,8 @@ impl<P: Platform> Numa<'_, P> {
         nearest.fold(NodeMask::EMPTY, NodeMask::with)
     }
 
-    /// Where such pages may go when [those](Self::demotion_targets) are full: all nodes with
-    /// memory of all slower tiers (Linux: `mm/memory-tiers.c`, `node_get_allowed_targets`).
+    /// Where such pages may go when the [targets](Self::demotion_targets) are full: all nodes with
+    /// memory in slower tiers (Linux: `mm/memory-tiers.c`, `node_get_allowed_targets`).
     #[must_use]
     pub fn demotion_allowed(self, node: NodeId) -> NodeMask {
         let tier = self.tier(node);

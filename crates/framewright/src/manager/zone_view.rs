@@ -1,5 +1,5 @@
-//! Zones as a whole: the sums of what their parts count, and what takes the parts' locks. Reached
-//! through the manager, so that it always goes with the zone's own platform.
+//! Zones as a whole: sums over the counters of their parts, and operations that take the locks of
+//! the parts. Reached through the manager, so that a zone is always used with its own platform.
 
 use crate::block::BLOCK_ORDERS;
 use crate::manager::state::{Manager, ZoneSlots};
@@ -10,10 +10,12 @@ use crate::zone::{
     ZoneEvents, ZoneFlow, ZoneId, ZoneKind, ZoneParts,
 };
 
-/// A zone of a node as a whole, however many parts it has, and the platform that its memory is seen
-/// through. Counts are in pages, may be read at any time, and are exact when nobody allocates.
+/// A zone of a node as a whole, however many parts it has, with the platform through which its
+/// memory is accessed. Counts are in pages, may be read at any time, and are exact when nobody
+/// allocates.
 ///
-/// A zone alone does not know its platform, and another one has other memory where its tables lead:
+/// A zone alone does not know its platform, and with another platform its tables would lead to
+/// other memory:
 ///
 /// ```compile_fail,E0624
 /// fn count<P: framewright::Platform>(manager: &framewright::Manager<P>, other: &P) {
@@ -28,12 +30,12 @@ use crate::zone::{
 /// }
 /// ```
 pub struct ZoneView<'a, P: Platform> {
-    /// At least one, all of one zone.
+    /// At least one part; all are of one zone.
     parts: ZoneParts<'a>,
     platform: &'static P,
 }
 
-/// See [`Manager::views`]. By hand, as it is asked in many places.
+/// See [`Manager::views`]. Written by hand because it is used in many places.
 struct Views<P: Platform> {
     zones: &'static [Zone],
     windows: &'static [Zone],
@@ -65,7 +67,8 @@ impl<P: Platform> Iterator for Views<P> {
 }
 
 impl<P: Platform> Manager<P> {
-    /// All zones with memory as a whole: nodes ascending, kinds ascending in each.
+    /// All zones with memory, each as a whole: nodes ascending, and kinds ascending within each
+    /// node.
     #[inline(never)]
     pub fn views(&self) -> impl Iterator<Item = ZoneView<'static, P>> + Clone + use<P> {
         let (zones, platform) = (self.zones(), self.platform);
@@ -73,7 +76,7 @@ impl<P: Platform> Manager<P> {
         Views { zones, windows, slots: self.slots, next: 0, platform }
     }
 
-    /// A zone as a whole, unless it has no memory.
+    /// A zone as a whole; `None` if it has no memory.
     #[must_use]
     pub fn view(&self, id: ZoneId) -> Option<ZoneView<'static, P>> {
         let parts = Some(self.parts(id)).filter(|parts| !parts.is_empty())?;
@@ -95,13 +98,14 @@ impl<'a, P: Platform> ZoneView<'a, P> {
         self.parts.sum(&of)
     }
 
-    /// Its parts, at least one: those of bring-up ascending by address, then what came later.
+    /// The parts of the zone, at least one: those of bring-up by ascending address, then hotplugged
+    /// ones.
     #[must_use]
     pub const fn parts(&self) -> ZoneParts<'a> {
         self.parts
     }
 
-    /// Node and kind.
+    /// The node and the kind of the zone.
     #[must_use]
     pub const fn id(&self) -> ZoneId {
         self.parts.id()
@@ -112,7 +116,7 @@ impl<'a, P: Platform> ZoneView<'a, P> {
     #[inline(never)]
     pub fn span(&self) -> PfnRange {
         let mut all = PfnRange::new(0, 0);
-        // A window that is empty at this moment is a place and no memory.
+        // A hotplug window that is empty at this moment is a place without memory.
         for span in self.parts.spans(self.platform).filter(|span| !span.is_empty()) {
             let start = if all.is_empty() { span.start } else { all.start.min(span.start) };
             all = PfnRange { start, end: all.end.max(span.end) };
@@ -214,19 +218,19 @@ impl<'a, P: Platform> ZoneView<'a, P> {
         self.sum(Zone::graded_pages)
     }
 
-    /// Frames of all blocks with a grade.
+    /// Frames of all blocks that have a grade.
     pub(crate) fn most_graded_pages(&self) -> u64 {
         self.parts.sum(&|part| part.most_graded_pages(self.platform))
     }
 
-    /// Frames of whole free blocks of a grade.
+    /// Frames of whole free blocks that have this grade.
     #[must_use]
     pub fn free_block_pages_of(&self, grade: Grade) -> u64 {
         self.parts.sum(&|part| part.free_block_pages_of(self.platform, grade))
     }
 
-    /// The blocks of a grade. All heads of the zone are looked at; exact when nobody changes grades
-    /// meanwhile.
+    /// Counts the blocks of a grade. Examines all heads of the zone; exact when nobody changes
+    /// grades meanwhile.
     #[must_use]
     #[inline(never)]
     pub fn graded_memory(&self, grade: Grade) -> GradedMemory {
@@ -235,7 +239,7 @@ impl<'a, P: Platform> ZoneView<'a, P> {
         memory
     }
 
-    /// The free pages at which the zone changes its behaviour.
+    /// The numbers of free pages at which the zone changes its behaviour.
     #[must_use]
     pub fn watermarks(&self) -> Watermarks {
         self.parts.first().map_or(Watermarks::default(), Zone::watermarks)
@@ -247,18 +251,18 @@ impl<'a, P: Platform> ZoneView<'a, P> {
         self.parts.first().map_or([0; ZoneKind::COUNT], Zone::lowmem_reserve)
     }
 
-    /// Its runs of blocks, ascending. At the border of a part a run ends.
+    /// The zone's runs of blocks, ascending. A run ends at the border of a part.
     pub fn segments(&self) -> impl Iterator<Item = &'static Segment> + Clone + use<'a, P> {
         self.parts.iter().flat_map(Zone::segments)
     }
 
-    /// Bytes of its tables.
+    /// The size of the zone's tables in bytes.
     #[must_use]
     pub fn table_bytes(&self) -> u64 {
         self.sum(|part| part.table_memory().size())
     }
 
-    /// What the zone did since bring-up, as far as that is counted.
+    /// Counts what the zone did since bring-up.
     #[must_use]
     #[inline(never)]
     pub fn events(&self) -> ZoneEvents {
@@ -267,7 +271,7 @@ impl<'a, P: Platform> ZoneView<'a, P> {
         events
     }
 
-    /// Free blocks by order, 9 first, over all migrate types.
+    /// Free blocks by order, order 9 first, over all migrate types.
     #[must_use]
     pub fn free_blocks(&self) -> [u32; BLOCK_ORDERS] {
         let mut blocks = [0; BLOCK_ORDERS];
@@ -278,16 +282,15 @@ impl<'a, P: Platform> ZoneView<'a, P> {
         blocks
     }
 
-    /// Frames in free blocks that are whole, without those that are isolated. Unlike
-    /// [`free_areas`](Self::free_areas) this is one look at a counter, and a split block all of
-    /// whose pages are free does not count.
+    /// Frames in whole free blocks that are not isolated. Unlike [`free_areas`](Self::free_areas)
+    /// this reads one counter, and does not count a split block all of whose pages are free.
     #[must_use]
     pub fn free_block_pages(&self) -> u64 {
         self.parts.sum(&|part| part.free_block_pages(self.platform))
     }
 
-    /// Free memory by order and type. A lock is held for a few blocks at a time, so that it takes
-    /// long only for whoever asks; exact when nobody allocates meanwhile.
+    /// Free memory by order and migrate type. A lock is held for only a few blocks at a time, so
+    /// that only the caller waits long; exact when nobody allocates meanwhile.
     #[must_use]
     #[inline(never)]
     pub fn free_areas(&self) -> FreeAreas {
@@ -297,20 +300,21 @@ impl<'a, P: Platform> ZoneView<'a, P> {
     }
 
     /// Calls `visit` for all blocks of the zone's segments in ascending order, as runs without a
-    /// gap or an overlap inside a segment; neighbouring runs may be alike. A lock is held for at
-    /// most 128 heads at a time and never while `visit` works, which may be slow.
+    /// gap or an overlap inside a segment; neighbouring runs may have equal states. A lock is held
+    /// for at most 128 heads at a time and never while `visit` runs, so `visit` may be slow.
     ///
-    /// Others may allocate and free meanwhile. What is said of blocks that were looked at under one
-    /// hold of the lock was true at one moment; between holds time passes, so that memory which
+    /// Others may allocate and free meanwhile. The states of blocks that were read under one hold
+    /// of the lock were all true at one moment. Time passes between holds, so that memory which
     /// moves from one end of the zone to the other may be seen twice or not at all. When nobody
-    /// does anything it is exact. What CPUs have in their caches counts as used, as in all tables.
+    /// allocates or frees, the result is exact. Frames in the caches of CPUs count as used, as in
+    /// all tables.
     #[inline(never)]
     pub fn for_each_block_run(&self, visit: &mut dyn FnMut(BlockRun)) {
         self.parts.for_each(&mut |part| part.for_each_block_run(self.platform, visit));
     }
 
-    /// Pages that were handed out and came back. Exact at the zone; what goes to and fro between a
-    /// caller and its CPU's cache stays out of it.
+    /// Pages that the zone handed out and got back. Exact for the zone; traffic between callers and
+    /// the caches of their CPUs is not counted.
     #[must_use]
     #[inline(never)]
     pub fn flow(&self) -> ZoneFlow {
@@ -319,16 +323,16 @@ impl<'a, P: Platform> ZoneView<'a, P> {
         flow
     }
 
-    /// Shuffles its free blocks once more, where the shuffle is on (`page_alloc.shuffle=1`), in
-    /// each of its parts. Bring-up has done so once. Each exchanges places with another that chance
-    /// chooses, 16 under each hold of a part's lock. False, and nothing changed, where the shuffle
-    /// is off.
+    /// Shuffles the free blocks of each part once more, where the shuffle is on
+    /// (`page_alloc.shuffle=1`); bring-up has done so once. Each block changes places with a
+    /// randomly chosen one, 16 under each hold of a part's lock. Returns false, and changes
+    /// nothing, where the shuffle is off.
     pub fn shuffle(&self) -> bool {
         let shuffled = |part: &&Zone| part.shuffle(self.platform);
         self.parts.iter().filter(shuffled).count() == self.parts.len()
     }
 
-    /// How shuffled its free blocks are.
+    /// Measures how shuffled the free blocks are.
     #[must_use]
     #[inline(never)]
     pub fn shuffled(&self) -> Shuffled {
@@ -341,8 +345,8 @@ impl<'a, P: Platform> ZoneView<'a, P> {
         all
     }
 
-    /// Walks all entries and lists with the lock held, a part at a time, recounts, and compares. A
-    /// debugging aid: interrupts stay off meanwhile.
+    /// Walks all entries and lists with the lock held, part by part, recounts, and compares. This
+    /// is a debugging aid: interrupts are off while a part is walked.
     ///
     /// # Errors
     /// The first [`Fault`] found.

@@ -1,4 +1,4 @@
-//! Frames of another node's zone that a CPU's cache keeps while its own node has none left.
+//! Frames of another node's zone that a CPU's cache keeps while its own node has no memory left.
 //!
 //! ```text
 //!          own node refuses, this zone serves
@@ -8,56 +8,58 @@
 //!          own node serves or has memory again; a drain; what is isolated changes
 //! ```
 //!
-//! What is in the cache then is used up, or goes back when it is freed: frames of zones that are
-//! not its own, those that a refill brought for once included, are *strays*, and while there may be
-//! any, each free looks where it belongs.
+//! When that ends, the frames still in the cache are used up, or go back when they are freed.
+//! Frames of zones that are not the cache's own, including those that a single refill brought, are
+//! *strays*. While there may be any, each free checks where its frames belong.
 //!
-//! They are only told from others here. Where their blocks are the directory knows, as they are
-//! kept too seldom to earn a table that every free looks at.
+//! This module only tells such frames from others. Their blocks are looked up in the directory:
+//! they are kept too seldom to justify a table that every free consults.
 //!
-//! Orders of memory: Relaxed, as whoever has the cache reads and changes it (invariant 16).
+//! Orders of memory: Relaxed, because only the CPU that has the cache reads and changes it
+//! (invariant 16).
 
 use super::cache::CpuCache;
 use crate::sync::table_atomic::Ordering;
 use crate::units::PfnRange;
 
 impl CpuCache {
-    /// Keeps frames of a zone of another node, too, until it [comes home](Self::come_home).
+    /// Makes the cache keep frames of a zone of another node, too, until it [comes
+    /// home](Self::come_home).
     pub(crate) fn keep_away(&self, range: PfnRange) {
         self.contents.touch();
         self.away.set(range);
     }
 
-    /// Whether it keeps frames of another node.
+    /// Returns whether the cache keeps frames of another node.
     #[inline]
     pub(crate) fn is_away(&self) -> bool {
         self.contents.touch();
         !self.away.is_none()
     }
 
-    /// Told when its own node has memory, and before what is kept changes: it keeps no frames of
-    /// another any more.
+    /// Called when the cache's own node has memory, and before the kept frames change: the cache
+    /// stops keeping frames of another node.
     pub(crate) fn come_home(&self) {
         if self.is_away() {
             self.away.set(PfnRange::new(0, 0));
         }
     }
 
-    /// Whether frames that are not of its own zones may be in it.
+    /// Returns whether the cache may hold frames that are not of its own zones.
     #[inline(always)]
     pub(crate) fn has_strays(&self) -> bool {
         self.contents.touch();
         self.strays.load(Ordering::Relaxed)
     }
 
-    /// Told when frames of a zone came in.
+    /// Called when frames of a zone came in.
     pub(crate) fn note_source(&self, range: PfnRange) {
         if !self.is_own(range) {
             self.strays.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Told before frames come in.
+    /// Called before frames come in.
     pub(crate) fn forget_strays_if_empty(&self) {
         if self.has_strays() && self.is_empty() {
             self.strays.store(false, Ordering::Relaxed);

@@ -1,10 +1,10 @@
-//! The frames that a CPU keeps for itself.
+//! The frames that a CPU keeps in its own cache.
 //!
-//! For each order up to 9 and migrate type there is a stack. Orders 0 to 3 come out of the zone by
-//! the *word*: the free runs of one 64-frame word of some block's free map, taken over whole, so
-//! that their stacks have a word in each entry; from order 4 on an entry is a run. Getting a run is
-//! finding a bit of the entry on top; freeing one of the same word sets it again, and any other
-//! begins an entry.
+//! There is a stack for each order up to 9 and migrate type. Orders 0 to 3 come out of the zone by
+//! the *word*: a refill takes over all free runs of one 64-frame word of a block's free map, so
+//! each entry of their stacks is a word. From order 4 on an entry is a single run. To get a run is
+//! to find a set bit in the top entry. Freeing a run of that word sets its bit again; freeing any
+//! other run begins a new entry.
 //!
 //! ```text
 //!                refill                    get
@@ -15,16 +15,16 @@
 //!                       block has much free
 //! ```
 //!
-//! What comes out of the zone comes from its fullest blocks, which keeps others whole, while frames
-//! that go from hand to hand pin every block. So of movable frames only those of crowded blocks,
-//! which will hardly become whole soon, are handed out again ([`Lot`]); all others gather until
-//! they go back together, and are used only when the zone has nothing, or nothing but reported
-//! memory. For what is no power of two there are a few runs of any size ([`OddRuns`]). The stack of
-//! movable whole blocks is larger while they come or go in bulk ([`CpuCache::adapt`]).
+//! Refills take frames from a zone's fullest blocks, which keeps other blocks whole, but frames
+//! that are reused at once would pin every block. So of movable frames only those of crowded
+//! blocks, which will hardly become whole soon, are handed out again ([`Lot`]). All others gather
+//! until they go back together, and are used only if the zone has nothing, or only reported memory.
+//! A few runs whose size is no power of two are kept as they are ([`OddRuns`]). The stack of
+//! movable whole blocks grows while blocks come or go in bulk ([`CpuCache::adapt`]).
 //!
-//! Everything is relaxed atomics, plain loads and stores on every processor: [`Ownership`] settles
-//! who touches them (invariant 16). That is also what orders them: Relaxed here, Acquire and
-//! Release there. A sum over another CPU's cache is a guess.
+//! All accesses are Relaxed atomics, which are plain loads and stores on every processor.
+//! [`Ownership`] decides who touches them (invariant 16) and also orders them with its Acquire and
+//! Release. A sum over another CPU's cache is a guess.
 
 use super::limits::{Limits, MOST, STACKS, TINY, WORD_ORDERS, order_of};
 use super::near::{self, Bounds, Kept, LOTS, Lot, Near};
@@ -37,9 +37,9 @@ use crate::sync::{Exclusive, Ownership};
 use crate::units::{BLOCK_ORDER, Order, Pfn, PfnRange};
 use core::mem::MaybeUninit;
 
-/// Most words that a refill brings besides the first, by order.
+/// The most words that a refill brings besides the first, by order.
 const MOST_MORE: [u32; WORD_ORDERS] = if TINY { [1; WORD_ORDERS] } else { [16, 8, 8, 16] };
-/// Of all stacks.
+/// The number of entries of all stacks.
 const ENTRIES: usize = {
     let (mut total, mut index) = (0, 0);
     while index < STACKS {
@@ -49,55 +49,60 @@ const ENTRIES: usize = {
     total
 };
 
-/// Which way whole blocks go, many at a time.
+/// In which direction whole blocks move in bulk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Flow {
     /// Into an empty cache.
     In = 1,
-    /// Out of a full one.
+    /// Out of a full cache.
     Out = 2,
 }
 
-/// See the module documentation. What every get and put needs comes first.
+/// See the module documentation. The fields that every get and put needs come first.
 #[repr(C, align(128))]
 pub(crate) struct CpuCache {
     pub(crate) ownership: Ownership,
-    /// Stands for all words below.
+    /// Stands for all the fields below.
     pub(super) contents: Exclusive,
-    /// Frames that are not of its own zones have come in since it was empty (`away`).
+    /// Whether frames that are not of the cache's own zones have come in since it was empty
+    /// (`away`).
     pub(super) strays: AtomicBool,
-    /// Words that a refill takes: more each time, one after a drain.
+    /// The number of words that the next refill takes: more each time, and one after a drain.
     batch: AtomicU32,
-    /// The [`Flow`] of whole blocks that was last; zero after a drain.
+    /// The last [`Flow`] of whole blocks; zero after a drain.
     flow: AtomicU32,
-    /// Movable whole blocks that it keeps usually, and while they come or go in bulk.
+    /// The most movable whole blocks that the cache keeps, usually and while they come or go in
+    /// bulk.
     blocks: [AtomicU32; 2],
-    /// Which of the manager's zones is asked first.
+    /// The number of the manager's zone that is asked first.
     zone: AtomicUsize,
-    /// The frames that are kept: that zone's, and those of its node's other one, if there is one.
+    /// The frames that the cache keeps: those of that zone and of the other zone of its node, if
+    /// there is one.
     kept: [Kept; 2],
-    /// While that node has no memory left, frames of another (`away`).
+    /// The frames of another node that the cache keeps while its own node has no memory left
+    /// (`away`).
     pub(super) away: Bounds,
     stacks: [Stack; STACKS],
     odd: OddRuns,
-    /// Of `stacks`. None is empty that is in use.
+    /// The entries of `stacks`. No entry in use is empty.
     entries: [Word; ENTRIES],
-    /// What the zones manage that it keeps frames of, of which each CPU has its share.
+    /// The managed pages of the zones whose frames the cache keeps; each CPU has its share of them.
     home_pages: AtomicU64,
-    /// So many CPUs keep frames of its first zone's node, this one included.
+    /// The number of CPUs, including this one, that keep frames of the node of the cache's first
+    /// zone.
     sharers: AtomicU32,
-    /// Its CPU is not there. Changed by one at a time; a guess to others.
+    /// Whether the cache's CPU is offline. One CPU at a time changes it; for others it is a guess.
     offline: AtomicBool,
 }
 
 impl CpuCache {
-    /// A cache that keeps nothing, in place, until it is [settled](Self::settle) and
-    /// [resized](Self::resize). Its entries, which are most of it, stay as they are: none is read
-    /// that was not written before.
+    /// Initialises a cache in place that keeps nothing until it is [settled](Self::settle) and
+    /// [resized](Self::resize). Its entries, which are most of it, are not written, because no
+    /// entry is read before it was written.
     ///
     /// # Safety
-    /// The memory is of a kind that has some content wherever nobody wrote, as a machine's has
-    /// (invariant 4).
+    /// The memory must be of a kind that has some content even where it was never written, as a
+    /// machine's memory has (invariant 4).
     #[inline(never)]
     pub(crate) unsafe fn write(place: &mut MaybeUninit<Self>) -> &mut Self {
         write_fields!(
@@ -118,27 +123,26 @@ impl CpuCache {
                 stacks: Stack::all(MOST.as_flattened(), &Limits::NONE.entries),
                 odd: OddRuns::new(0),
             },
-            // SAFETY: words of two integers, which any content is a value of (invariant 4).
+            // SAFETY: words of two integers, for which any content is a value (invariant 4).
             { entries: |place: &mut MaybeUninit<[Word; ENTRIES]>| unsafe {
                 place.assume_init_mut()
             } },
         )
     }
 
-    /// Which of the manager's zones is asked first.
+    /// Returns the number of the manager's zone that is asked first.
     #[inline]
     pub(crate) fn zone(&self) -> usize {
         self.zone.load(Ordering::Relaxed)
     }
 
-    /// What the zones manage that it keeps frames of.
+    /// Returns the managed pages of the zones whose frames the cache keeps.
     pub(crate) fn home_pages(&self) -> u64 {
         self.home_pages.load(Ordering::Relaxed)
     }
 
-    /// Keeps frames of other zones from now on: `zone` is asked first, and
-    /// `home_pages` are all that may be kept of. For whoever has the
-    /// cache, while nothing is in it.
+    /// Makes the cache keep frames of other zones from now on: `zone` is asked first, and those
+    /// zones manage `home_pages`. The caller must have the cache, and it must be empty.
     pub(crate) fn settle(&self, zone: usize, near: &[Near<'_>; 2], home_pages: u64) {
         self.contents.touch();
         self.zone.store(zone, Ordering::Relaxed);
@@ -147,23 +151,23 @@ impl CpuCache {
         self.come_home();
     }
 
-    /// Whether its CPU is not there.
+    /// Returns whether the cache's CPU is offline.
     pub(crate) fn is_offline(&self) -> bool {
         self.offline.load(Ordering::Relaxed)
     }
 
-    /// Says that its CPU has gone or come.
+    /// Notes that the cache's CPU went offline or came online.
     pub(crate) fn set_offline(&self, offline: bool) {
         self.offline.store(offline, Ordering::Relaxed);
     }
 
-    /// How many CPUs keep frames of its first zone's node.
+    /// Returns the number of CPUs that keep frames of the node of the cache's first zone.
     pub(crate) fn sharers(&self) -> u32 {
         self.sharers.load(Ordering::Relaxed)
     }
 
-    /// Keeps the share of one of so many CPUs from now on, or nothing while its CPU is not there.
-    /// For whoever has the cache, while nothing is in it.
+    /// Makes the cache keep one CPU's share among `sharers` from now on, or nothing while its CPU
+    /// is offline. The caller must have the cache, and it must be empty.
     pub(crate) fn resize(&self, sharers: u32) {
         self.contents.touch();
         let limits = if self.is_offline() {
@@ -181,7 +185,8 @@ impl CpuCache {
         self.odd.set_limit(limits.odd_pages);
     }
 
-    /// Which of the stacks has runs of `order` in `lot`; past the last for orders above 9.
+    /// Returns the number of the stack for runs of `order` in `lot`; for orders above 9 it is past
+    /// the last stack.
     #[inline]
     const fn number(order: Order, lot: Lot) -> usize {
         order.get() as usize * LOTS + lot.index()
@@ -197,19 +202,19 @@ impl CpuCache {
         self.entries.get(stack.top()?.1)
     }
 
-    /// Movable whole blocks.
+    /// Returns the stack of movable whole blocks.
     fn blocks_stack(&self) -> Option<&Stack> {
         self.stack(Order::BLOCK, Lot::MOVABLE)
     }
 
-    /// Whether runs of `order` of this type are cached.
+    /// Returns whether runs of `order` of this type are cached.
     pub(crate) fn caches(&self, order: Order, migrate_type: MigrateType) -> bool {
         Lot::of_type(migrate_type)
             .and_then(|lot| self.stack(order, lot))
             .is_some_and(|stack| stack.limit() != 0)
     }
 
-    /// A run of `order`, if one is available.
+    /// Takes a run of `order` from the entries in use, if there is one.
     #[inline]
     pub(crate) fn get(&self, order: Order, migrate_type: MigrateType) -> Option<Pfn> {
         self.contents.touch();
@@ -220,15 +225,15 @@ impl CpuCache {
         Some(start)
     }
 
-    /// [`get`](Self::get) where that found nothing, out of what lies aside.
+    /// [`get`](Self::get) after that found nothing: takes what was set aside into use again.
     pub(crate) fn get_aside(&self, order: Order, migrate_type: MigrateType) -> Option<Pfn> {
         self.contents.touch();
         self.stack(order, Lot::of_type(migrate_type)?)?.take_back();
         self.get(order, migrate_type)
     }
 
-    /// Where a run belongs that is freed: nowhere when no cache keeps it, or the directory must be
-    /// asked for its block.
+    /// Returns where a run that is freed belongs: nowhere if no cache keeps it, or if its block has
+    /// to be looked up in the directory.
     #[inline(always)]
     pub(crate) fn lot(&self, start: Pfn, order: Order) -> Option<Lot> {
         self.contents.touch();
@@ -239,30 +244,31 @@ impl CpuCache {
         Lot::of(near::state(&self.kept, start, order)?, order)
     }
 
-    /// Whether all frames of a range are kept here when they are freed.
+    /// Returns whether the cache keeps all frames of a range when they are freed.
     #[inline]
     pub(crate) fn covers(&self, range: PfnRange) -> bool {
         self.contents.touch();
         self.is_own(range) || self.away.covers(range)
     }
 
-    /// Whether all frames of a range are of its own zones.
+    /// Returns whether all frames of a range are of the cache's own zones.
     #[inline]
     pub(super) fn is_own(&self, range: PfnRange) -> bool {
         let [home, other] = &self.kept;
         home.covers(range) || other.covers(range)
     }
 
-    /// Whether a frame is known to be of one of its zones. Not all that are known to the directory
-    /// are.
+    /// Returns whether a frame is known to be of one of the cache's zones. Some of their frames are
+    /// known only to the directory.
     #[inline]
     pub(crate) fn is_near(&self, pfn: Pfn) -> bool {
         self.contents.touch();
         near::is_seen(&self.kept, pfn)
     }
 
-    /// The first frame of `range` that is in the cache, if one is. Exact for whoever has the cache;
-    /// from elsewhere it may miss what comes, and find what goes, at that moment.
+    /// Returns the first frame of `range` that is in the cache, if one is. The result is exact for
+    /// whoever has the cache. For others it may miss frames that come in at that moment, and may
+    /// find frames that leave.
     pub(crate) fn find(&self, range: PfnRange) -> Option<Pfn> {
         let (first, end) = (range.start.0, range.end.0);
         if first >= end {
@@ -272,8 +278,8 @@ impl CpuCache {
         for (number, stack) in self.stacks.iter().enumerate() {
             let order = order_of(number);
             let word = if order < WORD_ORDERS { 64 } else { 1 << order };
-            // Builds that look do so at each free: an entry costs one comparison. No frame has a
-            // number near the largest.
+            // Builds that search do so at each free, so an entry must cost no more than one
+            // comparison. No frame's number is near the largest integer.
             let lowest = first.saturating_sub(word - 1);
             let bases = end - lowest;
             let is_near = |base: u64| base.wrapping_sub(lowest) < bases;
@@ -287,8 +293,8 @@ impl CpuCache {
         self.odd.find(range)
     }
 
-    /// Changes which frames are kept: what is left of those of each zone of its own node. For
-    /// whoever has the cache.
+    /// Changes which frames the cache keeps, to what `left` leaves of the frames of each of its own
+    /// zones. The caller must have the cache.
     pub(crate) fn keep_only(&self, left: impl Fn(PfnRange) -> PfnRange) {
         self.contents.touch();
         for kept in &self.kept {
@@ -297,10 +303,11 @@ impl CpuCache {
         self.come_home();
     }
 
-    /// Keeps a run of the word that is handed out from next, in few instructions; nothing when it
-    /// is of another. Its block need not be looked at: frames of it are here, so it is split, and
-    /// nothing keeps it from being used. Where there are [strays](Self::has_strays), which would
-    /// be handed out for ever, only if its frames are [kept](Self::covers).
+    /// Caches a run, in few instructions, if it is of the word that is handed out from next;
+    /// returns nothing if it is of another word. Its block need not be looked at: frames of it are
+    /// in use here, so the block is split and nothing keeps it from being used. If there are
+    /// [strays](Self::has_strays), call it only for frames that the cache [keeps](Self::covers), or
+    /// strays would be handed out for ever.
     #[inline(always)]
     pub(crate) fn put_next(&self, start: Pfn, order: Order) -> Option<Put> {
         self.contents.touch();
@@ -311,8 +318,8 @@ impl CpuCache {
         top.give_one(start, order)
     }
 
-    /// [`put`](Self::put) where [`put_next`](Self::put_next) has just found that the run is not of
-    /// the word that is handed out from next: a movable one begins a word.
+    /// [`put`](Self::put) after [`put_next`](Self::put_next) found that the run is not of the word
+    /// that is handed out from next: a movable run begins a new word.
     #[inline(always)]
     pub(crate) fn put_not_next(&self, start: Pfn, order: Order, lot: Lot) -> Put {
         self.contents.touch();
@@ -335,7 +342,7 @@ impl CpuCache {
         Put::Cached
     }
 
-    /// Keeps a run, if there is room.
+    /// Caches a run, if there is room.
     #[inline]
     pub(crate) fn put(&self, start: Pfn, order: Order, lot: Lot) -> Put {
         self.contents.touch();
@@ -345,7 +352,7 @@ impl CpuCache {
             && let Some(next) = self.stack(order, Lot::MOVABLE)
             && self.top(next).is_some_and(|top| top.holds(runs))
         {
-            // What is handed out next is of this word anyway.
+            // The run is of the word that is handed out from next anyway.
             stack = next;
         }
         if let Some(top) = self.top(stack).filter(|top| top.holds(runs)) {
@@ -354,45 +361,45 @@ impl CpuCache {
         self.begin_word(stack, runs)
     }
 
-    /// [`put`](Self::put) for those who are not in a hurry: in one copy for all of them.
+    /// [`put`](Self::put) as a single copy, for callers off the fast path.
     #[inline(never)]
     pub(crate) fn put_slowly(&self, start: Pfn, order: Order, lot: Lot) -> Put {
         self.put(start, order, lot)
     }
 
-    /// A run of just so many pages, no power of two, if one is here.
+    /// Takes a run of exactly `pages` pages, no power of two, if one is in the cache.
     #[inline]
     pub(crate) fn get_odd(&self, pages: u64, migrate_type: MigrateType) -> Option<Pfn> {
         self.contents.touch();
         self.odd.get(pages, migrate_type)
     }
 
-    /// Whether a run is one that [`put_odd`](Self::put_odd) is for.
+    /// Returns whether a run is of the kind that [`put_odd`](Self::put_odd) accepts.
     #[inline]
     pub(crate) fn is_odd(range: PfnRange) -> bool {
         OddRuns::takes(range)
     }
 
-    /// Keeps a run of a number of pages that is no power of two, if there is room.
+    /// Caches a run whose number of pages is no power of two, if there is room.
     #[inline]
     pub(crate) fn put_odd(&self, range: PfnRange, migrate_type: MigrateType) -> Put {
         self.contents.touch();
         self.odd.put(range, migrate_type)
     }
 
-    /// Whether it may keep such a run of so many pages at all.
+    /// Returns whether the cache may keep such a run of `pages` pages at all.
     pub(crate) fn may_keep_odd(&self, pages: u64) -> bool {
         pages <= self.odd.limit_pages()
     }
 
-    /// The oldest of these runs, which leaves the cache.
+    /// Takes the oldest of these runs out of the cache.
     pub(crate) fn give_up_odd(&self) -> Option<PfnRange> {
         self.contents.touch();
         self.odd.give_up()
     }
 
-    /// How much a refill should take, in words or runs, besides what the caller wants: more each
-    /// time it is asked. Room is left for a put after it.
+    /// Returns how much a refill should take, in words or runs, besides what the caller wants: more
+    /// at each call. It leaves room for one put afterwards.
     pub(crate) fn batch(&self, order: Order, migrate_type: MigrateType) -> usize {
         let stack = Lot::of_type(migrate_type).and_then(|lot| self.stack(order, lot));
         let Some(stack) = stack else { return 0 };
@@ -408,10 +415,10 @@ impl CpuCache {
         batch as usize
     }
 
-    /// Told before movable whole blocks come or go, many at a time. Twice in a row the same way
-    /// means that memory is filled or emptied in bulk: from then on the cache keeps more of them,
-    /// so that the zone's lock is taken less often. That ends with the next drain, or when it may
-    /// not be any more. True when there is more room now.
+    /// Called before many movable whole blocks come or go. Twice in a row in the same direction
+    /// means that memory is being filled or emptied in bulk: from then on the cache keeps more
+    /// blocks, so that the zone lock is taken less often. That ends with the next drain, or once
+    /// `may_keep_more` is false. Returns whether there is more room now.
     pub(crate) fn adapt(&self, flow: Flow, may_keep_more: bool) -> bool {
         self.contents.touch();
         let [usual, most] = [0, 1].map(|at: usize| self.blocks[at].load(Ordering::Relaxed));
@@ -428,7 +435,8 @@ impl CpuCache {
         limit > before
     }
 
-    /// How many single pages a refill brings at most, and how many pages fit in all.
+    /// Returns the most single pages that a refill brings, and the most pages that fit in the
+    /// cache.
     pub(crate) fn limits(&self) -> (u64, u64) {
         let limit = |stack: &Stack| u64::from(stack.limit());
         let pages = |(number, stack): (usize, &Stack)| match order_of(number) {
@@ -445,7 +453,8 @@ impl CpuCache {
         (64 * (1 + more.min(u64::from(MOST_MORE[0]))), most)
     }
 
-    /// Takes over a word of runs of `order`, which may have none left. False when there is no room.
+    /// Takes over a word of runs of `order`, which may have no runs left. False if there is no
+    /// room.
     pub(crate) fn take_over(&self, order: Order, migrate_type: MigrateType, runs: Runs) -> bool {
         self.contents.touch();
         if runs.runs == 0 {
@@ -456,12 +465,12 @@ impl CpuCache {
         entry.map(|entry| entry.set(runs)).is_some()
     }
 
-    /// Whether [`reuse`](Self::reuse) would find something.
+    /// Returns whether [`reuse`](Self::reuse) would find something.
     pub(crate) fn has_freed(&self, order: Order, migrate_type: MigrateType) -> bool {
         migrate_type == MigrateType::Movable && self.waiting(order, Lot::BACK) != 0
     }
 
-    /// Turns to what was to go back, when the zone has nothing, or nothing but reported memory.
+    /// Turns to frames that were to go back, because the zone has nothing, or only reported memory.
     pub(crate) fn reuse(&self, order: Order, migrate_type: MigrateType) -> bool {
         self.contents.touch();
         if migrate_type != MigrateType::Movable {
@@ -477,13 +486,14 @@ impl CpuCache {
         turned
     }
 
-    /// Entries of a stack.
+    /// Returns the number of entries of a stack.
     pub(crate) fn waiting(&self, order: Order, lot: Lot) -> usize {
         self.contents.touch();
         self.stack(order, lot).map_or(0, |stack| stack.len() as usize)
     }
 
-    /// The entries of a stack, oldest first, but for `skip`, into `out`; returns how many.
+    /// Copies the entries of a stack, oldest first and without the first `skip`, into `out`.
+    /// Returns how many.
     pub(crate) fn copy_oldest(
         &self,
         order: Order,
@@ -498,7 +508,7 @@ impl CpuCache {
         out.iter_mut().zip(entries).map(|(out, entry)| *out = entry.read()).count()
     }
 
-    /// Forgets the oldest `count` entries of a stack.
+    /// Removes the oldest `count` entries of a stack.
     pub(crate) fn forget_oldest(&self, order: Order, lot: Lot, count: usize) {
         self.contents.touch();
         let Some(stack) = self.stack(order, lot) else { return };
@@ -510,19 +520,20 @@ impl CpuCache {
         stack.forget(u32::try_from(count).unwrap_or(0));
     }
 
-    /// The next stack of which something lies aside since [`set_aside`](Self::set_aside): its order
-    /// and lot, and how many entries. All come in turn; nothing after the last.
+    /// Returns the next stack that has something set aside since [`set_aside`](Self::set_aside):
+    /// its order, its lot and the number of those entries. Successive calls visit all such stacks;
+    /// nothing after the last.
     pub(crate) fn next_aside(&self, turn: &mut usize) -> Option<(Order, Lot, usize)> {
         self.next_stack(turn, Stack::aside)
     }
 
-    /// [`next_aside`](Self::next_aside) of the stacks that have any entries, from an order's
-    /// [first](Self::first_turn) on.
+    /// [`next_aside`](Self::next_aside) for stacks that have any entries, from an order's [first
+    /// turn](Self::first_turn) on.
     pub(crate) fn next_waiting(&self, turn: &mut usize) -> Option<(Order, Lot, usize)> {
         self.next_stack(turn, Stack::len)
     }
 
-    /// Whose turn it is when an order's stacks begin.
+    /// Returns the turn at which an order's stacks begin.
     pub(crate) const fn first_turn(order: Order) -> usize {
         order.get() as usize * LOTS
     }
@@ -546,25 +557,27 @@ impl CpuCache {
         }
     }
 
-    /// Lays half of what each stack has aside, where nothing does so yet: what is still there when
-    /// this is called again was not wanted meanwhile.
+    /// Sets half of each stack aside, unless the stack has something aside already. What is still
+    /// aside at the next call was not wanted in between.
     pub(crate) fn set_aside(&self) {
         self.contents.touch();
         self.stacks.iter().filter(|stack| stack.aside() == 0).for_each(Stack::set_aside);
     }
 
-    /// The oldest run that is no power of two, if it was here already when this was last asked.
+    /// Takes the oldest run that is no power of two, if it was here already at the last call that
+    /// took none.
     pub(crate) fn give_up_old_odd(&self) -> Option<PfnRange> {
         self.contents.touch();
         self.odd.give_up_old()
     }
 
-    /// Whether nothing is in it.
+    /// Returns whether the cache is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.stacks.iter().all(|stack| stack.len() == 0) && self.odd.pages() == 0
     }
 
-    /// Told before it is emptied: the next refill begins small again, and at its own node.
+    /// Called before the cache is emptied: the next refill begins small again, and at the cache's
+    /// own node.
     pub(crate) fn begin_small(&self) {
         self.come_home();
         self.adapt(Flow::In, false);
@@ -572,7 +585,7 @@ impl CpuCache {
         self.batch.store(1, Ordering::Relaxed);
     }
 
-    /// Pages in it. Exact when its CPU is not inside.
+    /// Returns the number of pages in the cache. Exact while its CPU is not inside.
     pub(crate) fn pages(&self) -> u64 {
         let count = |word: &Word| word.read().count();
         let stacks = self.stacks.iter().enumerate().map(|(number, stack)| {

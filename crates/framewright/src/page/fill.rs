@@ -1,43 +1,43 @@
-//! First values of descriptors.
+//! Initial values of page descriptors.
 
 use crate::stores::{Line, Store};
 use core::ptr::NonNull;
 
-/// Words of a descriptor that a template gives: all but the first, which are the manager's.
+/// The words of a descriptor that a template sets: all but the first, which the manager owns.
 pub(crate) const TEMPLATE_WORDS: usize = 7;
 
-/// What descriptors begin as, and how that is written.
+/// The initial value of descriptors, and how to write it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fill {
-    /// None when the memory holds the first values already.
+    /// How to write; none if the memory already holds the initial values.
     store: Option<Store>,
-    /// What follows eight zero bytes.
+    /// What follows the first eight bytes, which are zero.
     words: [u64; TEMPLATE_WORDS],
 }
 
 impl Fill {
-    /// 64 zero bytes, which the memory holds already.
+    /// 64 zero bytes, which the memory already holds.
     pub(crate) const KNOWN_ZERO: Self = Self { store: None, words: [0; TEMPLATE_WORDS] };
 
-    /// Eight zero bytes, then these words, written as `store` says for such a line.
+    /// Begins with eight zero bytes, then `words`, written as `store` decides for such a line.
     pub(crate) fn new(words: [u64; TEMPLATE_WORDS], store: impl FnOnce(&Line) -> Store) -> Self {
         Self { store: Some(store(&line(words))), words }
     }
 
-    /// What follows the first eight bytes.
+    /// Returns the words that follow the first eight bytes.
     pub(crate) const fn words(&self) -> &[u64; TEMPLATE_WORDS] {
         &self.words
     }
 
-    /// Writes `count` descriptors from `start` on, before any later store. The line to be copied is
-    /// put together once for all of them.
+    /// Writes `count` descriptors from `start` on, before any later store. It builds the line to be
+    /// copied once for all of them.
     ///
     /// # Safety
-    /// `start` is aligned to 64 bytes, and `count` times 64 bytes from there on are writable and
-    /// nobody else's (invariant 28).
+    /// `start` must be aligned to 64 bytes, and `count` times 64 bytes from there on must be
+    /// writable and belong to nobody else (invariant 28).
     pub(crate) unsafe fn write(self, start: NonNull<u8>, count: usize) {
         if let Some(store) = self.store {
-            // SAFETY: passed on to the caller; the store was chosen for this content.
+            // SAFETY: the caller promises it; the store was chosen for this content.
             unsafe { store.write(start, count, &line(self.words)) };
         }
     }
@@ -94,7 +94,8 @@ mod tests {
         let mut asked = Line::ZERO;
         let fill = Fill::new([7; TEMPLATE_WORDS], |line| {
             asked = *line;
-            // SAFETY: it writes one of its lines, which is what this test looks at (invariant 44).
+            // SAFETY: it writes one of the test's own lines, which the test then examines
+            // (invariant 44).
             unsafe { Store::new(&COUNT) }
         });
         assert_eq!(asked, Line([0, 7, 7, 7, 7, 7, 7, 7]));

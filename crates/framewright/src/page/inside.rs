@@ -1,19 +1,19 @@
-//! Descriptors inside their block: which eight frames hold them, and how one is reached.
+//! Descriptors inside their own block: which eight frames hold them, and how to reach one.
 //!
-//! 512 descriptors of 64 bytes fill eight frames. Preferred are eight aligned neighbours, which
-//! bits of the state word name; the descriptor of the block's frame n is then the n-th of them. A
-//! block that has no eight free neighbours when it needs descriptors (parts of it are held by
-//! whoever had allocated it whole, or it has holes) uses any eight of its free frames: the state
-//! word names the one that describes itself, and its own descriptor, which nobody else has a use
-//! for, names the others.
+//! 512 descriptors of 64 bytes fill eight frames. Eight aligned adjacent frames are preferred: the
+//! state word names the first, and the descriptor of the block's frame n is the n-th of them. A
+//! block may have no eight such free frames when it needs descriptors, because whoever had
+//! allocated it whole still holds parts of it, or because it has holes. It then uses any eight of
+//! its free frames. In that case the state word names the frame that holds its own descriptor, and
+//! this descriptor, which is of no other use, names the other seven.
 //!
-//! Descriptors exist only while the state word says so. They are looked at under the zone lock, by
-//! whoever has entered the block's [`Readers`] or has a page of the block (invariants 21 and
-//! 22).
+//! Descriptors exist only while the state word says so. They are read under the zone lock, by a
+//! caller that has entered the block's [`Readers`], or by one that has a page of the block
+//! (invariants 21 and 22).
 //!
-//! Orders of memory: Relaxed: which frames a scattered map has is written before the state word
-//! says that it is there (Release in `set_state`), and read after that word was (Acquire, or the
-//! zone lock).
+//! Orders of memory: Relaxed: the frames of a scattered map are written before the state word
+//! announces it (Release in `set_state`), and are read after that word (Acquire, or under the zone
+//! lock).
 
 use super::array::Array;
 use super::record::Page;
@@ -29,24 +29,24 @@ use crate::vmemmap_space::VMEMMAP_PAGES_PER_BLOCK;
 use core::marker::PhantomData;
 use core::ops::Range;
 
-/// Frames that hold descriptors.
+/// The number of frames that hold a block's descriptors.
 pub(crate) const DESCRIPTOR_FRAMES: usize = 8;
-/// Frames that one of them describes.
+/// The number of frames that one of them describes.
 const DESCRIBED: usize = 64;
 const FRAMES: usize = FreeMap::<8>::PAGES;
-/// Bytes in one of them.
+/// The number of bytes in one of them.
 const FRAME_BYTES: usize = DESCRIBED * size_of::<Page>();
 
 const _: () = assert!(DESCRIPTOR_FRAMES as u64 == VMEMMAP_PAGES_PER_BLOCK);
 const _: () = assert!(DESCRIPTOR_FRAMES * DESCRIBED == FRAMES && FRAME_BYTES as u64 == PAGE_SIZE);
 
-/// The eight frames, as offsets in their block: number n holds the descriptors of frames 64 n to 64
+/// The eight frames, as offsets in their block. Number n holds the descriptors of frames 64 n to 64
 /// n + 63.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct DescriptorFrames([u16; DESCRIPTOR_FRAMES]);
 
 impl DescriptorFrames {
-    /// Eight neighbours from `first` on.
+    /// Returns eight adjacent frames from `first` on.
     pub(crate) fn run(first: usize) -> Self {
         let mut frames = [0; DESCRIPTOR_FRAMES];
         for (frame, offset) in frames.iter_mut().zip(first..) {
@@ -55,8 +55,8 @@ impl DescriptorFrames {
         Self(frames)
     }
 
-    /// Eight free frames where they do least harm: aligned neighbours in the smallest larger free
-    /// run, the highest of those; else the highest eight.
+    /// Chooses eight free frames where taking them does least harm: aligned adjacent frames in the
+    /// smallest larger free run, the highest of equals; else the highest eight free frames.
     pub(crate) fn choose(free: &FreeMap) -> Option<Self> {
         let runs = (0..FRAMES)
             .step_by(DESCRIPTOR_FRAMES)
@@ -72,14 +72,15 @@ impl DescriptorFrames {
         let first = highest.next()?;
         let mut frames = [0; DESCRIPTOR_FRAMES];
         for (part, frame) in frames.iter_mut().enumerate() {
-            // The frame that describes itself comes first of all.
+            // The part that describes `first` gets `first` itself, so that one frame holds its own
+            // descriptor.
             let offset = if part == first / DESCRIBED { first } else { highest.next()? };
             *frame = u16::try_from(offset).ok()?;
         }
         Some(Self(frames))
     }
 
-    /// Makes them not free.
+    /// Marks the frames not free.
     pub(crate) fn take_from(&self, free: &FreeMap) {
         if self.is_run() {
             free.take_run(self.named(), 3);
@@ -92,7 +93,7 @@ impl DescriptorFrames {
         self.0.iter().map(|&frame| usize::from(frame))
     }
 
-    /// The first of them that lies in `range`.
+    /// Returns the lowest of the frames that lie in `range`.
     pub(crate) fn first_in(&self, range: &Range<usize>) -> Option<usize> {
         self.iter().filter(|frame| range.contains(frame)).min()
     }
@@ -101,7 +102,7 @@ impl DescriptorFrames {
         *self == Self::run(usize::from(self.0[0])) && self.0[0].is_multiple_of(8)
     }
 
-    /// The frame that the state word names.
+    /// Returns the frame that the state word names.
     fn named(&self) -> usize {
         let own = |&(part, frame): &(usize, usize)| frame / DESCRIBED == part;
         let named = if self.is_run() {
@@ -112,13 +113,13 @@ impl DescriptorFrames {
         named.unwrap_or(0)
     }
 
-    /// All but the named one, nine bits each.
+    /// Returns all frames but the named one, nine bits each.
     fn others(&self, named: usize) -> u64 {
         let others = self.iter().enumerate().filter(|&(part, _)| part != named / DESCRIBED);
         others.zip(0..).fold(0, |word, ((_, frame), place)| word | (frame as u64) << (9 * place))
     }
 
-    /// What [`others`](Self::others) says.
+    /// Returns the frames that [`others`](Self::others) encoded.
     fn scattered(named: usize, mut others: u64) -> Self {
         let mut frames = [0; DESCRIPTOR_FRAMES];
         for (part, frame) in frames.iter_mut().enumerate() {
@@ -135,28 +136,28 @@ impl DescriptorFrames {
     }
 }
 
-/// What a zone needs for descriptors and counts that are looked at without its lock.
+/// What a zone needs to reach descriptors and counts without its lock.
 #[derive(Clone, Copy)]
 pub(crate) struct Descriptors {
     pub(crate) platform: &'static dyn Platform,
-    /// Each block uses one of them.
+    /// Each block uses one of these.
     pub(crate) readers: &'static [Readers],
     pub(crate) segments: &'static [Segment],
-    /// Whether split blocks are to have descriptors.
+    /// Whether split blocks should have descriptors.
     pub(crate) are_wanted: bool,
     /// The array, where the zone has one.
     pub(crate) array: Option<Array>,
-    /// Whether free memory is poisoned, so that frames which held descriptors are to be.
+    /// Whether free memory is poisoned, so that frames that held descriptors must be poisoned, too.
     pub(crate) poison: bool,
 }
 
 impl Descriptors {
-    /// The array, where the zone has one.
+    /// Returns the array, where the zone has one.
     pub(crate) const fn array(&self) -> Option<&Array> {
         self.array.as_ref()
     }
 
-    /// Whether any split block is to have descriptors.
+    /// Returns whether any split block should have descriptors.
     pub(crate) const fn are_wanted(&self) -> bool {
         cfg!(feature = "vmemmap") && self.are_wanted
     }
@@ -165,8 +166,9 @@ impl Descriptors {
         Some(segment::find_index(self.segments, index)?.block_of(index).start())
     }
 
-    /// Where the block at `index` has its descriptors when it is split: in the array if that
-    /// describes it; else inside, if the adopter wants them and the direct map reaches the block.
+    /// Returns where the block at `index` has its descriptors while it is split: in the array if
+    /// that describes it; else inside, if the adopter wants descriptors and the direct map reaches
+    /// the block.
     pub(crate) fn form(&self, index: u32) -> DescriptorForm {
         if !self.are_wanted {
             return DescriptorForm::None;
@@ -183,36 +185,37 @@ impl Descriptors {
         }
     }
 
-    /// Whether a free page's descriptor is as it should be.
+    /// Returns whether a free page's descriptor has the value that it should have.
     pub(crate) fn is_clear(&self, page: &Page) -> bool {
         page.is_clear() || self.array.is_some_and(|array| array.is_first_value(page))
     }
 
     fn readers(&self, index: u32) -> &'static Readers {
-        // Blocks that are in use together lie together; the highest bits of this differ for
+        // Blocks in use at one time are often adjacent; the highest bits of this product differ for
         // neighbours.
         let slot = (u64::from(index.wrapping_mul(0x9e37_79b1)) * self.readers.len() as u64) >> 32;
         &self.readers[usize::try_from(slot).unwrap_or(0)]
     }
 
-    /// Goes in to look at the block at `index`, with interrupts off. See [`Readers`].
+    /// Enters the readers of the block at `index`, with interrupts off. See [`Readers`].
     pub(crate) fn enter(&self, index: u32) -> Reading<'static> {
         self.readers(index).enter(self.platform)
     }
 
-    /// Waits for those who look at the block at `index`. Its state word was changed before, and the
-    /// zone lock is held.
+    /// Waits for readers of the block at `index` to leave. The caller has changed its state word
+    /// before and holds the zone lock.
     pub(crate) fn wait(&self, index: u32) {
         self.readers(index).wait(self.platform);
     }
 
-    /// Waits for all who look at any block. What describes the blocks in question was changed
-    /// before, and they are the caller's.
+    /// Waits for readers of all blocks to leave. The caller owns the blocks in question and has
+    /// changed what describes them before.
     pub(crate) fn wait_for_all(&self) {
         self.readers.iter().for_each(|readers| readers.wait(self.platform));
     }
 
-    /// `frames` of the block at `index` hold descriptors no more and are about to be free.
+    /// Poisons `frames` of the block at `index`, if required. They no longer hold descriptors and
+    /// are about to become free.
     pub(crate) fn wipe(&self, index: u32, frames: DescriptorFrames) {
         if self.poison {
             self.fill(index, frames, POISON);
@@ -223,14 +226,14 @@ impl Descriptors {
         let Some(block) = self.block_start(index) else { return };
         for frame in frames.iter() {
             let target = self.platform.direct(block.add(frame as u64).address());
-            // SAFETY: a managed frame below the direct limit that is free or about to be, so that
-            // nobody has it (invariants 1 and 21).
+            // SAFETY: managed frames below the direct limit that are free or about to be, so nobody
+            // has them (invariants 1 and 21).
             unsafe { target.write_bytes(byte, FRAME_BYTES) };
         }
     }
 
-    /// Fills `frames` of the block at `index`, which the caller just took out of the free map, with
-    /// descriptors, all zero; returns what the state word is to say.
+    /// Fills `frames` of the block at `index`, which the caller has just taken out of the free map,
+    /// with zeroed descriptors. Returns the new state word.
     pub(crate) fn write(
         &self,
         buddy: &mut Buddy,
@@ -250,12 +253,12 @@ impl Descriptors {
         state
     }
 
-    /// The descriptors of the block at `index`, under the zone lock.
+    /// Returns the descriptors of the block at `index`, for a caller with the zone lock.
     pub(crate) fn locked<'a>(&self, buddy: &'a Buddy, index: u32) -> Option<BlockPages<'a>> {
         BlockPages::of(self, buddy, index, buddy.table.state(index))
     }
 
-    /// [`locked`](Self::locked) inside the block's readers.
+    /// [`locked`](Self::locked) for a caller inside the block's readers.
     pub(crate) fn read<'a>(
         &self,
         reading: &'a Reading<'_>,
@@ -266,10 +269,10 @@ impl Descriptors {
         BlockPages::of(self, reading, index, table.state_as_reader(index))
     }
 
-    /// [`locked`](Self::locked) for whoever has a page of the block.
+    /// [`locked`](Self::locked) for a caller that has a page of the block.
     ///
     /// # Safety
-    /// A frame of the block stays allocated while what is returned is used.
+    /// A frame of the block must stay allocated while the result is used.
     pub(crate) unsafe fn held(
         &self,
         table: &BlockTable,
@@ -279,11 +282,11 @@ impl Descriptors {
     }
 }
 
-/// The descriptors of a block, as long as they are there.
+/// The descriptors of a block, for as long as they exist.
 pub(crate) struct BlockPages<'a> {
     location: Location,
     block: Pfn,
-    /// What keeps the descriptors from going: the zone lock, a reading, or the caller's word.
+    /// What keeps the descriptors in place: the zone lock, a reading, or the caller's promise.
     kept_by: PhantomData<&'a ()>,
 }
 
@@ -300,7 +303,7 @@ enum Location {
 }
 
 impl<'a> BlockPages<'a> {
-    /// `state` is the block's, read under what `_kept_by` stands for.
+    /// `state` is the block's state word, read under what `_kept_by` stands for.
     fn of<K>(
         descriptors: &Descriptors,
         _kept_by: &'a K,
@@ -322,24 +325,24 @@ impl<'a> BlockPages<'a> {
         Some(Self { location, block: descriptors.block_start(index)?, kept_by: PhantomData })
     }
 
-    /// The descriptor that begins `slot` descriptors into frame `frame`, one of the eight.
+    /// Returns the descriptor at position `slot` in frame `frame`, which is one of the eight.
     fn at(&self, platform: &'static dyn Platform, frame: usize, slot: usize) -> &'a Page {
         let address = self.block.add(frame as u64).address() + (slot * size_of::<Page>()) as u64;
         let pointer = platform.direct(address).cast::<Page>();
-        // SAFETY: the frame holds descriptors as long as 'a lasts, which makes the reference valid;
-        // it is aligned as frames are, any content of the atomics that it consists of is a value,
-        // and nobody writes it but through them (invariants 1, 4, 21 and 22).
+        // SAFETY: the frame holds descriptors as long as 'a lasts, so the reference is valid. It is
+        // aligned because frames are, any content of its atomics is a value, and nobody writes it
+        // except through them (invariants 1, 4, 21 and 22).
         unsafe { pointer.as_ref() }
     }
 
-    /// Where a map that is scattered says what its other frames are: in the descriptor of the frame
-    /// that describes itself.
+    /// Returns where a scattered map names its other frames: in the descriptor of the frame that
+    /// describes itself.
     fn names_others(&self) -> Option<&'a AtomicU64> {
         let Location::Inside { platform, named, .. } = self.location else { return None };
         Some(&self.at(platform, named, named % DESCRIBED).owner_words()[0])
     }
 
-    /// The frames of the block that hold the descriptors, where they are inside it.
+    /// Returns the frames of the block that hold the descriptors, if they are inside it.
     pub(crate) fn frames(&self) -> Option<DescriptorFrames> {
         let Location::Inside { named, scattered, .. } = self.location else { return None };
         if scattered {
@@ -349,7 +352,8 @@ impl<'a> BlockPages<'a> {
         }
     }
 
-    /// The descriptor of the block's frame `offset`; none for one that holds descriptors itself.
+    /// Returns the descriptor of the block's frame `offset`; none for a frame that holds
+    /// descriptors itself.
     #[inline]
     pub(crate) fn page(&self, offset: usize) -> Option<&'a Page> {
         if offset >= FRAMES {
@@ -358,10 +362,9 @@ impl<'a> BlockPages<'a> {
         let (platform, named, scattered) = match self.location {
             Location::Inside { platform, named, scattered } => (platform, named, scattered),
             Location::Array(array) => {
-                // SAFETY: the array describes the block as long as 'a lasts, so that all its
-                // descriptors are present and initialised; they are aligned, any content of their
-                // atomics is a value, and nobody writes them but through those (invariants 4, 22
-                // and 28).
+                // SAFETY: the array describes the block as long as 'a lasts, so all its descriptors
+                // are present and initialised. They are aligned, any content of their atomics is a
+                // value, and nobody writes them except through those (invariants 4, 22 and 28).
                 return Some(unsafe { array.at(self.block.add(offset as u64)).as_ref() });
             }
         };
@@ -373,13 +376,13 @@ impl<'a> BlockPages<'a> {
         if own { None } else { Some(self.at(platform, named + part, slot)) }
     }
 
-    /// [`page`](Self::page) in one copy, for code that is not in a hurry.
+    /// [`page`](Self::page) as a single copy, for callers off the fast path.
     #[inline(never)]
     pub(crate) fn cold_page(&self, offset: usize) -> Option<&'a Page> {
         self.page(offset)
     }
 
-    /// [`page`](Self::page) where the frames that hold descriptors are no neighbours.
+    /// [`page`](Self::page) for a block whose descriptor frames are not adjacent.
     #[inline(never)]
     fn scattered_page(&self, platform: &'static dyn Platform, offset: usize) -> Option<&'a Page> {
         let (part, slot) = (offset / DESCRIBED, offset % DESCRIBED);
@@ -420,7 +423,7 @@ mod tests {
     #[test]
     fn neighbours_are_preferred_where_they_break_least() {
         assert_eq!(check(&free_map(0..512)), DescriptorFrames::run(504));
-        // A run of its own rather than a piece of a larger one.
+        // It prefers a run of its own to a piece of a larger run.
         assert_eq!(check(&free_map((0..8).chain(256..512))), DescriptorFrames::run(0));
         assert_eq!(check(&free_map((24..32).chain(64..80))), DescriptorFrames::run(24));
         assert!(!check(&free_map(4..12)).is_run(), "not aligned");

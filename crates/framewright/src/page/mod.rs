@@ -1,11 +1,12 @@
-//! Pages: what a CPU keeps of them for itself, and what is kept of each.
+//! Pages: each CPU's cache of free pages, and the descriptor of each page.
 //!
-//! `cache` is a CPU's own store of free pages, made of `words`, stacks and `odd` runs, as large as
-//! its `limits`; `near` and `away` tell whose frames it keeps. `record` describes a page,
-//! where the adopter wants that; `array` and `inside` are the two places it may have, and `fill` is
-//! how it begins. `partial` notes which frames of a block are managed where not all are.
+//! `cache` is a CPU's own store of free pages. It is made of `words`, stacks and `odd` runs, and
+//! `limits` gives its size; `near` and `away` tell whose frames it keeps. `record` is a page's
+//! descriptor, for adopters that want one; `array` and `inside` are the two places where it may be,
+//! and `fill` writes its initial value. `partial` notes which frames are managed in blocks that are
+//! not wholly managed.
 //!
-//! Pages out of split blocks are taken and given back under the zone lock, which `zone` does.
+//! Pages of split blocks are taken and given back under the zone lock, by `zone`.
 
 mod array;
 mod away;

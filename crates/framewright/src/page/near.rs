@@ -1,13 +1,13 @@
-//! What a CPU's cache knows of a zone whose frames it keeps: enough to see what the block of a
-//! freed frame is for, without the zone and its lock.
+//! What a CPU's cache knows of a zone whose frames it keeps: enough to look up the block of a freed
+//! frame without the zone and its lock.
 //!
-//! Most zones have one segment, so the longest is known here, and the second longest where there is
-//! no other zone; frames of others are looked up in the manager's directory, which takes a few
-//! nanoseconds more.
+//! Most zones have one segment, so the cache knows the longest and, if its node has no other zone,
+//! the second longest. Frames of other segments are looked up in the manager's directory, which
+//! takes a few nanoseconds more.
 //!
-//! Orders of memory: Relaxed: whoever has the cache touches the bounds (invariant 16). The state of
-//! a block is read without the zone's lock: it is a fact only as far as the caller owns frames in
-//! the block.
+//! Orders of memory: Relaxed: only the CPU that has the cache touches the bounds (invariant 16).
+//! The state of a block is read without the zone lock; it is reliable only as far as the caller
+//! owns frames in the block.
 
 use super::words::WORD_ORDERS;
 use crate::block::table::BlockTable;
@@ -16,58 +16,59 @@ use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{BLOCK_ORDER, Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 use core::cell::UnsafeCell;
 
-/// A block is crowded, and its frames may be used again by the CPU that freed them, while at most
-/// so many of its frames are free.
+/// A block is crowded while at most this many of its frames are free. The CPU that frees frames of
+/// a crowded block may use them again.
 const CROWDED_PAGES: u64 = PAGES_PER_BLOCK / 4;
 
-/// Migrate types that are cached: the mergeable ones, which come first.
+/// The number of migrate types that are cached: the mergeable ones, which come first.
 const TYPES: u8 = 3;
-/// Stacks of an order that comes by the word: one for each type, and what goes back.
+/// Stacks per order: one for each type, and one for what goes back.
 pub(super) const LOTS: usize = TYPES as usize + 1;
 
-/// Which of a cache's stacks of an order a run is in: that to be handed out to requests of a
-/// migrate type, or that of what is to go back to the zone. A number, as every free computes it.
+/// Which of a cache's stacks of an order a run is in: the one for requests of a migrate type, or
+/// the one for frames that are to go back to the zone. It is a number because every free computes
+/// it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Lot(u8);
 
 impl Lot {
-    /// To go back to the zone.
+    /// For runs that are to go back to the zone.
     pub(crate) const BACK: Self = Self(TYPES);
-    /// To be handed out to movable requests.
+    /// For runs to be handed out to movable requests.
     pub(crate) const MOVABLE: Self = Self(MigrateType::Movable as u8);
 
-    /// To be handed out to requests of this type, if that is cached at all.
+    /// Returns the lot for requests of this type, if the type is cached at all.
     #[inline]
     pub(crate) const fn of_type(migrate_type: MigrateType) -> Option<Self> {
         let number = migrate_type as u8;
         if number < TYPES { Some(Self(number)) } else { None }
     }
 
-    /// What runs in it are for.
+    /// Returns the migrate type of the runs in it.
     pub(crate) const fn migrate_type(self) -> MigrateType {
         const UNMOVABLE: u8 = MigrateType::Unmovable as u8;
         const RECLAIMABLE: u8 = MigrateType::Reclaimable as u8;
         match self.0 {
             UNMOVABLE => MigrateType::Unmovable,
             RECLAIMABLE => MigrateType::Reclaimable,
-            // What goes back is movable, too.
+            // Runs that go back are movable, too.
             _ => MigrateType::Movable,
         }
     }
 
-    /// All.
+    /// Returns all lots.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         (0..=TYPES).map(Self)
     }
 
-    /// Its place among those of an order.
+    /// Its place among the lots of an order.
     #[inline]
     pub(super) const fn index(self) -> usize {
         self.0 as usize
     }
 
-    /// Where a run of `order` (at most 9) belongs, of a block with this state: nowhere when nobody
-    /// can have it allocated, or only its zone can take it.
+    /// Returns the lot for a run of `order` (at most 9) from a block with this state. None if the
+    /// run cannot be allocated, or if only its zone can take it back.
     #[inline(always)]
     pub(crate) const fn of(state: BlockState, order: Order) -> Option<Self> {
         let may_be = if order.get() < BLOCK_ORDER {
@@ -85,7 +86,7 @@ impl Lot {
             return Some(Self::BACK);
         }
         let number = state.type_number();
-        // What only movable requests may have is theirs.
+        // Blocks that only movable requests may use count as movable.
         Some(if number < TYPES { Self(number) } else { Self::MOVABLE })
     }
 }
@@ -93,10 +94,10 @@ impl Lot {
 /// A zone's frames, and the table of its blocks.
 #[derive(Clone, Copy)]
 pub(crate) struct Near<'a> {
-    /// From the first frame to the last that the zone can ever hand out.
+    /// The frames from the first to the last that the zone can ever hand out.
     pub(crate) range: PfnRange,
     pub(crate) table: &'a BlockTable,
-    /// Its longest segment, or the second longest where the first is known beside it.
+    /// The zone's longest segment, or its second longest where another `Near` knows the first.
     pub(crate) segment: Segment,
 }
 
@@ -105,7 +106,7 @@ impl Near<'_> {
         Self { range: PfnRange::new(0, 0), table: &BlockTable::EMPTY, segment: Segment::EMPTY };
 }
 
-/// Frames from one to another, which change: the first, and one past the last.
+/// A range of frames that can change: the first frame, and one past the last.
 pub(super) struct Bounds([AtomicU64; 2]);
 
 impl Bounds {
@@ -124,7 +125,7 @@ impl Bounds {
         self.0[1].load(Ordering::Relaxed) == 0
     }
 
-    /// Whether all frames of a range, which is not empty, are among them.
+    /// Returns whether all frames of a range, which must not be empty, are inside.
     #[inline]
     pub(super) fn covers(&self, range: PfnRange) -> bool {
         let [first, end] = &self.0;
@@ -135,19 +136,19 @@ impl Bounds {
 /// The frames of a [`Near`] zone that a cache keeps.
 #[repr(C)]
 pub(super) struct Kept {
-    /// Those that lie in the segment: the first, and how many. Those of a block of which another
-    /// part is not kept are among them: such blocks are the fullest, so that they are used first.
+    /// The kept frames that lie in the segment: the first, and how many. They include frames of
+    /// blocks that are only partly kept: such blocks are the fullest, so they are used first.
     seen: [AtomicU64; 2],
     known: UnsafeCell<Known>,
-    /// All that are kept.
+    /// All frames that are kept.
     all: Bounds,
 }
 
-/// The zone, as frames are looked up in it.
+/// What is needed to look frames up in the zone.
 struct Known {
-    /// What a block's number and its index in the table differ by.
+    /// The difference between a block's number and its index in the table.
     to_index: u32,
-    /// As [`Near`] has them.
+    /// From [`Near`], as are the fields below.
     range: PfnRange,
     segment: Segment,
     table: BlockTable,
@@ -168,17 +169,17 @@ impl Known {
     }
 }
 
-// SAFETY: what is known is read and changed by whoever has the cache, one at a time (invariant 16).
+// SAFETY: only whoever has the cache reads and changes what is known, one at a time (invariant 16).
 unsafe impl Sync for Kept {}
 
 impl Kept {
-    /// All of the zone's.
+    /// Keeps no frames, of no zone.
     pub(super) const fn nothing() -> Self {
         let seen = [const { AtomicU64::new(0) }; 2];
         Self { seen, known: UnsafeCell::new(Known::NOTHING), all: Bounds::none() }
     }
 
-    /// All of the zone's.
+    /// Keeps all frames of the zone.
     #[cfg(all(test, not(any(loom, shuttle))))]
     fn new(near: Near<'_>) -> Self {
         let kept = Self::nothing();
@@ -188,16 +189,16 @@ impl Kept {
 
     #[inline(always)]
     fn known(&self) -> &Known {
-        // SAFETY: the caller has the cache, and nobody changes it meanwhile (invariant 16).
+        // SAFETY: the caller has the cache, so nobody changes this meanwhile (invariant 16).
         unsafe { &*self.known.get() }
     }
 
-    /// From the first frame to the last of the zone.
+    /// Returns the frames from the first to the last of the zone.
     pub(super) fn range(&self) -> PfnRange {
         self.known().range
     }
 
-    /// Keeps frames of another zone from now on, all of them.
+    /// Keeps all frames of another zone from now on.
     pub(super) fn replace(&self, near: &Near<'_>) {
         // SAFETY: the caller has the cache, and no reference into it outlives the call that made it
         // (invariant 16).
@@ -206,7 +207,7 @@ impl Kept {
         self.set(near.range);
     }
 
-    /// Changes which frames are kept.
+    /// Changes which of the zone's frames are kept.
     pub(super) fn set(&self, range: PfnRange) {
         self.all.set(range);
         let segment = self.known().segment;
@@ -218,21 +219,21 @@ impl Kept {
         }
     }
 
-    /// Whether all frames of a range are kept.
+    /// Returns whether all frames of a range are kept.
     #[inline]
     pub(super) fn covers(&self, range: PfnRange) -> bool {
         self.all.covers(range)
     }
 
-    /// How far into the frames whose blocks are known here this one lies, and how many there are;
-    /// past the last if it is none of them.
+    /// Returns the frame's offset into the kept frames of the segment, and the number of these. The
+    /// offset is not below that number if the frame is none of them.
     #[inline(always)]
     fn offset(&self, start: Pfn) -> (u64, u64) {
         let [first, seen] = &self.seen;
         (start.0.wrapping_sub(first.load(Ordering::Relaxed)), seen.load(Ordering::Relaxed))
     }
 
-    /// The state of the block of a frame that lies there.
+    /// Returns the state of the block that holds one of those frames.
     #[inline(always)]
     fn state(&self, pfn: Pfn) -> Option<BlockState> {
         #[expect(clippy::cast_possible_truncation, reason = "blocks of a segment")]
@@ -242,21 +243,21 @@ impl Kept {
     }
 }
 
-/// The state of the block of a run of `order` whose frames are kept; nothing when the directory has
-/// to be asked, or the block is part of a larger one.
+/// Returns the state of the block of a run of `order` whose frames are kept. Nothing if the
+/// directory has to be asked, or if the block is part of a larger one.
 #[inline(always)]
 pub(super) fn state(kept: &[Kept; 2], start: Pfn, order: Order) -> Option<BlockState> {
     let [home, other] = kept;
     let (of_home, of_other) = (home.offset(start), other.offset(start));
     let in_home = of_home.0 < of_home.1;
-    // No branch on which it is, as nobody could predict it.
+    // This does not branch on which of the two it is, because that is unpredictable.
     let kept = if in_home { home } else { other };
     let (offset, seen) = if in_home { of_home } else { of_other };
-    // The whole run, as other frames of its block may be kept by nobody.
+    // Tests the whole run, because the cache may not keep the other frames of its block.
     if offset < seen.saturating_sub(order.pages() - 1) { kept.state(start) } else { None }
 }
 
-/// Whether a frame lies where the blocks of one of these zones are known.
+/// Returns whether a frame lies where the cache knows the blocks of one of these zones.
 #[inline]
 pub(super) fn is_seen(kept: &[Kept; 2], pfn: Pfn) -> bool {
     kept.iter().map(|kept| kept.offset(pfn)).any(|(offset, seen)| offset < seen)
@@ -277,7 +278,7 @@ mod tests {
         {
             assert_eq!(is_seen(&kept, Pfn(pfn)), is_known, "{pfn}");
         }
-        // What lies before the segment, or is cut off since, is not.
+        // Frames before the segment, or frames that were cut off since, do not count.
         let kept = [Kept::new(Near::NONE), Kept::new(near(100, 5000))];
         for (pfn, is_known) in [(100, false), (512, true), (2047, true), (2048, false)] {
             assert_eq!(is_seen(&kept, Pfn(pfn)), is_known, "{pfn}");

@@ -1,19 +1,19 @@
-//! The runs of a CPU's cache that are no power of two: a stack of 280 pages, a buffer of three.
+//! Runs in a CPU's cache whose size is no power of two: a stack of 280 pages, a buffer of three.
 //!
-//! Whoever frees such a run will want one like it, so it is kept whole, and goes to a request for
-//! just as many pages. A few entries, oldest first, each a word.
+//! Whoever frees such a run will probably want one like it, so the cache keeps it whole for a
+//! request of exactly that many pages. There are a few entries of one word each, oldest first.
 //!
-//! Orders of memory: Relaxed: whoever has the cache touches them (invariant 16); a look from
-//! elsewhere is a guess.
+//! Orders of memory: Relaxed: only the CPU that has the cache touches them (invariant 16). A look
+//! from elsewhere is a guess.
 
 use super::words::Put;
 use crate::block::MigrateType;
 use crate::sync::table_atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 
-/// Most runs, whatever their size.
+/// The most runs, whatever their size.
 const MOST: usize = if cfg!(any(loom, shuttle)) { 2 } else { 8 };
-/// Most pages of all.
+/// The most pages of all runs together.
 pub(super) const MOST_PAGES: u64 = MOST as u64 * (PAGES_PER_BLOCK - 1);
 /// Bits of an entry below the first frame: for the number of pages, which is less than a block's,
 /// and for the migrate type.
@@ -21,7 +21,7 @@ const PAGES_BITS: u32 = 10;
 const TYPE_BITS: u32 = 3;
 const _: () = assert!(PAGES_PER_BLOCK < 1 << PAGES_BITS);
 
-/// A run, and what its block is for.
+/// A run and the migrate type of its block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Run {
     range: PfnRange,
@@ -44,14 +44,15 @@ impl Run {
 /// See the module documentation.
 pub(super) struct OddRuns {
     len: AtomicU32,
-    /// So many of the oldest were here when this was last asked.
+    /// How many of the oldest runs were here when [`give_up_old`](Self::give_up_old) last gave up
+    /// none.
     old: AtomicU32,
     limit_pages: AtomicU32,
     entries: [AtomicU64; MOST],
 }
 
 impl OddRuns {
-    /// None yet, and never more than so many pages in all.
+    /// Begins with no runs, and never has more than `limit_pages` pages in all.
     pub(super) fn new(limit_pages: u32) -> Self {
         Self {
             len: AtomicU32::new(0),
@@ -61,8 +62,8 @@ impl OddRuns {
         }
     }
 
-    /// Whether a run is of the kind that is kept here: less than a block, no power of two, and
-    /// aligned as one that was asked for.
+    /// Returns whether a run is of the kind that is kept here: less than a block, no power of two,
+    /// and aligned as an allocation of that size is.
     #[inline]
     pub(super) fn takes(range: PfnRange) -> bool {
         let pages = range.pages();
@@ -76,12 +77,12 @@ impl OddRuns {
         self.entries.iter().take(len).map(|entry| Run::of(entry.load(Ordering::Relaxed)))
     }
 
-    /// The newest run of just so many pages for this type.
+    /// Takes the newest run of exactly `pages` pages for this type.
     #[inline]
     pub(super) fn get(&self, pages: u64, migrate_type: MigrateType) -> Option<Pfn> {
         let len = self.len.load(Ordering::Relaxed) as usize;
         let entries = self.entries.get(..len)?;
-        // What is not the first frame is what the request knows.
+        // The request determines all bits of an entry but the first frame.
         let wanted = pages << TYPE_BITS | migrate_type as u64;
         let known = (1 << (PAGES_BITS + TYPE_BITS)) - 1;
         let at = entries.iter().rposition(|e| e.load(Ordering::Relaxed) & known == wanted)?;
@@ -102,12 +103,12 @@ impl OddRuns {
         self.old.store(old - u32::from(at < old as usize), Ordering::Relaxed);
     }
 
-    /// Keeps a run that [`takes`](Self::takes) names, if there is room.
+    /// Keeps a run that [`takes`](Self::takes) accepts, if there is room.
     #[inline]
     pub(super) fn put(&self, range: PfnRange, migrate_type: MigrateType) -> Put {
         let len = self.len.load(Ordering::Relaxed) as usize;
         let mut pages = range.pages();
-        // As packed, which is a few instructions for each.
+        // Compares packed entries, which takes only a few instructions each.
         for entry in self.entries.get(..len).unwrap_or(&[]) {
             let entry = entry.load(Ordering::Relaxed);
             if entry >> (TYPE_BITS + PAGES_BITS) == range.start.0 {
@@ -126,14 +127,14 @@ impl OddRuns {
         }
     }
 
-    /// Gives the oldest run away.
+    /// Gives up the oldest run.
     pub(super) fn give_up(&self) -> Option<PfnRange> {
         let oldest = self.runs().next()?;
         self.remove(0);
         Some(oldest.range)
     }
 
-    /// Gives the oldest run away that was here when nothing came of this the last time.
+    /// Gives up the oldest run if it was here already when the last call gave up none.
     pub(super) fn give_up_old(&self) -> Option<PfnRange> {
         if self.old.load(Ordering::Relaxed) != 0 {
             return self.give_up();
@@ -142,24 +143,24 @@ impl OddRuns {
         None
     }
 
-    /// The first frame of `range` that is in one of the runs.
+    /// Returns the first frame of `range` that is in one of the runs.
     pub(super) fn find(&self, range: PfnRange) -> Option<Pfn> {
         let meets = |run: &Run| run.range.start < range.end && range.start < run.range.end;
         self.runs().find(meets).map(|run| run.range.start.max(range.start))
     }
 
-    /// Pages of all.
+    /// Returns the number of pages of all runs.
     pub(super) fn pages(&self) -> u64 {
         self.runs().map(|run| run.range.pages()).sum()
     }
 
-    /// The most that there can be.
+    /// Returns the most pages that the runs may have.
     #[inline]
     pub(super) fn limit_pages(&self) -> u64 {
         u64::from(self.limit_pages.load(Ordering::Relaxed)).min(MOST_PAGES)
     }
 
-    /// Changes how many pages it has at most.
+    /// Changes the most pages that the runs may have.
     pub(super) fn set_limit(&self, limit_pages: u32) {
         self.limit_pages.store(limit_pages, Ordering::Relaxed);
     }
@@ -200,7 +201,7 @@ mod tests {
             assert_eq!(odd.put(run, MigrateType::Movable), Put::Cached);
         }
         assert_eq!(odd.give_up_old(), None);
-        // One is used meanwhile, and another comes.
+        // In between, one run is used and another comes in.
         assert_eq!(odd.get(3, MigrateType::Movable), Some(two.start));
         for run in [two, three] {
             assert_eq!(odd.put(run, MigrateType::Movable), Put::Cached);

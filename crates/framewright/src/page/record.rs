@@ -1,25 +1,25 @@
 //! A page's descriptor.
 //!
-//! Orders of memory: Relaxed where a page is looked at or cleared by whoever has it alone; its
-//! count has its own orders (`sync::references`).
+//! Orders of memory: Relaxed where whoever has the page alone reads or clears it; its count has its
+//! own orders (`sync::references`).
 
 use crate::sync::ReferenceCount;
 use crate::sync::table_atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::units::PAGES_PER_BLOCK;
 
-/// What is kept of one page of a split block: 64 bytes, a cache line. 64 zero bytes are a page that
-/// is free, or nobody's yet.
+/// The descriptor of one page of a split block: 64 bytes, a cache line. 64 zero bytes describe a
+/// page that is free, or that nobody has had yet.
 ///
-/// Node, zone and migrate type are asked of the block, and freedom of its free map, so nothing here
-/// says them.
+/// Node, zone and migrate type come from the block, and whether the page is free from the block's
+/// free map, so none of these is stored here.
 ///
 /// ```text
 ///  0.. 3  reference count             8..15  flags, the owner's
 ///  4.. 7  part of which run          16..63  owner words: six of 64 bits, the owner's
 /// ```
 ///
-/// Flags and owner words belong to whoever has the page: the manager never looks at them, and
-/// clears them when the last reference is put. Whoever frees a page in another way leaves its
+/// Flags and owner words belong to whoever has the page: the manager never reads them, and clears
+/// them when the last reference is put. A caller that frees a page in another way must leave its
 /// descriptor zero, with [`clear`](Self::clear).
 #[repr(C, align(64))]
 pub struct Page {
@@ -41,9 +41,9 @@ const _: () = assert!(
 pub enum PartOf {
     /// A page by itself.
     Single,
-    /// The first page of a run, whose count counts.
+    /// The first page of a run, whose count is the run's.
     Head {
-        /// Pages in the run, at least 2.
+        /// The number of pages in the run, at least 2.
         pages: u32,
     },
     /// Another page of a run.
@@ -53,21 +53,21 @@ pub enum PartOf {
     },
 }
 
-/// Set in the run of a head.
+/// Flag in `run` that marks a head.
 const HEAD: u32 = 1 << 31;
 
 impl Page {
-    /// 64-bit words that are the owner's.
+    /// The number of 64-bit words that belong to the owner.
     pub const OWNER_WORDS: usize = 6;
 
-    /// References at some moment: 0 is frozen or free, `u32::MAX` saturated. A tail has none: its
-    /// head has.
+    /// Returns the number of references at some moment: 0 means frozen or free, `u32::MAX`
+    /// saturated. A tail has no count; its head has it.
     #[must_use]
     pub fn references(&self) -> u32 {
         self.references.get()
     }
 
-    /// Which part of a run it is.
+    /// Returns which part of a run the page is.
     #[must_use]
     pub fn part_of(&self) -> PartOf {
         match self.run.load(Ordering::Relaxed) {
@@ -77,25 +77,25 @@ impl Page {
         }
     }
 
-    /// 64 bits for the owner.
+    /// Returns 64 bits for the owner.
     #[must_use]
     pub const fn flags(&self) -> &AtomicU64 {
         &self.flags
     }
 
-    /// 48 bytes for the owner.
+    /// Returns 48 bytes for the owner.
     #[must_use]
     pub const fn owner_words(&self) -> &[AtomicU64; Self::OWNER_WORDS] {
         &self.owner_words
     }
 
-    /// Makes flags and owner words zero.
+    /// Zeroes flags and owner words.
     pub fn clear(&self) {
         self.flags.store(0, Ordering::Relaxed);
         self.owner_words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
     }
 
-    /// Whether all of it is zero.
+    /// Returns whether the whole descriptor is zero.
     #[must_use]
     pub fn is_clear(&self) -> bool {
         self.references() == 0
@@ -104,7 +104,8 @@ impl Page {
             && self.owner_words.iter().all(|word| word.load(Ordering::Relaxed) == 0)
     }
 
-    /// Whether it is free, and flags and owner words are `words`.
+    /// Returns whether the page has no count and is in no run, and its flags and owner words are
+    /// `words`.
     pub(crate) fn is_template(&self, words: &[u64; 1 + Self::OWNER_WORDS]) -> bool {
         self.references() == 0
             && self.run.load(Ordering::Relaxed) == 0

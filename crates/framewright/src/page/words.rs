@@ -1,21 +1,21 @@
-//! What a CPU's cache is made of: words of runs, and stacks.
+//! The parts of a CPU's cache: words of runs, and stacks.
 //!
-//! Orders of memory: Relaxed: whoever has the cache touches them (invariant 16); a look from
-//! elsewhere is a guess.
+//! Orders of memory: Relaxed: only the CPU that has the cache touches them (invariant 16). A look
+//! from elsewhere is a guess.
 
 use crate::sync::table_atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::units::{Order, Pfn};
 use core::ops::Range;
 
-/// Orders that come by the word: 0..=3.
+/// The number of orders that come by the word: 0..=3.
 pub(super) const WORD_ORDERS: u8 = 4;
 /// No frame has this number.
 pub(super) const NOWHERE: u64 = u64::MAX;
 
-/// What freeing into a cache came to.
+/// The result of freeing into a cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Put {
-    /// It is kept.
+    /// The cache keeps it.
     Cached,
     /// It is free already.
     DoubleFree,
@@ -23,8 +23,8 @@ pub(crate) enum Put {
     Full,
 }
 
-/// Runs of one order with a common 64-frame word: the word's first frame, and a bit for the first
-/// frame of each.
+/// Runs of one order in one 64-frame word: the word's first frame, and a bit for the first frame of
+/// each run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Runs {
     pub(crate) base: Pfn,
@@ -34,26 +34,26 @@ pub(crate) struct Runs {
 impl Runs {
     pub(crate) const NONE: Self = Self { base: Pfn(NOWHERE), runs: 0 };
 
-    /// One run: of orders from 4 on an entry has no more.
+    /// Returns one run. From order 4 on an entry has no more.
     #[inline]
     pub(crate) const fn one(start: Pfn, order: Order) -> Self {
         let offset = Self::offset(start, order);
         Self { base: Pfn(start.0 - offset), runs: 1 << offset }
     }
 
-    /// How far into its word a run begins; of orders from 4 on it is a word of its own.
+    /// Returns how far into its word a run begins. From order 4 on a run is a word of its own.
     #[inline(always)]
     const fn offset(start: Pfn, order: Order) -> u64 {
         let mask = if order.get() < WORD_ORDERS { 63 } else { 0 };
         start.0 & mask
     }
 
-    /// How many runs.
+    /// Returns the number of runs.
     pub(crate) const fn count(self) -> u64 {
         self.runs.count_ones() as u64
     }
 
-    /// The first frames of the runs.
+    /// Returns the first frames of the runs.
     pub(crate) fn starts(self) -> impl Iterator<Item = Pfn> {
         let mut runs = self.runs;
         core::iter::from_fn(move || {
@@ -65,14 +65,15 @@ impl Runs {
     }
 }
 
-/// [`Runs`] in place.
+/// [`Runs`] in a cache's entry.
 pub(super) struct Word {
     base: AtomicU64,
     runs: AtomicU64,
 }
 
 impl Word {
-    /// Takes the lowest of its runs, of which there is one, and says whether it was the last.
+    /// Takes the lowest of the word's runs, of which there is at least one. Returns it with whether
+    /// it was the last.
     #[inline]
     pub(super) fn take(&self) -> (Pfn, bool) {
         let runs = self.runs.load(Ordering::Relaxed);
@@ -83,13 +84,13 @@ impl Word {
         (Pfn(start), left == 0)
     }
 
-    /// Whether these runs are of this word.
+    /// Returns whether `more` is of this word.
     #[inline]
     pub(super) fn holds(&self, more: Runs) -> bool {
         self.base.load(Ordering::Relaxed) == more.base.0
     }
 
-    /// Keeps runs of this word.
+    /// Adds runs of this word.
     #[inline]
     pub(super) fn give(&self, more: Runs) -> Put {
         let runs = self.runs.load(Ordering::Relaxed);
@@ -100,8 +101,8 @@ impl Word {
         Put::Cached
     }
 
-    /// Keeps the run that begins at `start`, if it is of this word: [`give`](Self::give) in fewer
-    /// instructions.
+    /// [`give`](Self::give) in fewer instructions, for the run that begins at `start`; nothing if
+    /// it is not of this word.
     #[inline]
     pub(super) fn give_one(&self, start: Pfn, order: Order) -> Option<Put> {
         let offset = Runs::offset(start, order);
@@ -120,8 +121,8 @@ impl Word {
         self.read_if(|_| true).unwrap_or(Runs::NONE)
     }
 
-    /// [`read`](Self::read) where the word begins at a wanted frame. That is read once: its owner
-    /// may empty it meanwhile.
+    /// [`read`](Self::read) if the word begins at a wanted frame. It reads the base only once,
+    /// because the owner may empty the word meanwhile.
     #[inline]
     pub(super) fn read_if(&self, is_wanted: impl FnOnce(u64) -> bool) -> Option<Runs> {
         let base = self.base.load(Ordering::Relaxed);
@@ -136,28 +137,28 @@ impl Word {
     }
 }
 
-/// A stack among the entries of a cache.
+/// A stack within the entries of a cache.
 ///
 /// ```text
 ///     base      floor        top            end
 ///      |  aside   |  in use   |    unused    |
 /// ```
 ///
-/// What lies aside below the floor is not seen by gets and puts. It lies there from one look at
-/// what was not used to the next (`age`), or until what is in use runs out.
+/// Gets and puts do not see the entries set aside below the floor. They stay there from one check
+/// for unused entries to the next (`age`), or until the entries in use run out.
 pub(super) struct Stack {
-    /// Entries in use.
+    /// The number of entries in use.
     len: AtomicU32,
-    /// Where the first of them is.
+    /// The place of the first entry in use.
     floor: AtomicU32,
-    /// Where entries may not be any more.
+    /// The end of the places that entries may take.
     end: AtomicU32,
-    /// Where the oldest is that lies aside.
+    /// The place of the oldest entry that is set aside.
     base: u32,
 }
 
 impl Stack {
-    /// Stacks one after the other, each with room for `most` entries, of which it uses as many as
+    /// Stacks one after the other, each with places for `most` entries, of which it uses as many as
     /// its limit allows.
     pub(super) fn all<const STACKS: usize>(
         most: &[usize],
@@ -182,13 +183,13 @@ impl Stack {
         self.floor.load(Ordering::Relaxed)
     }
 
-    /// All entries, those that lie aside included.
+    /// Returns the number of entries, including those set aside.
     #[inline]
     pub(super) fn len(&self) -> u32 {
         self.aside() + self.in_use()
     }
 
-    /// Most entries.
+    /// Returns the most entries.
     #[inline]
     pub(super) fn limit(&self) -> u32 {
         self.end.load(Ordering::Relaxed).wrapping_sub(self.base)
@@ -198,14 +199,14 @@ impl Stack {
         self.end.store(self.base + limit, Ordering::Relaxed);
     }
 
-    /// How many entries are in use, if any are, and where the one on top is.
+    /// Returns the number of entries in use and the place of the top one, if any are in use.
     #[inline]
     pub(super) fn top(&self) -> Option<(u32, usize)> {
         let len = self.in_use();
         if len == 0 {
             return None;
         }
-        // In the width of an index, which is an instruction less.
+        // Computed in the width of an index, which saves an instruction.
         Some((len, (self.floor() as usize + len as usize).wrapping_sub(1)))
     }
 
@@ -214,7 +215,7 @@ impl Stack {
         self.len.store(len, Ordering::Relaxed);
     }
 
-    /// Where the next entry goes, if there is room; it counts then.
+    /// Adds an entry, if there is room, and returns its place.
     #[inline]
     pub(super) fn grow(&self) -> Option<usize> {
         let len = self.in_use();
@@ -231,31 +232,31 @@ impl Stack {
         self.len.store(self.in_use().saturating_sub(entries), Ordering::Relaxed);
     }
 
-    /// Where its entries are, oldest first.
+    /// Returns the places of the stack's entries, oldest first.
     pub(super) fn entries(&self) -> Range<usize> {
         self.base as usize..(self.floor() + self.in_use()) as usize
     }
 
-    /// How many entries lie aside.
+    /// Returns the number of entries set aside.
     #[inline]
     pub(super) fn aside(&self) -> u32 {
         self.floor().wrapping_sub(self.base)
     }
 
-    /// Lays the older half of what is in use aside.
+    /// Sets the older half of the entries in use aside.
     pub(super) fn set_aside(&self) {
         let more = self.in_use().div_ceil(2);
         self.floor.store(self.floor() + more, Ordering::Relaxed);
         self.shrink(more);
     }
 
-    /// Takes what lies aside into use again.
+    /// Takes the entries set aside into use again.
     pub(super) fn take_back(&self) {
         self.len.store(self.len(), Ordering::Relaxed);
         self.floor.store(self.base, Ordering::Relaxed);
     }
 
-    /// Told when the oldest `count` entries are gone and all others have moved there.
+    /// Called when the oldest `count` entries are gone and all others have moved down.
     pub(super) fn forget(&self, count: u32) {
         let aside = count.min(self.aside());
         self.floor.store(self.floor() - aside, Ordering::Relaxed);

@@ -1,25 +1,25 @@
-//! When memory is accepted that firmware left unaccepted.
+//! When memory that firmware left unaccepted is accepted.
 
-/// When memory is accepted that firmware left unaccepted (`accept_memory=`).
+/// When memory that firmware left unaccepted is accepted (`accept_memory=`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum AcceptPolicy {
-    /// When it is wanted.
+    /// When it is needed.
     #[default]
     Lazy,
-    /// At bring-up by a single CPU, else by
+    /// At bring-up if there is a single CPU, otherwise by
     /// [`Vmemmap::initialise_deferred`](crate::manager::Vmemmap::initialise_deferred) and its
     /// helpers.
     Eager,
-    /// When it is wanted, and meanwhile by whoever polls an
+    /// When it is needed, and in the background by a task that polls an
     /// [`Acceptor`](crate::manager::Acceptor).
     Background,
 }
 
 impl AcceptPolicy {
-    /// All of them.
+    /// All policies.
     pub const ALL: [Self; 3] = [Self::Lazy, Self::Eager, Self::Background];
 
-    /// As it is written on the command line.
+    /// The name of the policy on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

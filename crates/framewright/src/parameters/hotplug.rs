@@ -5,17 +5,18 @@ use super::parse::parse_bool;
 use crate::units::parse_decimal;
 use core::fmt;
 
-/// What is to become of memory that is added.
+/// How memory that is added goes online.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OnlineType {
-    /// Nobody gets it.
+    /// It stays offline.
     Offline,
-    /// The policy says for whom it is.
+    /// The [`OnlinePolicy`] decides between [`Kernel`](Self::Kernel) and
+    /// [`Movable`](Self::Movable).
     #[default]
     Online,
-    /// For everybody.
+    /// For all requests.
     Kernel,
-    /// For what can be moved.
+    /// For movable requests only.
     Movable,
 }
 
@@ -27,7 +28,7 @@ impl OnlineType {
         (Self::Movable, "online_movable"),
     ];
 
-    /// By Linux's name.
+    /// Parses Linux's name.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         Self::NAMES.into_iter().find(|(_, own)| *own == name).map(|(kind, _)| kind)
@@ -41,18 +42,18 @@ impl fmt::Display for OnlineType {
     }
 }
 
-/// For whom memory is that is said to be *online* and no more.
+/// Which requests get memory that is onlined as plain *online*.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OnlinePolicy {
-    /// For those whose memory it lies among.
+    /// The requests that the memory around it serves.
     #[default]
     ContigZones,
-    /// For what can be moved, as long as there is enough for everybody beside it.
+    /// Movable requests only, as long as there is enough memory for all requests besides it.
     AutoMovable,
 }
 
 impl OnlinePolicy {
-    /// Linux's name.
+    /// Linux's name of the policy.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -61,18 +62,18 @@ impl OnlinePolicy {
         }
     }
 
-    /// By Linux's name.
+    /// Parses Linux's name.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         [Self::ContigZones, Self::AutoMovable].into_iter().find(|policy| policy.name() == name)
     }
 }
 
-/// All that is about memory that is added.
+/// All parameters of memory hotplug.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HotplugParameters {
-    /// `hotplug_windows=N`: how many ranges of memory that bring-up does not know can be added
-    /// later, each with what lies next to it.
+    /// `hotplug_windows=N`: how many ranges of memory unknown at bring-up can be added later, each
+    /// together with the memory next to it.
     pub windows: u32,
     /// `memhp_default_state=`.
     pub auto_online: OnlineType,
@@ -82,16 +83,16 @@ pub struct HotplugParameters {
     pub auto_movable_ratio: u64,
     /// `memory_hotplug.auto_movable_numa_aware=`.
     pub auto_movable_numa_aware: bool,
-    /// `memory_hotplug.memmap_on_memory=`: memory that comes may hold its own tables, which those
-    /// of much memory do. Without it all tables lie in memory that is there.
+    /// `memory_hotplug.memmap_on_memory=`: added memory may hold its own tables, and does so if
+    /// much memory is added. Without it all tables lie in existing memory.
     pub memmap_on_memory: bool,
 }
 
-/// Windows for memory that is added later, unless the command line says how many.
+/// The default of `hotplug_windows=`.
 const DEFAULT_WINDOWS: u32 = 8;
-/// The most that there can be.
+/// The largest value of `hotplug_windows=`.
 const MOST_WINDOWS: u32 = 1024;
-/// Linux's default.
+/// Linux's default of `auto_movable_ratio`, in percent.
 const DEFAULT_RATIO: u64 = 301;
 
 impl Default for HotplugParameters {
@@ -108,7 +109,7 @@ impl Default for HotplugParameters {
 }
 
 impl HotplugParameters {
-    /// Sets the parameter `name`; none where it is not one of these.
+    /// Sets the parameter `name`; `None` when it is not one of these.
     pub(super) fn set(&mut self, name: &str, value: &str) -> Option<Result<(), &'static str>> {
         Some(match name {
             "hotplug_windows" => match parse_decimal(value) {

@@ -1,8 +1,8 @@
-//! Boot parameters of pools: Linux's names, forms and precedence (Linux: `mm/hugetlb.c`,
+//! Boot parameters of huge-page pools: Linux's names, forms and precedence (Linux: `mm/hugetlb.c`,
 //! `hugepages_setup`).
 //!
-//! What a word means depends on those before it: a size holds for the count that follows. So words
-//! are read in order, and what contradicts an earlier one is ignored and said.
+//! The meaning of a word depends on the words before it: a size applies to the count that follows.
+//! So words are read in order; a word that contradicts an earlier one is ignored and reported.
 
 use super::movable::AreaSizes;
 use super::parse::{parse_bool, parse_size};
@@ -12,62 +12,62 @@ use crate::units::{NodeId, NodeMask, PoolSize, parse_decimal, parse_radix};
 /// How many pages of one size a command line asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Requested {
-    /// In all.
+    /// On all nodes together.
     pub pages: u64,
-    /// On which nodes, in the form `hugepages=0:4,1:2`.
+    /// Pages of each node, in the form `hugepages=0:4,1:2`.
     nodes: Option<PerNode<u32>>,
 }
 
 impl Requested {
     const NONE: Self = Self { pages: 0, nodes: None };
 
-    /// Pages of one node, in the node form; nothing in the plain one.
+    /// The pages of one node in the node form; `None` in the plain form.
     #[must_use]
     pub fn on_node(&self, node: NodeId) -> Option<u64> {
         Some(u64::from(self.nodes.as_ref()?.of(node)))
     }
 
-    /// The nodes that are named with at least one page.
+    /// The nodes for which at least one page is requested.
     #[must_use]
     pub fn nodes(&self) -> NodeMask {
         self.nodes.as_ref().map_or(NodeMask::EMPTY, PerNode::nodes)
     }
 }
 
-/// To what the next `hugepages=` applies.
+/// The size to which the next `hugepages=` applies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Current {
-    /// No size was given yet: the default size, whatever that will be.
+    /// No size was given yet: the default size, whatever it turns out to be.
     Default,
-    /// A size.
+    /// This size.
     Size(PoolSize),
 }
 
-/// What the command line says of huge pages. See the module documentation.
+/// What the command line says about huge pages. See the module documentation.
 #[derive(Clone, Debug)]
 pub struct HugePageParameters {
-    /// `hugepage_alloc_threads=`: most threads that fill the pool of 2 MiB pages at boot, the
-    /// caller among them. Else a quarter of the CPUs, at least one.
+    /// `hugepage_alloc_threads=`: the most threads that fill the pool of 2 MiB pages at boot,
+    /// including the caller. If unset, a quarter of the CPUs, at least one.
     pub alloc_threads: Option<u32>,
-    /// `hugetlb_free_vmemmap=`: whether pages in pools give up their descriptors where these are in
-    /// the vmemmap.
+    /// `hugetlb_free_vmemmap=`: whether pages in pools give up their descriptors (HVO) where these
+    /// are in the vmemmap.
     pub free_vmemmap: bool,
-    /// `hugetlb_cma=`: areas that 1 GiB pages come from first, in all or on nodes. Each is at least
-    /// one page; [`AreaSizes::shares`] rounds up.
+    /// `hugetlb_cma=`: areas from which 1 GiB pages are taken first, as a total size or per node.
+    /// Each is at least one page; [`AreaSizes::shares`] rounds up.
     pub cma: AreaSizes,
-    /// `hugetlb_cma_only=`: 1 GiB pages come from areas alone. Without
-    /// [`cma`](Self::cma) it means nothing, as in Linux.
+    /// `hugetlb_cma_only=`: 1 GiB pages come only from areas. Without [`cma`](Self::cma) it has no
+    /// effect, as in Linux.
     pub cma_only: bool,
     requested: [Requested; PoolSize::COUNT],
     /// A count that was given before any size.
     implicit: Requested,
     default_size: Option<PoolSize>,
-    /// Sizes that `hugepagesz=` or `default_hugepagesz=` named.
+    /// The sizes that `hugepagesz=` or `default_hugepagesz=` named.
     registered: [bool; PoolSize::COUNT],
     current: Current,
-    /// The last size word was wrong: the next count is ignored.
+    /// The last size word was invalid, so the next count is ignored.
     ignore_next: bool,
-    /// Where the last count went.
+    /// The size to which the last count was applied.
     last: Option<Current>,
 }
 
@@ -90,14 +90,14 @@ impl Default for HugePageParameters {
 }
 
 impl HugePageParameters {
-    /// The size that `/proc/meminfo` and `/proc/sys/vm` speak of.
+    /// The default size, which `/proc/meminfo` and `/proc/sys/vm` report.
     #[must_use]
     pub fn default_size(&self) -> PoolSize {
         self.default_size.unwrap_or_default()
     }
 
-    /// What is wanted of one size. A count without a size goes to the default size, and before one
-    /// that names it.
+    /// The pages requested of one size. A count that was given before any size applies to the
+    /// default size and takes precedence over a count that names this size.
     #[must_use]
     pub fn requested(&self, size: PoolSize) -> Requested {
         if size == self.default_size() && self.implicit.pages != 0 {
@@ -107,14 +107,15 @@ impl HugePageParameters {
         }
     }
 
-    /// A count for the default size that is not used, because one was given before any size.
+    /// A count for the default size that is ignored because another count was given before any
+    /// size.
     #[must_use]
     pub fn overridden_pages(&self) -> Option<u64> {
         let explicit = self.requested[self.default_size().index()].pages;
         (self.implicit.pages != 0 && explicit != 0).then_some(explicit)
     }
 
-    /// Reads one word; nothing when it is not about huge pages.
+    /// Reads one word; `None` when it is not about huge pages.
     #[inline(never)]
     pub(crate) fn set(&mut self, name: &str, value: &str) -> Option<Result<(), &'static str>> {
         Some(match name {
@@ -165,7 +166,7 @@ impl HugePageParameters {
         self.ignore_next = true;
         let size = supported(value)?;
         if self.registered[size.index()] {
-            // Once more for the default size, if its count is still to come.
+            // The default size may be named once more if its count is still to come.
             let is_default = self.default_size == Some(size);
             if !is_default || self.requested[size.index()].pages != 0 {
                 return Err("this size was specified before");
@@ -189,7 +190,7 @@ impl HugePageParameters {
         self.ignore_next = false;
         if self.implicit.pages != 0 {
             self.requested[size.index()] = core::mem::replace(&mut self.implicit, Requested::NONE);
-            // What was a count without a size is one of this size now.
+            // The count that was given without a size now belongs to this size.
             self.last = Some(Current::Size(size));
         }
         Ok(())
@@ -226,7 +227,7 @@ fn supported(value: &str) -> Result<PoolSize, &'static str> {
     size.ok_or("unsupported size, 2M and 1G are possible; a hugepages= that follows is ignored")
 }
 
-/// Either form of a count.
+/// Parses either form of a count.
 fn counts(value: &str) -> Option<Requested> {
     if !value.contains(':') {
         return Some(Requested { pages: number(value)?, nodes: None });
@@ -235,7 +236,7 @@ fn counts(value: &str) -> Option<Requested> {
     for pair in value.split(',') {
         let (node, count) = pair.split_once(':')?;
         let node = NodeId::new(usize::try_from(number(node)?).ok()?)?;
-        // More pages than memory can have are as good as four milliards.
+        // Larger counts are clamped: 2^32 - 1 is already more pages than memory can hold.
         let count = u32::try_from(number(count)?).unwrap_or(u32::MAX);
         let slot: &mut u32 = nodes.of_mut(node)?;
         let before = *slot;
@@ -249,7 +250,7 @@ fn number(text: &str) -> Option<u64> {
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
-    // Too large for 64 bits is only more than there can be.
+    // A number that does not fit in 64 bits is clamped: it is more than there can be either way.
     Some(parse_radix(text, 10).unwrap_or(u64::MAX))
 }
 
@@ -259,7 +260,7 @@ mod tests {
     use crate::parameters::Parameters;
     use std::vec::Vec;
 
-    /// Pages of 2 MiB and of 1 GiB, and how many words were refused.
+    /// Returns the counts of 2 MiB and of 1 GiB pages, and how many words were refused.
     fn read(line: &str) -> ([u64; 2], usize) {
         let mut problems = 0;
         let parameters = Parameters::parse(line, &mut |_| problems += 1).huge_pages;
@@ -278,14 +279,14 @@ mod tests {
             ("default_hugepagesz=2M hugepages=8", [8, 0], 0),
             ("hugepagesz=2M hugepages=512 hugepagesz=1G hugepages=4", [512, 4], 0),
             ("hugepagesz=1G hugepages=4 hugepagesz=2M hugepages=512", [512, 4], 0),
-            // A count before any size stays, whatever a pair says later.
+            // A count before any size stays, whatever a later pair says.
             ("hugepages=256 hugepagesz=2M hugepages=512", [256, 0], 0),
             ("hugepages=256 hugepagesz=1G hugepages=4", [256, 4], 0),
             // The second of two is ignored.
             ("hugepages=5 hugepages=6", [5, 0], 1),
             ("hugepagesz=2M hugepages=5 hugepages=6", [5, 0], 1),
             ("hugepages=8 default_hugepagesz=1G hugepages=9", [0, 8], 1),
-            // Each size once, and what follows the second is ignored.
+            // Each size is valid once, and the count after the second is ignored.
             ("hugepagesz=2M hugepages=5 hugepagesz=2M hugepages=6", [5, 0], 2),
             (
                 "hugepagesz=2M hugepages=5 hugepagesz=1G hugepages=1 hugepagesz=2M hugepages=7",
@@ -305,7 +306,7 @@ mod tests {
             ("default_hugepagesz=16M hugepages=5", [0, 0], 2),
             ("hugepagesz hugepages=5", [0, 0], 2),
             ("hugepagesz=2MB hugepages=5", [5, 0], 0),
-            // Nonsense.
+            // Invalid values.
             ("hugepages=many", [0, 0], 1),
             ("hugepages=-1", [0, 0], 1),
             ("hugepages=", [0, 0], 1),

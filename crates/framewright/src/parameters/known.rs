@@ -1,4 +1,4 @@
-//! What a program's help says of each parameter.
+//! The help text of each parameter.
 
 /// Parameters with a short description each, for a program's help.
 pub const KNOWN: &[(&str, &str)] = &[

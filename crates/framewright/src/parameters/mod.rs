@@ -1,5 +1,5 @@
-//! The command line: Linux's names where Linux has one, and Linux's manner with what it cannot use,
-//! which is to say so and go on.
+//! The command line: it uses Linux's names where Linux has one, and treats words that it cannot use
+//! as Linux does: it reports them and goes on.
 
 mod accept;
 mod hotplug;
@@ -29,13 +29,13 @@ use crate::firmware::{MapBuilder, MapError, MemoryKind};
 use crate::units::{Order, PHYSICAL_ADDRESS_END, parse_decimal};
 use core::fmt;
 
-/// Longer than any name that the manager knows.
+/// The length of a buffer that holds any name that the manager knows.
 const LONGEST_NAME: usize = 48;
 
-/// How many `memmap=` a command line may have.
+/// How many `memmap=` ranges a command line may have.
 pub const MAX_MEMMAP: usize = 32;
 
-/// Parameters that the manager knows, with their defaults where the command line is silent.
+/// The manager's parameters. Those that the command line does not set have their defaults.
 #[derive(Clone, Debug)]
 pub struct Parameters {
     /// `movable_node`.
@@ -57,7 +57,7 @@ pub struct Parameters {
     pub accept: AcceptPolicy,
     /// `memmap_init=`.
     pub policy: Policy,
-    /// `page_owner=on`: each page knows who allocated it.
+    /// `page_owner=on`: each page records who allocated it.
     pub page_owner: bool,
     /// `page_poison=1`: free memory is filled with a pattern.
     pub page_poison: bool,
@@ -65,7 +65,7 @@ pub struct Parameters {
     pub init_on_alloc: bool,
     /// `init_on_free=1`: memory is cleared when it is freed.
     pub init_on_free: bool,
-    /// `careful=on` or a seed: all that finds mistakes, and random placement.
+    /// `careful=on` or a seed: every aid that finds mistakes, and random placement.
     pub careful: Option<u64>,
     /// `pages=`.
     pub pages: Pages,
@@ -73,19 +73,19 @@ pub struct Parameters {
     pub shuffle: bool,
     /// `page_alloc.shuffle_seed=`.
     pub shuffle_seed: Option<u64>,
-    /// `page_reporting.`
+    /// The parameters with the prefix `page_reporting.`
     pub reporting: ReportingParameters,
-    /// All that is about huge pages.
+    /// The parameters of huge pages.
     pub huge_pages: HugePageParameters,
-    /// `zone_parts=N`: how many parts each zone has, as far as it has GiBs; by CPUs and memory
-    /// otherwise.
+    /// `zone_parts=N`: how many parts each zone has, if it has enough GiBs. If unset, the number
+    /// depends on CPUs and memory.
     pub zone_parts: Option<u32>,
-    /// All that is about memory that is added while the machine runs.
+    /// The parameters of memory hotplug.
     pub hotplug: HotplugParameters,
     /// `memmap_init_threads=N`, at least 1.
     pub memmap_init_threads: Option<u32>,
-    /// What flags and owner words of a page's descriptor in the array begin as; zero otherwise. Not
-    /// on the command line: the adopter's program knows it.
+    /// The initial values of the flags and owner words of a page's descriptor in the array; zero if
+    /// unset. Not on the command line: the adopter's program sets it.
     pub page_template: Option<[u64; 7]>,
     /// `memmap=` in order: start, size in bytes, kind.
     memmap: [Option<(u64, u64, MemoryKind)>; MAX_MEMMAP],
@@ -127,7 +127,7 @@ impl Default for Parameters {
 pub struct Problem<'a> {
     /// The word on the command line.
     pub word: &'a str,
-    /// `None`: the manager does not know the parameter. Otherwise what would be right.
+    /// `None`: the manager does not know the parameter. Otherwise, which values would be valid.
     pub reason: Option<&'static str>,
 }
 
@@ -140,10 +140,10 @@ impl fmt::Display for Problem<'_> {
     }
 }
 
-/// Why a parameter of a part that is off has no effect.
+/// The reason why a parameter of a disabled feature has no effect.
 const ABSENT: &str = "this build lacks its feature";
 
-/// Whether a parameter is one of a part that is off. What has parameters of its own is asked later.
+/// Whether a disabled feature owns a parameter. Features with own parsers are checked later.
 fn is_of_absent_part(name: &str) -> bool {
     match name {
         "accept_memory" => !cfg!(feature = "accept"),
@@ -162,13 +162,13 @@ fn is_of_absent_part(name: &str) -> bool {
 }
 
 impl Parameters {
-    /// Reads a command line. Each word that is unknown or wrong is reported once and ignored; of a
-    /// parameter that is given twice the last counts (`memmap=` adds up). As in Linux, blanks
+    /// Reads a command line. Each unknown or invalid word is reported once and ignored. If a
+    /// parameter is given twice, the last one counts (`memmap=` adds up). As in Linux, blanks
     /// between quotes do not end a word, and names may have hyphens for underscores.
     pub fn parse<'a>(command_line: &'a str, problem: &mut dyn FnMut(Problem<'a>)) -> Self {
         let mut parameters = Self::default();
         let (mut word, mut rest) = next_word(command_line);
-        // What follows `--` is for the first program.
+        // Words after `--` are for the init program.
         while !word.is_empty() && unquoted(word) != "--" {
             match parameters.set(unquoted(word)) {
                 Ok(true) => {}
@@ -180,17 +180,17 @@ impl Parameters {
         parameters
     }
 
-    /// Sets one parameter; false when there is none of that name.
+    /// Sets one parameter; returns false when there is none of that name.
     fn set(&mut self, word: &str) -> Result<bool, &'static str> {
-        // A module's switch alone is on.
+        // A module's switch without a value is on.
         let alone = if word.contains('.') { "y" } else { "" };
         let (name, value) = word.split_once('=').unwrap_or((word, alone));
-        // Quotes around a value are none of it (Linux: `lib/cmdline.c`, `next_arg`).
+        // Quotes around a value do not belong to it (Linux: `lib/cmdline.c`, `next_arg`).
         let value = unquoted(value);
         let mut copy = [0; LONGEST_NAME];
         let Some(copy) = copy.get_mut(..name.len()) else { return Ok(false) };
         copy.copy_from_slice(name.as_bytes());
-        // As in Linux, `-` is `_` in names (`kernel/params.c`, `parameq`).
+        // As in Linux, `-` stands for `_` in names (`kernel/params.c`, `parameq`).
         while let Some(hyphen) = copy.iter_mut().find(|byte| **byte == b'-') {
             *hyphen = b'_';
         }
@@ -303,7 +303,7 @@ impl Parameters {
                 let moving = (cfg!(feature = "moving"), self.core.set(name, value));
                 let areas = (cfg!(feature = "moving"), self.areas.set(name, value));
                 let hotplug = (cfg!(feature = "hotplug"), self.hotplug.set(name, value));
-                // What is off has no effect on what is on.
+                // A disabled feature's parameters must not affect enabled ones.
                 if !cfg!(feature = "pools") {
                     self.huge_pages = Default::default();
                 }
@@ -318,7 +318,7 @@ impl Parameters {
         Ok(true)
     }
 
-    /// All of a list, or nothing of it.
+    /// Adds all ranges of a list, or none of them.
     fn add_memmap(&mut self, value: &str) -> Result<(), &'static str> {
         let before = self.memmap.iter().flatten().count();
         for (next, range) in (before..).zip(value.split(',')) {
@@ -347,7 +347,7 @@ impl Parameters {
     }
 }
 
-/// A range of `memmap=`: where it begins, its size, and what it is.
+/// Parses a range of `memmap=`: its start, its size, and its kind.
 #[inline(never)]
 fn memmap(range: &str) -> Result<(u64, u64, MemoryKind), &'static str> {
     const FORM: &str =
@@ -366,10 +366,10 @@ fn memmap(range: &str) -> Result<(u64, u64, MemoryKind), &'static str> {
     Ok((start, size, kind))
 }
 
-/// The most that `min_free_kbytes` can be: what Linux's integer holds.
+/// The largest `min_free_kbytes`: the maximum of Linux's `int`.
 pub(crate) const MOST_MIN_FREE_KBYTES: u64 = i32::MAX as u64;
 
-/// What chance begins with when the command line does not say.
+/// The seed of random placement when the command line gives none.
 const CAREFUL_SEED: u64 = 1;
 
 #[cfg(test)]
@@ -448,7 +448,7 @@ mod tests {
             (1 << 30, 4096, MemoryKind::Persistent),
         ];
         assert!(parameters.memmap.iter().flatten().eq(&expected));
-        // All of a list, or nothing of it; and what is beyond all memory stops no boot.
+        // A list is taken as a whole or not at all, and a range beyond all memory stops no boot.
         for word in ["memmap=1M$4M,2M@64M", "memmap=4K$8P", "memmap=1M$4M,", "memmap=15E$15E"] {
             let (parameters, problems) = parse(word);
             assert!(problems.len() == 1 && problems[0].reason.is_some(), "{word}: {problems:?}");

@@ -1,20 +1,20 @@
-//! Boot parameters of memory that can move: how much of it there is (Linux: `mm/mm_init.c`,
+//! Boot parameters of movable memory: how much of it there is (Linux: `mm/mm_init.c`,
 //! `cmdline_parse_core`), and areas that are set aside for contiguous requests and lent to movable
 //! ones (Linux: `kernel/dma/contiguous.c` and `mm/hugetlb_cma.c`).
 //!
-//! Each word is taken as a whole or not at all, and of a word that is given twice the last counts.
+//! Each word is taken as a whole or not at all. If a word is given twice, the last one counts.
 
 use super::parse::{parse_number, parse_size};
 use super::per_node::PerNode;
 use crate::firmware::{CoreSize, KernelCore, MovableSetting};
 use crate::units::{NodeId, NodeMask, PHYSICAL_ADDRESS_END, PhysRange};
 
-/// How much memory a command line wants set aside, in all or on nodes.
+/// How much memory a command line sets aside, in total or per node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AreaSizes {
-    /// In all, in bytes.
+    /// The total, in bytes.
     pub total_bytes: u64,
-    /// On which nodes, in the form `0:1G,1:2G`.
+    /// Bytes of each node, in the form `0:1G,1:2G`.
     nodes: Option<PerNode<u64>>,
 }
 
@@ -22,22 +22,22 @@ impl AreaSizes {
     /// Nothing.
     pub const NONE: Self = Self { total_bytes: 0, nodes: None };
 
-    /// Bytes on one node, in the node form; nothing in the plain one.
+    /// The bytes on one node in the node form; `None` in the plain form.
     #[must_use]
     pub fn on_node(&self, node: NodeId) -> Option<u64> {
         Some(self.nodes.as_ref()?.of(node))
     }
 
-    /// The nodes that are named with more than nothing.
+    /// The nodes for which a size other than 0 is given.
     #[must_use]
     pub fn nodes(&self) -> NodeMask {
         self.nodes.as_ref().map_or(NodeMask::EMPTY, PerNode::nodes)
     }
 
-    /// Bytes for each of `nodes`, which are those that there are, in multiples of `unit_bytes`
-    /// (Linux: `mm/hugetlb_cma.c`, `hugetlb_cma_reserve`). In the plain form each node ascending
-    /// gets an equal share, rounded up, until there is enough: 3 GiB on four nodes are one each on
-    /// the first three. What is for other nodes is for nobody.
+    /// The bytes for each of `nodes`, the nodes that exist, in multiples of `unit_bytes` (Linux:
+    /// `mm/hugetlb_cma.c`, `hugetlb_cma_reserve`). In the plain form each node, in ascending order,
+    /// gets an equal share, rounded up, until the total is reached: 3 GiB on four nodes are one GiB
+    /// each on the first three. Sizes given for nodes that do not exist are dropped.
     pub fn shares(
         &self,
         nodes: NodeMask,
@@ -49,14 +49,14 @@ impl AreaSizes {
         nodes.nodes().map(move |node| {
             let left = self.total_bytes.saturating_sub(given);
             let bytes = self.on_node(node).unwrap_or(share.min(left));
-            // What cannot be rounded up is more than there can be.
+            // A size that cannot be rounded up is larger than any memory.
             let bytes = bytes.checked_next_multiple_of(unit_bytes).unwrap_or(bytes);
             given = given.saturating_add(bytes);
             (node, bytes)
         })
     }
 
-    /// The form `node:size[,node:size...]`.
+    /// Parses the form `node:size[,node:size...]`.
     pub(super) fn parse_nodes(value: &str) -> Option<Self> {
         let mut nodes = PerNode::new();
         for pair in value.split(',') {
@@ -68,7 +68,7 @@ impl AreaSizes {
         Some(Self { total_bytes, nodes: Some(nodes) })
     }
 
-    /// Either form.
+    /// Parses either form.
     pub(super) fn parse(value: &str) -> Option<Self> {
         if value.contains(':') {
             return Self::parse_nodes(value);
@@ -80,19 +80,19 @@ impl AreaSizes {
 /// The area that `cma=` asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CmaArea {
-    /// How large it is, in bytes; 0 for none.
+    /// Its size in bytes; 0 for none.
     pub bytes: u64,
-    /// Addresses inside which it is to be; anywhere if unset. Where they are no more than
-    /// [`bytes`](Self::bytes), as with `cma=64M@1G`, this is the place.
+    /// The addresses inside which the area must lie; anywhere if unset. If they span exactly
+    /// [`bytes`](Self::bytes), as with `cma=64M@1G`, they are its place.
     pub within: Option<PhysRange>,
 }
 
-/// What the command line says of areas that do not belong to huge pages.
+/// What the command line says about areas that do not belong to huge pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AreaParameters {
-    /// `cma=`: the area for all who have none of their own.
+    /// `cma=`: the area for every requester that has none of its own.
     pub cma: Option<CmaArea>,
-    /// `cma_pernuma=`: bytes of an area on each node; 0 for none.
+    /// `cma_pernuma=`: the bytes of an area on each node; 0 for none.
     pub cma_pernuma_bytes: u64,
     /// `numa_cma=`: areas on some nodes, always in the node form.
     pub numa_cma: AreaSizes,
@@ -105,7 +105,7 @@ impl Default for AreaParameters {
 }
 
 impl AreaParameters {
-    /// Reads one word; nothing when it is not about areas.
+    /// Reads one word; `None` when it is not about areas.
     #[inline(never)]
     pub(super) fn set(&mut self, name: &str, value: &str) -> Option<Result<(), &'static str>> {
         Some(match name {
@@ -135,22 +135,22 @@ impl AreaParameters {
 /// How much memory is movable, and how much is not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CoreParameters {
-    /// `kernelcore=`: how much is not movable at least.
+    /// `kernelcore=`: the least amount that is not movable.
     pub kernelcore: Option<KernelCore>,
-    /// `movablecore=`: how much is movable at least.
+    /// `movablecore=`: the least amount that is movable.
     pub movablecore: Option<CoreSize>,
 }
 
 impl CoreParameters {
-    /// Both, together with `movable_node`, as [`movable_starts`](crate::firmware::movable_starts)
-    /// takes them.
+    /// Both parameters together with `movable_node`, as
+    /// [`movable_starts`](crate::firmware::movable_starts) takes them.
     #[must_use]
     pub const fn setting(&self, movable_node: bool) -> MovableSetting {
         let Self { kernelcore, movablecore } = *self;
         MovableSetting { movable_node, kernelcore, movablecore }
     }
 
-    /// Reads one word; nothing when it is another one.
+    /// Reads one word; `None` when it is another one.
     #[inline(never)]
     pub(super) fn set(&mut self, name: &str, value: &str) -> Option<Result<(), &'static str>> {
         const OVER: &str = "more than 100% of memory";
@@ -180,10 +180,10 @@ impl CoreParameters {
     }
 }
 
-/// A size or a part.
+/// Parses a size or a percentage.
 fn core_size(value: &str) -> Option<CoreSize> {
     match value.strip_suffix('%') {
-        // What does not fit is over 100 as well.
+        // A percentage that does not fit is over 100 as well.
         Some(percent) => {
             parse_number(percent).map(|part| CoreSize::Percent(part.try_into().unwrap_or(u8::MAX)))
         }
@@ -191,7 +191,7 @@ fn core_size(value: &str) -> Option<CoreSize> {
     }
 }
 
-/// The forms of `cma=`.
+/// Parses the forms of `cma=`.
 fn cma_area(value: &str) -> Result<CmaArea, &'static str> {
     const FORM: &str =
         "cma= takes SIZE, SIZE@BASE or SIZE@BASE-LIMIT, with sizes such as 64M or 0x10000000";
@@ -225,7 +225,7 @@ mod tests {
     use std::string::String;
     use std::vec::Vec;
 
-    /// What is said of a line.
+    /// Returns the parameters of a line and the problems reported for it.
     fn parse(line: &str) -> (Parameters, Vec<String>) {
         let mut problems = Vec::new();
         let parameters =
@@ -341,7 +341,7 @@ mod tests {
         ] {
             let (parameters, problems) = parse(&std::format!("cma=1M cma={text}"));
             if reason.is_empty() {
-                // Larger than any memory: that it does not fit is found where it is made.
+                // Larger than any memory: that the area does not fit is found where it is made.
                 assert_eq!(problems.len(), 0, "{text}");
                 continue;
             }
@@ -364,7 +364,7 @@ mod tests {
         assert_eq!(nodes, [0, 3, 1023]);
         assert_eq!(numa_cma.on_node(node(3)), Some(1 << 30));
         assert_eq!(numa_cma.on_node(node(1)), Some(0));
-        // Of a node that is named twice the last counts.
+        // If a node is named twice, the last size counts.
         assert_eq!(parse("numa_cma=1:1G,1:2G").0.areas.numa_cma.total_bytes, 2 << 30);
         for text in [
             "",

@@ -1,10 +1,10 @@
-//! Words, switches, numbers and sizes as Linux reads them.
+//! Parses words, switches, numbers and sizes as Linux does.
 
 use crate::units::parse_radix;
 use core::fmt;
 
-/// A switch as Linux reads it: by its first letter (1, y or t for on, 0, n or f for off), or the
-/// first two of `on` and `off`.
+/// Parses a switch as Linux does: by its first letter (1, y or t for on; 0, n or f for off), or by
+/// the first two letters of `on` and `off`.
 pub(crate) fn parse_bool(value: &str) -> Option<bool> {
     let mut letters = value.bytes().map(|byte| byte.to_ascii_lowercase());
     match letters.next()? {
@@ -19,8 +19,8 @@ pub(crate) fn parse_bool(value: &str) -> Option<bool> {
     }
 }
 
-/// Digits and their radix as Linux tells it: decimal, `0x` hexadecimal, or octal after a leading
-/// zero (`lib/kstrtox.c`, `_parse_integer_fixup_radix`).
+/// Returns the radix of a number and its digits, as Linux determines them: decimal, `0x`
+/// hexadecimal, or octal after a leading zero (`lib/kstrtox.c`, `_parse_integer_fixup_radix`).
 #[inline(never)]
 fn radix_of(text: &str) -> (u32, &str) {
     match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
@@ -29,8 +29,9 @@ fn radix_of(text: &str) -> (u32, &str) {
     }
 }
 
-/// The first word of a command line, as it stands, and what follows it; an empty word where there
-/// is none. Between quotes blanks end nothing (Linux: `lib/cmdline.c`, `next_arg`).
+/// Returns the first word of a command line, unchanged, and the rest of the line; the word is empty
+/// when there is none. Blanks between quotes do not end a word (Linux: `lib/cmdline.c`,
+/// `next_arg`).
 #[must_use]
 pub fn next_word(line: &str) -> (&str, &str) {
     let line = line.trim_ascii_start();
@@ -42,19 +43,19 @@ pub fn next_word(line: &str) -> (&str, &str) {
     line.split_at(line.bytes().position(ends).unwrap_or(line.len()))
 }
 
-/// A word or a value without a quote before it, and then without one behind it.
+/// Strips a leading quote from a word or a value and, if there was one, a trailing quote.
 pub(super) fn unquoted(text: &str) -> &str {
     text.strip_prefix('"').map_or(text, |rest| rest.strip_suffix('"').unwrap_or(rest))
 }
 
-/// A number as Linux has it in parameters and control files.
+/// Parses a number as Linux does in parameters and control files.
 pub(crate) fn parse_integer(text: &str) -> Option<u64> {
     let (radix, digits) = radix_of(text);
-    // The conversion would take a sign.
+    // The conversion would accept a sign.
     if digits.starts_with('+') { None } else { parse_radix(digits, radix) }
 }
 
-/// One of 32 bits.
+/// Parses a number of 32 bits.
 pub(super) fn parse_number(text: &str) -> Option<u32> {
     u32::try_from(parse_integer(text)?).ok()
 }
@@ -82,14 +83,14 @@ impl fmt::Display for SizeError {
 
 impl core::error::Error for SizeError {}
 
-/// A number of bytes: decimal, `0x` hexadecimal, or octal after a leading zero, then perhaps K, M,
-/// G, T, P or E (either case) for powers of 1024, as Linux reads sizes; people may put `B` or `iB`
-/// after the letter.
+/// Parses a number of bytes as Linux does: decimal, `0x` hexadecimal, or octal after a leading
+/// zero, then perhaps K, M, G, T, P or E (either case) for powers of 1024. As an extension, `B` or
+/// `iB` may follow the letter.
 ///
 /// # Errors
 /// See [`SizeError`].
 pub fn parse_size(text: &str) -> Result<u64, SizeError> {
-    // `E` is a hexadecimal digit, so exbibytes cannot be written in these.
+    // `E` is a hexadecimal digit, so a hexadecimal size cannot have that suffix.
     let (radix, rest) = radix_of(text);
     let digits = rest.bytes().take_while(|&byte| char::from(byte).is_digit(radix)).count();
     if digits == 0 {
@@ -128,7 +129,7 @@ mod tests {
         assert_eq!(parse_size("0100M"), Ok(64 << 20));
         assert_eq!(parse_size("00"), Ok(0));
         assert_eq!(parse_size("0K"), Ok(0));
-        // What is no octal digit is no suffix either.
+        // A digit that is not octal is not a suffix either.
         assert_eq!(parse_size("018M"), Err(SizeError::BadSuffix));
         assert_eq!(parse_size("09"), Err(SizeError::BadSuffix));
         assert_eq!(parse_size("15E"), Ok(15 << 60));
@@ -179,7 +180,7 @@ mod tests {
             (Some(7), Order::new(3))
         );
         assert_eq!(parameters.watermark_scale_factor, 11);
-        // Of names alone.
+        // Hyphens are underscores in names only, not in values.
         assert!(parse("memmap-init=on_demand").1[0].reason.is_some());
         assert_eq!(parse("memmap-init=on-demand").0.policy, Policy::OnDemand);
     }

@@ -1,11 +1,11 @@
-//! What a command line says of some nodes: few are named, whatever their numbers.
+//! Per-node values of a command line: few nodes are named, but any number may be among them.
 
 use crate::units::{NodeId, NodeMask};
 
 /// The most nodes that one word can name.
 pub(super) const MOST_NAMED: usize = 64;
 
-/// A number for each node that is named.
+/// A value for each named node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct PerNode<T> {
     named: [(NodeId, T); MOST_NAMED],
@@ -22,13 +22,14 @@ impl<T: Copy + Default> PerNode<T> {
         &self.named[..self.len]
     }
 
-    /// What is said of a node; the default of what is not named.
+    /// The value of a node; the default for a node that is not named.
     pub(super) fn of(&self, node: NodeId) -> T {
         let said = self.named().iter().find(|(named, _)| *named == node);
         said.map_or(T::default(), |&(_, said)| said)
     }
 
-    /// What is said of `node`, to be changed, which names it; nothing when too many are named.
+    /// The value of `node`, for changing; this names the node. `None` when too many nodes are
+    /// named.
     pub(super) fn of_mut(&mut self, node: NodeId) -> Option<&mut T> {
         let at = self.named().iter().position(|(named, _)| *named == node).unwrap_or(self.len);
         let (named, said) = self.named.get_mut(at)?;
@@ -37,12 +38,12 @@ impl<T: Copy + Default> PerNode<T> {
         Some(said)
     }
 
-    /// What is said, in the order in which nodes were named first.
+    /// The values, in the order in which their nodes were first named.
     pub(super) fn values(&self) -> impl Iterator<Item = T> {
         self.named().iter().map(|&(_, said)| said)
     }
 
-    /// The nodes of which something else than the default is said.
+    /// The nodes with a value other than the default.
     pub(super) fn nodes(&self) -> NodeMask
     where
         T: PartialEq,

@@ -1,23 +1,23 @@
-//! When page descriptors come into being, and whether pages have any.
+//! When page descriptors are initialised, and whether pages have any.
 
-/// When page descriptors come into being (`memmap_init=`).
+/// When page descriptors are initialised (`memmap_init=`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Policy {
-    /// At bring-up, all of them, by the boot CPU.
+    /// All of them at bring-up, by the boot CPU.
     Eager,
-    /// A first part at bring-up, the rest by parallel jobs or when memory is wanted (Linux:
+    /// A first part at bring-up, the rest by parallel jobs or when memory is needed (Linux:
     /// `mm/mm_init.c`).
     #[default]
     Deferred,
-    /// When a block is split, in frames of its own.
+    /// When a block is split, in frames of the block itself.
     OnDemand,
 }
 
 impl Policy {
-    /// All, as [`name`](Self::name) orders them in tables.
+    /// All policies, in the order in which tables list them by [`name`](Self::name).
     pub const ALL: [Self; 3] = [Self::Eager, Self::Deferred, Self::OnDemand];
 
-    /// As it is written on the command line.
+    /// The name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -31,19 +31,19 @@ impl Policy {
 /// Whether pages have descriptors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Pages {
-    /// As [`Inside`](Self::Inside) where the platform has a place for the array, as
+    /// [`Inside`](Self::Inside) where the platform has address space for the array,
     /// [`None`](Self::None) elsewhere.
     #[default]
     Auto,
-    /// None: the adopter keeps its own books.
+    /// No page has one: the adopter keeps its own books.
     None,
     /// Each page of a split block has one: in the array where the policy asks for it and the
-    /// platform has one, else in eight of the block's own frames.
+    /// platform has an array, otherwise in eight of the block's own frames.
     Inside,
 }
 
 impl Pages {
-    /// As it is written on the command line.
+    /// The name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -53,7 +53,7 @@ impl Pages {
         }
     }
 
-    /// Whether pages have descriptors, on a platform with or without an array.
+    /// Whether pages have descriptors on a platform with (`array`) or without an array.
     #[must_use]
     pub const fn are_wanted(self, array: bool) -> bool {
         match self {

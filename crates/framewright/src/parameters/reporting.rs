@@ -1,4 +1,5 @@
-//! How reporting behaves: what the command line says, and what may be changed later.
+//! The settings of free page reporting: those of the command line, and those that can be changed
+//! later.
 
 use crate::units::Order;
 
@@ -6,16 +7,16 @@ use crate::units::Order;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]
 pub enum Pace {
-    /// What stayed free for a tick (a tenth of a second, or the delay if that is shorter) is
-    /// reported in the next one.
+    /// Memory that stayed free for one tick (a tenth of a second, or the delay if that is shorter)
+    /// is reported in the next tick.
     #[default]
     Adaptive = 0,
-    /// As Linux does it: a pass every delay, which reports a 16th of what is free and a little.
+    /// As in Linux: one pass per delay, which reports a 16th of the free memory and a little more.
     Fixed = 1,
 }
 
 impl Pace {
-    /// As it is written on the command line.
+    /// The name of the pace on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -24,24 +25,24 @@ impl Pace {
         }
     }
 
-    /// The pace of that name.
+    /// Parses a pace's name.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         [Self::Adaptive, Self::Fixed].into_iter().find(|pace| pace.name() == name)
     }
 }
 
-/// Parameters of reporting (`page_reporting.`).
+/// The parameters of free page reporting (`page_reporting.`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReportingParameters {
-    /// `page_reporting.page_reporting_order=`: the smallest order that is reported; unset: as the
-    /// device says.
+    /// `page_reporting.page_reporting_order=`: the smallest order that is reported; if unset, the
+    /// device's.
     pub order: Option<Order>,
     /// `page_reporting.page_reporting_delay_ms=`.
     pub delay_ms: u32,
     /// `page_reporting.pace=`.
     pub pace: Pace,
-    /// `page_reporting.pools=`: free pages of huge-page pools are reported, too.
+    /// `page_reporting.pools=`: free pages of huge-page pools are reported too.
     pub pools: bool,
 }
 

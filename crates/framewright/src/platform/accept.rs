@@ -1,53 +1,57 @@
-//! Memory that a confidential guest has to accept before its first use. See [`AcceptMemory`].
+//! Memory that a confidential guest has to accept before its first use: see [`AcceptMemory`].
 
 use crate::units::PfnRange;
 use core::fmt;
 
-/// Accepts memory: TDX and SEV-SNP guests get most of theirs in a state in which the first touch
-/// ends the guest, and ask for it range by range (Linux: `drivers/firmware/efi/unaccepted_memory.c`
-/// and `arch_accept_memory`).
+/// Accepts memory. TDX and SEV-SNP guests get most of their memory in a state in which the first
+/// access ends the guest, and have to accept it range by range (Linux:
+/// `drivers/firmware/efi/unaccepted_memory.c` and `arch_accept_memory`).
 ///
-/// Each frame is asked for once, unless it went and came back ([`forgets`](Self::forgets)); or its
-/// block, in which a frame could not be accepted, did, which is then asked for whole, its first
-/// frames that are accepted included, but not where it never left
-/// ([`put_back`](crate::manager::Hotplug::put_back)); or adding it failed; in ranges that are
-/// aligned to 2 MiB and up to 1 GiB, but for pieces at the borders of what firmware reported, which
-/// are as small as a frame. Smaller or larger steps are the implementer's affair.
+/// The manager accepts each frame once, with three exceptions: a frame that was removed and added
+/// again, if the host [`forgets`](Self::forgets); a block in which accepting a frame failed and
+/// which was removed and added again (it is then accepted as a whole, including its first frames
+/// that are accepted already, but not if it never left the guest:
+/// [`put_back`](crate::manager::Hotplug::put_back)); and memory that could not be added. Ranges are
+/// aligned to 2 MiB and at most 1 GiB long, except for pieces at the borders of what firmware
+/// reported, which can be as small as a frame. Smaller or larger steps are up to the implementer.
 ///
-/// Contexts: any in which the manager is called, interrupt handlers included, without any lock, and
-/// pinned. Several CPUs at once, for ranges that have no frame in common.
+/// Contexts: any in which the manager is called, interrupt handlers included, with no lock held,
+/// and pinned. Several CPUs may call at once, for ranges that have no frame in common.
 ///
 /// # Safety
-/// When [`accept`](Self::accept) says that frames are accepted they are memory as
+/// When [`accept`](Self::accept) reports frames as accepted, they are memory as
 /// [`Platform`](super::Platform) describes it, and stay so.
 pub unsafe trait AcceptMemory: Sync {
     /// Accepts all frames of `range`, which is not empty and of which none was accepted before.
     ///
     /// # Errors
-    /// [`AcceptError`] says how far it came. Nobody asks for the frame after that again.
+    /// [`AcceptError`] says how many frames were accepted. The manager does not ask for the next
+    /// frame again.
     fn accept(&self, range: PfnRange) -> Result<(), AcceptError>;
 
-    /// Whether the host takes acceptance away from memory that it has meanwhile: memory that was
-    /// removed and is added again, and what was reported to it as free
-    /// ([`reporting`](crate::reporting)), is accepted anew before its next use then. Otherwise it
-    /// is as it was. Memory that comes for the first time is always accepted. Always the same.
+    /// Whether memory loses its acceptance while the host has it. If so, memory that was removed
+    /// and is added again, and memory that was reported to the host as free
+    /// ([`reporting`](crate::reporting)), is accepted anew before its next use. Otherwise such
+    /// memory stays as it was. Memory that is added for the first time is always accepted. The
+    /// answer never changes.
     fn forgets(&self) -> bool {
         false
     }
 
-    /// Whether who has a page may read past its end, as Linux does (`load_unaligned_zeropad`): then
-    /// the block behind a block is accepted before the last page of that is handed out. Memory that
-    /// is reserved and not accepted is its owner's to accept: he reserves the page before it, too.
+    /// Whether the owner of a page may read past its end, as Linux does (`load_unaligned_zeropad`).
+    /// If so, the manager accepts the next block before it hands out the last page of a block.
+    /// Memory that is reserved and not accepted is its owner's to accept; that owner also reserves
+    /// the page before it.
     fn reads_past_pages(&self) -> bool {
         true
     }
 }
 
-/// Not all of a range could be accepted.
+/// Part of a range could not be accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AcceptError {
-    /// Frames from the start of the range on that are accepted. The next one could not be, those
-    /// after it were not tried.
+    /// How many frames from the start of the range are accepted. Accepting the next one failed, and
+    /// those after it were not tried.
     pub accepted_pages: u64,
 }
 

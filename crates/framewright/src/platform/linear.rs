@@ -1,29 +1,32 @@
-//! A platform out of safe code: [`Cpu`] says where the caller runs and who may interrupt it,
-//! [`LinearMap`] where memory is seen, and making one is the only promise.
+//! A platform built from safe code: [`Cpu`] says where the caller runs and who may interrupt it,
+//! [`LinearMap`] says where memory is seen, and constructing a `LinearMap` is the only unsafe
+//! promise.
 
 use super::{IrqState, PinnedCpu, Platform};
 use crate::units::NodeId;
 use core::num::NonZeroU64;
 use core::ptr::{NonNull, with_exposed_provenance_mut};
 
-/// What is to be undone: only the manager's calls make one, each for what `pin` or `irq_save`
-/// returned, so that safe code can undo nothing that somebody counts on.
+/// A value to be undone. Only the manager's calls make one, each from what `pin` or `irq_save`
+/// returned, so that safe code cannot undo a state that somebody relies on.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "undo it"]
 pub struct Undo<T>(T);
 
 impl<T> Undo<T> {
-    /// What was returned.
+    /// The value that `pin` or `irq_save` returned.
     pub fn into_inner(self) -> T {
         self.0
     }
 }
 
-/// What [`Platform`] asks of CPUs and tasks, in safe code: each method does what the method of that
-/// name has to do there. The defaults are those of one CPU on which no interrupt handler calls the
-/// manager, or of a kernel that calls it under a lock of its own with interrupts off.
+/// The methods of [`Platform`] that concern CPUs and tasks, in safe code: each method does what the
+/// method of that name in [`Platform`] has to do. The defaults suit one CPU on which no interrupt
+/// handler calls the manager, or a kernel that calls it under a lock of its own with interrupts
+/// off.
 ///
-/// Whether what is promised there is kept says who makes a [`LinearMap`] of it.
+/// The code that makes a [`LinearMap`] from an implementation vouches that it keeps the promises of
+/// [`Platform`].
 pub trait Cpu: Sync + 'static {
     /// [`Platform::pin`].
     #[inline]
@@ -60,7 +63,8 @@ pub trait Cpu: Sync + 'static {
     /// [`Platform::cpu_barrier`].
     ///
     /// # Panics
-    /// The default, when there are several CPUs: without a barrier two of them could get one page.
+    /// The default panics when there are several CPUs: without a barrier, two of them could get the
+    /// same page.
     fn cpu_barrier(&self) {
         let cpus = self.cpus();
         assert!(cpus == 1, "Cpu::cpu_barrier is not implemented, but {cpus} CPUs need it");
@@ -102,15 +106,15 @@ pub trait Cpu: Sync + 'static {
     }
 }
 
-/// One caller at a time: all of [`Cpu`]'s defaults.
+/// One caller at a time: every method is [`Cpu`]'s default.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct OneAtATime;
 
 impl Cpu for OneAtATime {}
 
-/// A kernel that sees all memory at one offset: a [`Platform`] for whose making one expression is
-/// unsafe. What [`Cpu`] does not have is by default: there is no vmemmap array, and no memory to
-/// accept.
+/// A [`Platform`] for a kernel that sees all memory at one offset; only one expression, its
+/// construction, is unsafe. Methods that [`Cpu`] does not have keep their defaults: there is no
+/// vmemmap array, and no memory to accept.
 ///
 /// ```
 /// use framewright::platform::{LinearMap, OneAtATime};
@@ -128,40 +132,41 @@ pub struct LinearMap<C> {
 }
 
 impl<C: Cpu> LinearMap<C> {
-    /// Physical address `pa` is seen at `base + pa`.
+    /// A platform on which physical address `pa` is seen at `base + pa`.
     ///
     /// # Safety
-    /// All that an implementer of [`Platform`] promises:
+    /// The caller promises all that an implementer of [`Platform`] promises:
     /// * every frame that is declared usable is unused RAM while the manager owns it, and readable
     ///   and writable at `base + pa`, which is not null, does not wrap around, and stays so; `base`
     ///   is a multiple of the page size;
-    /// * `cpu` keeps what is promised there of `pin`, `irq_save`, `cpus` and `cpu_barrier`: by
-    ///   default there is one CPU, and no handler of it, or the manager is called by one at a time.
+    /// * `cpu` keeps [`Platform`]'s promises about `pin`, `irq_save`, `cpus` and `cpu_barrier`: for
+    ///   the defaults, there is one CPU and none of its handlers calls the manager, or only one
+    ///   caller at a time calls the manager.
     pub const unsafe fn new(base: usize, cpu: C) -> Self {
         Self { base, limit: u64::MAX, cpu }
     }
 
-    /// One whose map ends before `limit`: see [`Platform::direct_limit`].
+    /// This platform with a direct map that ends before `limit`: see [`Platform::direct_limit`].
     #[must_use]
     pub const fn ending_at(mut self, limit: u64) -> Self {
         self.limit = limit;
         self
     }
 
-    /// What it says of CPUs.
+    /// The implementation of [`Cpu`].
     pub const fn cpu(&self) -> &C {
         &self.cpu
     }
 }
 
-// SAFETY: who made it promised all of this; `Undo` is made of what the caller of an unsafe method
-// undoes, and of nothing else.
+// SAFETY: the caller of `new` promised all of this; an `Undo` is made only from a value that the
+// caller of an unsafe method undoes.
 unsafe impl<C: Cpu> Platform for LinearMap<C> {
     #[inline]
     fn direct(&self, pa: u64) -> NonNull<u8> {
         #[expect(clippy::cast_possible_truncation, reason = "an address that is mapped")]
         let place = with_exposed_provenance_mut(self.base.wrapping_add(pa as usize));
-        // Null is what nobody may ask for: no frame that is managed.
+        // Null can only come from an address that nobody may ask for: no managed frame is there.
         NonNull::new(place).unwrap_or(NonNull::dangling())
     }
 

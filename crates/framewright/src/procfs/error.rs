@@ -1,31 +1,31 @@
-//! What can go wrong with a control file, in Linux's words and numbers.
+//! Errors of control files, with Linux's names and numbers.
 
 use core::fmt;
 
-/// Why a control file was not read or written. A write has then changed nothing, but
-/// for parts of a memory block that are online before one that is not.
+/// Why a control file was not read or written. A failed write has changed nothing, with one
+/// exception: a memory block that could not be brought online may be online in part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FileError {
     /// There is no such file (ENOENT).
     NotFound,
     /// The file cannot be read, or cannot be written (EACCES).
     NotPermitted,
-    /// What was written means nothing to the file (EINVAL).
+    /// The text that was written means nothing to the file (EINVAL).
     Invalid,
-    /// Somebody else is at it (EBUSY).
+    /// Another caller is using it (EBUSY).
     Busy,
-    /// There is not enough memory for it (ENOMEM).
+    /// There is not enough memory (ENOMEM).
     NoMemory,
-    /// It is a folder (EISDIR).
+    /// The path names a folder (EISDIR).
     IsFolder,
     /// A part of the path that should be a folder is a file (ENOTDIR).
     NotFolder,
-    /// Whoever takes the text has failed (EIO).
+    /// The writer that takes the text failed (EIO).
     Output,
 }
 
 impl FileError {
-    /// Linux's number for it.
+    /// Linux's number for the error.
     #[must_use]
     pub const fn errno(self) -> i32 {
         match self {
@@ -40,7 +40,7 @@ impl FileError {
         }
     }
 
-    /// Linux's name for the number.
+    /// Linux's name for the error.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -56,7 +56,7 @@ impl FileError {
     }
 }
 
-/// As people know it from a shell.
+/// Linux's message for the error, as a shell shows it.
 impl fmt::Display for FileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

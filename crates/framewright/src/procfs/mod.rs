@@ -1,16 +1,16 @@
 //! Control files: the state of the manager by path, in the formats of Linux's `/proc` and `/sys`,
-//! so that whoever reads those can read these.
+//! so that programs that read those can read these.
 //!
-//! There is no file system in it, only a table of paths. [`Manager::files`](crate::Manager::files)
-//! is the manager's own, [`Hugetlb::files`](crate::manager::Hugetlb::files) that of huge-page
-//! pools; a [`FileSystem`] joins it with those of other modules and reads, writes and lists by
-//! path. Nothing is stored: a read streams text that is made at that moment, a write acts at once
-//! or changes nothing.
+//! There is no file system here, only a table of paths. [`Manager::files`](crate::Manager::files)
+//! has the manager's own files, and [`Hugetlb::files`](crate::manager::Hugetlb::files) those of the
+//! huge-page pools. A [`FileSystem`] joins them with those of other modules, and reads, writes and
+//! lists by path. Nothing is stored: a read streams text that is made at that moment, and a write
+//! acts at once or changes nothing.
 //!
 //! # Adding files
 //!
-//! A module that has something to show writes one function a file and a constant table, and whoever
-//! owns both puts them together:
+//! A module that has something to show writes one function for each file and a constant table. The
+//! owner of all tables puts them together:
 //!
 //! ```
 //! use core::fmt::Write;
@@ -63,9 +63,9 @@
 //! # Ok::<(), FileError>(())
 //! ```
 //!
-//! A path may be in several tables: reading it gives all their texts in the order of the tables,
-//! which is how a pool adds its lines to `/proc/meminfo` and `/proc/vmstat`; a write goes to the
-//! first that takes one.
+//! A path may be in several tables. A read of it gives all their texts in the order of the tables,
+//! which is how a pool adds its lines to `/proc/meminfo` and `/proc/vmstat`. A write goes to the
+//! first table whose file can be written.
 
 mod error;
 mod of_manager;

@@ -1,10 +1,10 @@
 //! The files of huge-page pools (Linux: `mm/hugetlb.c`, `hugetlb_sysfs_init`):
-//! `/sys/kernel/mm/hugepages`, each node's, `/proc/sys/vm`, and their lines in `meminfo` and
-//! `vmstat`.
+//! `/sys/kernel/mm/hugepages`, the same for each node, `/proc/sys/vm`, and the pools' lines in
+//! `meminfo` and `vmstat`.
 //!
-//! As in Linux, `/sys` shows the pages that there are, surplus ones among them, and
-//! `/proc/sys/vm/nr_hugepages` those that are to stay. There is no `demote` where there is nothing
-//! smaller.
+//! As in Linux, `/sys` shows the pages that a pool has, surplus ones included, and
+//! `/proc/sys/vm/nr_hugepages` those that are to stay. A size has no `demote` if there is no
+//! smaller one.
 
 use super::of_manager::numbers;
 use super::text::{Shown, show};
@@ -18,18 +18,18 @@ use crate::units::PoolSize;
 use core::fmt::Write;
 use framewright_jobs::Helpers;
 
-/// The pools of a manager, and who helps when one is resized through a file.
+/// The pools of a manager, and the helpers that help when one is resized through a file.
 pub struct PoolFiles<'a, P: Platform> {
     manager: &'a Manager<P>,
     helpers: &'a dyn Helpers,
 }
 
-/// Whether pages that leave a pool get their part of the vmemmap back at once, as in Linux, or
-/// have descriptors inside once they are split.
+/// Values of `hugetlb_restore`: pages that leave a pool get their part of the vmemmap back at once,
+/// as in Linux, or have descriptors inside once they are split.
 const EAGER: &str = "eager";
 const LAZY: &str = "lazy";
 
-/// One counter of a pool, of one node when there is one.
+/// One counter of a pool, for one node if there is one.
 type Counter<P> = fn(&Pool<'_, P>, Option<NodeId>) -> Result<u64, FileError>;
 
 impl<'a, P: Platform> PoolFiles<'a, P> {
@@ -84,7 +84,7 @@ impl<'a, P: Platform> PoolFiles<'a, P> {
             Self::set_nr,
         )
         .numbered(Self::sizes),
-        // Nobody has a memory policy here, so that all nodes are meant.
+        // There are no memory policies here, so this means all nodes.
         File::read_write(
             "/sys/kernel/mm/hugepages/hugepages-*kB/nr_hugepages_mempolicy",
             Self::nr,
@@ -147,8 +147,8 @@ impl<'a, P: Platform> PoolFiles<'a, P> {
         .numbered(Self::nodes_and_sizes),
     ];
 
-    /// The files, to be put into a [`FileSystem`](super::FileSystem) behind the manager's own,
-    /// whose `meminfo` and `vmstat` they add to.
+    /// The files, to be put into a [`FileSystem`](super::FileSystem) behind the manager's own, to
+    /// whose `meminfo` and `vmstat` they add lines.
     #[must_use]
     pub const fn table(&'a self) -> Table<'a, Self> {
         Table::new(self, Self::FILES)
@@ -182,7 +182,7 @@ impl<'a, P: Platform> PoolFiles<'a, P> {
         self.manager.pool(self.manager.hugetlb().default_size())
     }
 
-    /// The pool, and the node if there is one, that a path's numbers name.
+    /// The pool that a path's numbers name, and the node, if they name one.
     fn pool(&self, numbers: &[u64]) -> Result<(Pool<'_, P>, Option<NodeId>), FileError> {
         let (node, kbytes) = match *numbers {
             [kbytes] => (None, kbytes),
@@ -229,7 +229,7 @@ impl<'a, P: Platform> PoolFiles<'a, P> {
         self.resize(&pool, node, parse_count(text)?)
     }
 
-    /// As far as there is memory: who wants to know reads back.
+    /// Resizes a pool as far as there is memory. To learn the new size, read the file.
     fn resize(&self, pool: &Pool<'_, P>, node: Option<NodeId>, pages: u64) -> Shown {
         match node {
             None => pool.resize(pages, self.helpers)?,
@@ -238,8 +238,8 @@ impl<'a, P: Platform> PoolFiles<'a, P> {
         Ok(())
     }
 
-    /// Only what is free, not reserved and yet cannot be demoted is an error (Linux:
-    /// `demote_store`, which ends where nothing is available).
+    /// Fails only if pages are free and not reserved and yet none can be demoted. Where no page is
+    /// available it succeeds (Linux: `demote_store`, which ends in that case).
     fn demote(&self, numbers: &[u64], text: &str) -> Shown {
         let (pool, node) = self.pool(numbers)?;
         let pages = parse_count(text)?;
@@ -262,13 +262,13 @@ impl<'a, P: Platform> PoolFiles<'a, P> {
         show(out, &format_args!("{}kB", size.kbytes()))
     }
 
-    /// A size with its unit, so that what the file shows can be written back.
+    /// Takes a size with its unit, so that what the file shows can be written back.
     fn set_demote_size(&self, numbers: &[u64], text: &str) -> Shown {
         let bytes = parse_size(text.trim_ascii()).map_err(|_| FileError::Invalid)?;
         Ok(self.pool(numbers)?.0.set_demote_size(bytes)?)
     }
 
-    /// The columns are Linux's.
+    /// Writes the lines in Linux's columns.
     fn meminfo(&self, out: &mut dyn Write) -> Shown {
         let counts = self.default_pool().counts();
         writeln!(out, "HugePages_Total:   {:5}", counts.all.nr)?;
@@ -292,10 +292,10 @@ impl<'a, P: Platform> PoolFiles<'a, P> {
         Ok(writeln!(out, "Node {node} HugePages_Surp:  {:5}", counts.surplus)?)
     }
 
-    /// What map reclaim saves and costs. Linux counts none of it.
+    /// What map reclaim (HVO) saves and costs. Linux counts none of this.
     fn vmstat(&self, out: &mut dyn Write) -> Shown {
         let manager = self.manager;
-        // Below zero when what is left of it are page tables alone.
+        // Negative if nothing but page tables is left of it.
         writeln!(out, "memmap_saved_pages {}", manager.vmemmap().saved_pages())?;
         writeln!(out, "memmap_reclaimed_blocks {}", manager.vmemmap().reclaimed_blocks())?;
         writeln!(out, "memmap_unbuilt_blocks {}", manager.vmemmap().unbuilt_blocks())?;
@@ -304,9 +304,9 @@ impl<'a, P: Platform> PoolFiles<'a, P> {
 }
 
 impl<'m, P: Platform> Hugetlb<'m, P> {
-    /// The control files of the pools. Whoever writes a number of pages to one resizes with the
+    /// The control files of the pools. Writing a number of pages to one resizes the pool with the
     /// help of `helpers` ([`NoHelpers`](framewright_jobs::NoHelpers) for none). `/proc/sys/vm` and
-    /// `meminfo` tell of the [default size](Self::default_size).
+    /// `meminfo` are about the [default size](Self::default_size).
     ///
     /// ```
     /// # use framewright::{Manager, Platform, procfs::{FileSystem, FileError}};
@@ -326,7 +326,7 @@ impl<'m, P: Platform> Hugetlb<'m, P> {
     }
 }
 
-/// Those that can be demoted.
+/// The sizes that can be demoted.
 fn sizes_to_demote() -> impl Iterator<Item = PoolSize> {
     PoolSize::ALL.into_iter().filter(|size| size.smaller().is_some())
 }

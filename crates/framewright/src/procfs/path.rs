@@ -4,12 +4,13 @@
 use core::cmp::Ordering;
 use core::fmt::{self, Write};
 
-/// The longest name of a file or folder, in bytes. Longer ones are cut, and found by nobody.
+/// The longest name of a file or folder, in bytes. Longer ones are cut, and no path finds them.
 const NAME_BYTES: usize = 64;
-/// What stands for numbers in a pattern.
+/// The characters that stand for numbers in a pattern.
 const PLACES: [char; 2] = ['*', '%'];
 
-/// A short name as the two numbers that stand for a `%`: its bytes in their order, then zeros.
+/// Encodes a short name as the two numbers that stand for a `%`: its bytes in their order, then
+/// zeros.
 pub(super) fn name_numbers(name: &str) -> Option<[u64; 2]> {
     let mut bytes = [0; 16];
     bytes.get_mut(..name.len())?.copy_from_slice(name.as_bytes());
@@ -17,7 +18,7 @@ pub(super) fn name_numbers(name: &str) -> Option<[u64; 2]> {
     Some([u64::from_le_bytes(*words.first()?), u64::from_le_bytes(*words.get(1)?)])
 }
 
-/// Calls `with` for the name that two numbers hold.
+/// Calls `with` with the name that two numbers hold.
 pub(super) fn with_name<R>(numbers: [u64; 2], with: impl FnOnce(&str) -> R) -> R {
     let [low, high] = numbers.map(u64::to_le_bytes);
     let mut bytes = [0; 16];
@@ -26,7 +27,7 @@ pub(super) fn with_name<R>(numbers: [u64; 2], with: impl FnOnce(&str) -> R) -> R
     with(bytes.get(..len).and_then(|name| str::from_utf8(name).ok()).unwrap_or(""))
 }
 
-/// One name, made of a pattern and numbers.
+/// One name on a path, made of a pattern and numbers.
 #[derive(Clone, Copy)]
 pub(super) struct Name {
     bytes: [u8; NAME_BYTES],
@@ -34,14 +35,15 @@ pub(super) struct Name {
 }
 
 impl Name {
-    /// `pattern` with each `*` replaced by the next of `numbers`, and each `%` by the next two.
+    /// Makes a name of `pattern`, with each `*` replaced by the next of `numbers` and each `%` by
+    /// the next two.
     fn new(pattern: &str, numbers: &mut &[u64]) -> Self {
         let mut name = Self { bytes: [0; NAME_BYTES], len: 0 };
         let mut rest = pattern;
         let mut next = || numbers.split_off_first().copied().unwrap_or(0);
         while let Some(at) = rest.find(PLACES) {
             let (before, after) = rest.split_at(at);
-            // What does not fit is cut.
+            // Text that does not fit is cut.
             let _ = name.write_str(before);
             let _ = if after.starts_with('*') {
                 write!(name, "{}", next())
@@ -58,7 +60,7 @@ impl Name {
         self.bytes.get(..self.len).and_then(|bytes| str::from_utf8(bytes).ok()).unwrap_or("")
     }
 
-    /// In the order of bytes, as a listing has them.
+    /// Compares by bytes, which is the order of listings.
     pub(super) fn cmp(&self, other: &Self) -> Ordering {
         self.as_str().cmp(other.as_str())
     }
@@ -73,25 +75,25 @@ impl Write for Name {
     }
 }
 
-/// The names of a path. Empty ones and `.` mean nothing.
+/// The names in a path. Empty ones and `.` are skipped.
 pub(super) fn names(path: &str) -> impl Iterator<Item = &str> {
     path.split('/').filter(|name| !name.is_empty() && *name != ".")
 }
 
-/// What a path is to the path of a file.
+/// How a path relates to the path of a file.
 pub(super) enum Relation {
     /// The file itself.
     Same,
-    /// A folder that the file is in; the next name on the way to it, and whether that is the file's
-    /// own.
+    /// A folder that the file is in. Has the next name on the way to the file, and whether that is
+    /// the file's own name.
     Above(Name, bool),
-    /// Something inside the file, which has no inside.
+    /// A path below the file, which has nothing inside.
     Below,
-    /// Nothing.
+    /// None of these.
     Elsewhere,
 }
 
-/// What `path` is to the file of `pattern` with `numbers`.
+/// How `path` relates to the file of `pattern` with `numbers`.
 pub(super) fn relation(path: &str, pattern: &str, mut numbers: &[u64]) -> Relation {
     let mut rest = names(pattern).peekable();
     for name in names(path) {

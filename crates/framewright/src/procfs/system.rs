@@ -1,21 +1,21 @@
-//! All tables together, by path.
+//! All tables together as one tree of paths.
 
 use super::path::{Name, Relation, relation};
 use super::{FileError, Source};
 use core::fmt::Write;
 
-/// Names in a folder that one look at all of them finds.
+/// How many names of a folder one pass over all files finds.
 const NAMES_AT_ONCE: usize = 32;
-/// The longest text that is taken in one write, in bytes; Linux takes a page.
+/// The longest text that one write takes, in bytes; Linux takes a page.
 const LONGEST_WRITE: usize = 4096;
 
-/// Takes a file, as its source, entry and numbers, and what a path is to it.
+/// Called with a file (its source, entry and numbers) and how a path relates to it.
 type Visit<'a> = dyn FnMut(&dyn Source, usize, &[u64], Relation) + 'a;
 
 /// What a path names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// Something with files in it.
+    /// A folder.
     Folder,
     /// A file.
     File {
@@ -26,20 +26,21 @@ pub enum Kind {
     },
 }
 
-/// Files of several sources as one tree. See the [module documentation](super).
+/// The files of several sources as one tree. See the [module documentation](super).
 #[derive(Clone, Copy)]
 pub struct FileSystem<'a> {
     sources: &'a [&'a dyn Source],
 }
 
 impl<'a> FileSystem<'a> {
-    /// A tree of these, the first first where a file is in several.
+    /// Makes a tree of these sources. For a file that is in several, the order of the sources
+    /// counts.
     #[must_use]
     pub const fn new(sources: &'a [&'a dyn Source]) -> Self {
         Self { sources }
     }
 
-    /// Calls for each file that there is now with what `path` is to it.
+    /// Calls `visit` for each file that exists now, with how `path` relates to it.
     fn each(&self, path: &str, visit: &mut Visit<'_>) {
         for &source in self.sources {
             for entry in 0..source.entries() {
@@ -57,7 +58,7 @@ impl<'a> FileSystem<'a> {
     /// [`FileError::NotFound`], [`FileError::NotFolder`].
     pub fn kind(&self, path: &str) -> Result<Kind, FileError> {
         let mut found = Err(FileError::NotFound);
-        // The root is there even when nothing is in it.
+        // The root exists even if nothing is in it.
         if super::path::names(path).next().is_none() && path.starts_with('/') {
             return Ok(Kind::Folder);
         }
@@ -99,7 +100,7 @@ impl<'a> FileSystem<'a> {
         result
     }
 
-    /// Gives `text` to a file, which takes all of it or changes nothing.
+    /// Writes `text` to a file, which takes all of it or changes nothing.
     ///
     /// # Errors
     /// See [`FileError`].
@@ -119,8 +120,8 @@ impl<'a> FileSystem<'a> {
         result.unwrap_or(Err(FileError::NotFound))
     }
 
-    /// Calls for each name in a folder, in the order of bytes, each once; for a file with the last
-    /// name of its path.
+    /// Calls `visit` once for each name in a folder, in the order of bytes. For a file, calls it
+    /// with the last name of the path.
     ///
     /// # Errors
     /// [`FileError::NotFound`], [`FileError::NotFolder`].
@@ -141,7 +142,7 @@ impl<'a> FileSystem<'a> {
         }
     }
 
-    /// The first names in a folder after `last`: each look goes through all there are.
+    /// Finds the first names in a folder after `last`. Each call goes through all files.
     fn next(&self, path: &str, last: Option<&Name>) -> [Option<(Name, Kind)>; NAMES_AT_ONCE] {
         let mut best = [const { None }; NAMES_AT_ONCE];
         self.each(path, &mut |source, entry, _, relation| {

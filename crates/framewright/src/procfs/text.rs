@@ -1,25 +1,25 @@
-//! Numbers and switches as they are written to control files, and what several files print alike.
+//! Numbers and switches as they are written to control files, and text that several files share.
 
 use super::FileError;
 use core::fmt::{Display, Write};
 
-/// What comes of reading or writing a file.
+/// The result of reading or writing a file.
 pub(super) type Shown = Result<(), FileError>;
 
-/// A value and an end of line.
+/// Writes a value and an end of line.
 #[inline(never)]
 pub(super) fn show(out: &mut dyn Write, value: &dyn Display) -> Shown {
     Ok(writeln!(out, "{value}")?)
 }
 
-/// A switch as Linux's module parameters show it.
+/// Writes a switch as Linux's module parameters show it.
 #[inline(never)]
 pub(super) fn show_switch(out: &mut dyn Write, on: bool) -> Shown {
     show(out, &if on { "Y" } else { "N" })
 }
 
-/// One number, with blanks or an end of line around it: decimal, hexadecimal after `0x`, or octal
-/// after a leading zero.
+/// Parses one number, which may have blanks or an end of line around it: decimal, hexadecimal after
+/// `0x`, or octal after a leading zero.
 ///
 /// # Errors
 /// [`FileError::Invalid`] for anything else, and for what does not fit in 64 bits.
@@ -27,12 +27,12 @@ pub fn parse_number(text: &str) -> Result<u64, FileError> {
     crate::parameters::parse_integer(text.trim_ascii()).ok_or(FileError::Invalid)
 }
 
-/// Numbers with blanks between them into the first places of `numbers`; the others stay as they
-/// are, as with Linux's vectors.
+/// Parses numbers with blanks between them into the first places of `numbers`. The other places
+/// stay as they are, as with Linux's vectors.
 ///
 /// # Errors
-/// [`FileError::Invalid`] when there is none, when there are too many, or when one is not a number;
-/// `numbers` may then have changed.
+/// [`FileError::Invalid`] if there is no number, if there are too many, or if a word is not a
+/// number; `numbers` may then have changed.
 pub fn parse_numbers(text: &str, numbers: &mut [u64]) -> Result<(), FileError> {
     let mut places = numbers.iter_mut();
     let mut some = false;
@@ -43,7 +43,7 @@ pub fn parse_numbers(text: &str, numbers: &mut [u64]) -> Result<(), FileError> {
     if some { Ok(()) } else { Err(FileError::Invalid) }
 }
 
-/// A switch as Linux's module parameters take it.
+/// Parses a switch as Linux's module parameters take it.
 ///
 /// # Errors
 /// [`FileError::Invalid`] for anything else.
@@ -51,8 +51,8 @@ pub fn parse_bool(text: &str) -> Result<bool, FileError> {
     crate::parameters::parse_bool(text.trim_ascii()).ok_or(FileError::Invalid)
 }
 
-/// One line of a `meminfo`: the name with its colon in 16 columns, KiB in 8. `prefix` is `Node n `
-/// for a node's.
+/// Writes one line of a `meminfo`: the name with its colon in 16 columns, KiB in 8. For a node's
+/// file `prefix` is `Node n `.
 ///
 /// # Errors
 /// [`FileError::Output`].
@@ -68,7 +68,7 @@ pub fn write_kib(
     Ok(writeln!(out, "{prefix}{name}:{:padding$}{kib:>8} kB", "")?)
 }
 
-/// Ascending numbers as Linux lists CPUs and nodes: `0-3,8`, and an end of line.
+/// Writes ascending numbers as Linux lists CPUs and nodes: `0-3,8`, and an end of line.
 ///
 /// # Errors
 /// [`FileError::Output`].
@@ -79,7 +79,7 @@ pub fn write_cpu_list(
     write_list(out, &mut numbers)
 }
 
-/// [`write_cpu_list`] in one copy.
+/// [`write_cpu_list`], not generic, so that all callers share one copy.
 #[inline(never)]
 fn write_list(
     out: &mut dyn Write,

@@ -1,4 +1,4 @@
-//! What an adopter may want to log of free page reporting: why a device was refused, and what
+//! What an adopter may want to log about free page reporting: why a device was refused, and what
 //! happened to one.
 
 use crate::units::{Order, PAGE_SIZE};
@@ -7,7 +7,7 @@ use core::fmt;
 /// Why a device was not registered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RegisterError {
-    /// There is one already, or one was dropped while it had memory.
+    /// There is a device already, or one was dropped while it had memory.
     Busy,
     /// Free memory holds a pattern (`page_poison=1`, `init_on_free=1`) and the device does not
     /// promise to leave it there.
@@ -28,7 +28,7 @@ impl fmt::Display for RegisterError {
 
 impl core::error::Error for RegisterError {}
 
-/// Something that is worth a line in a log.
+/// An event that is worth a line in a log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
     /// A device was registered.
@@ -36,21 +36,21 @@ pub enum Event {
         /// The smallest order that is reported.
         order: Order,
     },
-    /// A submission failed, the first in a row.
+    /// A submission failed, for the first time in a row.
     Failing {
-        /// When it is tried again, in milliseconds.
+        /// The time until the next attempt, in milliseconds.
         retry_ms: u64,
     },
     /// A whole pass succeeded, after submissions that had failed.
     Recovered,
     /// The device did not answer in time and keeps what it has.
     Silent {
-        /// How much that is.
+        /// The number of pages that it keeps.
         pages: u64,
     },
-    /// It answered after all.
+    /// The device answered after all.
     Answered,
-    /// It was reset; what it had is back.
+    /// The device was reset, and its memory is back.
     Reset,
 }
 

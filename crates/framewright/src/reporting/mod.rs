@@ -1,10 +1,11 @@
-//! Free page reporting: a guest's free memory goes back to its host by itself (Linux:
+//! Free page reporting: a guest's free memory goes back to its host on its own (Linux:
 //! `mm/page_reporting.c`).
 //!
 //! [`Manager::register_reporting`](crate::Manager::register_reporting) takes a [`ReportDevice`] and
-//! gives a [`Reporter`], which the adopter polls: it takes free memory out of circulation, at most
-//! 64 MiB at a time, hands it to the device, and puts it back when the device has answered. Nothing
-//! runs by itself and nothing waits. What anybody may see and set meanwhile is in [`Reporting`].
+//! returns a [`Reporter`], which the adopter polls. The reporter takes free memory out of
+//! circulation, at most 64 MiB at a time, hands it to the device, and puts it back when the device
+//! has answered. Nothing runs in the background and nothing waits. [`Reporting`] has what anybody
+//! may read and set meanwhile.
 //!
 //! ```
 //! # use framewright::reporting::{Acknowledged, Content, Progress, ReportDevice, SubmitError};
@@ -35,21 +36,21 @@
 //!
 //! # What differs from Linux
 //!
-//! * Marks of what was reported stay with blocks through split and merge, so that nothing is
-//!   reported twice while it is free (`block::reported`). Isolation alone ends them: what is put
-//!   back is reported again.
-//! * What was not reported is handed out first. A larger free block that was reported in part
-//!   counts as not reported: pieces come out of its unreported part as long as there is one, and
-//!   only that part is reported later. Migrate types come first: a request takes reported memory of
-//!   its own type before it takes from another.
-//! * Amounts count 2 MiB units, whatever the order: capacity, budget, and the 64 MiB that are out
-//!   at most.
-//! * [`Pace::Adaptive`]: what stayed free for a tick is reported in the next, much at once; what
-//!   comes and goes is left alone. [`Pace::Fixed`] is Linux's.
-//! * An error is followed by another attempt, later each time, with what lies behind: a range that
-//!   the device refuses each time does not keep others. A device that does not answer keeps what it
-//!   has until it answers or was reset.
-//! * Where the device promises zeros, memory that was not handed out since needs no clearing.
+//! * The mark that a block was reported stays with it through splits and merges, so nothing is
+//!   reported twice while it is free (`block::reported`). Only isolation clears the mark: blocks
+//!   that come back from it are reported again.
+//! * Unreported memory is handed out first. A larger free block that was only partly reported
+//!   counts as not reported: pieces come from its unreported part as long as there is one, and only
+//!   that part is reported later. Migrate types take precedence: a request takes reported memory of
+//!   its own type before it falls back on another type.
+//! * Amounts count in units of 2 MiB, whatever the order: the capacity, the budget, and the limit
+//!   of 64 MiB that are out at a time.
+//! * [`Pace::Adaptive`]: memory that stayed free for a tick is reported in the next, in large
+//!   amounts; memory that comes and goes is left alone. [`Pace::Fixed`] is Linux's.
+//! * After an error the reporter tries again, later each time, with the memory after what was
+//!   refused: a range that the device refuses each time does not hold up others. A device that does
+//!   not answer keeps its memory until it answers or is reset.
+//! * If the device promises zeros, reported memory that was not handed out since needs no clearing.
 
 mod device;
 mod event;

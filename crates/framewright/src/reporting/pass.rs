@@ -1,4 +1,4 @@
-//! One pass over all zones: how much of each may be reported, and how far it has got.
+//! One pass over all zones: how much of each zone may be reported, and how far the pass has got.
 
 use crate::manager::{Loan, Manager};
 use crate::parameters::Pace;
@@ -6,39 +6,41 @@ use crate::platform::Platform;
 use crate::units::{BLOCK_ORDER, Order, PAGES_PER_BLOCK};
 use crate::zone::{Cursor, Goal, MOST_PIECES, Zone};
 
-/// Calls that an adaptive pass may make at least in each zone, where that much stayed free: 1 GiB.
+/// The fewest calls that an adaptive pass may make in each zone if enough memory stayed free: 1
+/// GiB.
 const BURST_CALLS: u64 = 16;
-/// Of what is free a pass at Linux's pace reports one part in so many, and an adaptive one at most.
+/// A pass at Linux's pace reports one part in this many of the free memory. An adaptive pass may
+/// report that much, or a burst.
 const SHARE: u64 = 16;
-/// At Linux's pace a pass reports so many calls more than the share: Linux counts what it may
-/// report of each list of free blocks by itself, those of 2 MiB and those of 4 MiB, and goes one
-/// call over in each (Linux: `mm/page_reporting.c`, `page_reporting_cycle`).
+/// At Linux's pace a pass reports this many calls more than the share. Linux computes the budget
+/// separately for its lists of 2 MiB and of 4 MiB free blocks, and goes one call over in each
+/// (Linux: `mm/page_reporting.c`, `page_reporting_cycle`).
 const CALLS_OVER: u64 = 2;
 
-/// What a device takes at once.
+/// The number of ranges that a device takes at once.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Capacity(pub(super) usize);
 
 impl Capacity {
-    /// 0 and everything above 32 mean 32.
+    /// Takes 0 and everything above 32 as 32.
     pub(super) const fn of(capacity: usize) -> Self {
         Self(if capacity == 0 || capacity > MOST_PIECES { MOST_PIECES } else { capacity })
     }
 
-    /// Pages that one call may take out of circulation: so many pieces of the order, at least of 2
-    /// MiB, but not more than 64 MiB.
+    /// Returns the pages that one call may take out of circulation: as many pieces of the order as
+    /// the capacity, with at least 2 MiB for each, but not more than 64 MiB.
     pub(super) fn pages(self, order: Order) -> u64 {
         let unit = order.get().clamp(BLOCK_ORDER, BLOCK_ORDER + 5);
         ((self.0 as u64) << unit).min(MOST_PIECES as u64 * PAGES_PER_BLOCK)
     }
 }
 
-/// What may be reported in a pass.
+/// How much a pass may report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
-    /// Everything.
+    /// All free memory.
     Flush,
-    /// As the pace says.
+    /// As much as the pace allows.
     Paced(Pace),
 }
 
@@ -48,26 +50,26 @@ pub(super) struct Pass {
     pub(super) kind: Kind,
     pub(super) order: Order,
     pub(super) started_ns: u64,
-    /// The number of the zone that it is at.
+    /// The number of the zone that the pass is at.
     pub(super) zone: usize,
-    /// Pages that it may still report there; nothing before it has begun with the zone.
+    /// How many pages the pass may still report there; nothing before it has begun with the zone.
     pub(super) allowance_pages: Option<u64>,
     pub(super) cursor: Cursor,
-    /// Where that was before the last call.
+    /// The cursor before the last call.
     pub(super) before: Cursor,
-    /// The number of the list of pool pages that it is at, once it is through with the zones.
+    /// The number of the list of pool pages that the pass is at, once it has done the zones.
     pub(super) pool: usize,
-    /// Something was handed to the device, and so much the last time.
+    /// Whether memory was handed to the device, and how many pages in the last call.
     pub(super) has_spent: bool,
     spent_pages: u64,
-    /// Something was refused before: all is looked for by its address, so that what is refused
-    /// again is passed but once.
+    /// Whether an earlier submission failed. All memory is then searched by address, so that the
+    /// pass meets what is refused again only once.
     pub(super) by_address: bool,
-    /// Something was refused.
+    /// Whether a submission failed in this pass.
     pub(super) has_failed: bool,
-    /// What there was when it began.
+    /// The value of `Reporter::seen` at the start of the pass.
     pub(super) seen: u64,
-    /// There is more for another pass.
+    /// Whether there is more for another pass.
     pub(super) left_over: bool,
 }
 
@@ -91,7 +93,7 @@ impl Pass {
         }
     }
 
-    /// What the next call may hold; nothing when the zone has had its share.
+    /// Returns what the next call may take; nothing if the zone has had its share.
     pub(super) fn goal<P: Platform>(
         &mut self,
         platform: &P,
@@ -115,8 +117,8 @@ impl Pass {
         })
     }
 
-    /// Pages that may be out of a zone at once: a quarter of it, so that small zones, too, have
-    /// more than that above their low mark while they are mostly free.
+    /// Returns how many pages may be out of a zone at once: a quarter of it, so that small zones,
+    /// too, have more than that above their low mark while they are mostly free.
     fn most_of(&self, zone: &Zone) -> u64 {
         (zone.managed_pages() / 4).max(self.order.pages())
     }
@@ -125,14 +127,14 @@ impl Pass {
         let (pages, share_pages) =
             self.share(zone.free_pages(), call_pages, || zone.unreported_floor(platform));
         match self.kind {
-            // What stayed free in split blocks is not counted anywhere.
+            // No counter says what stayed free in split blocks.
             Kind::Paced(Pace::Adaptive) if self.order < Order::BLOCK => pages + share_pages,
             _ => pages,
         }
     }
 
-    /// What a pass may report where so much is free, of which `stayed_pages` was since the pass
-    /// before; and a share of what is free.
+    /// Returns how much a pass may report if `free_pages` are free, of which `stayed_pages` stayed
+    /// free since the previous pass; and a share of the free pages.
     fn share(
         &self,
         free_pages: u64,
@@ -150,8 +152,8 @@ impl Pass {
         (pages, share_pages)
     }
 
-    /// Lends free pages of the next pool that has any to report; none when all have had their
-    /// share, or this one.
+    /// Lends free pages of the pool list that the pass is at. Otherwise moves on to the next list
+    /// and returns none.
     pub(super) fn lend<P: Platform>(&mut self, manager: &Manager<P>, capacity: Capacity) -> Loan {
         let number = self.pool;
         let call_pages = capacity.pages(self.order);
@@ -165,7 +167,7 @@ impl Pass {
             let allowance = self.allowance_pages.unwrap_or_else(|| {
                 self.share(free_pages, call_pages, || manager.hugetlb().floor(number)).0
             });
-            // A page of 1 GiB, which goes out in parts, may be more than what is left.
+            // A 1 GiB page goes out in parts, so it may be larger than the allowance left.
             let least_pages = if size.is_gigantic() { 1 } else { size.frames() };
             self.allowance_pages = Some(allowance);
             if allowance >= least_pages {
@@ -183,18 +185,18 @@ impl Pass {
         Loan::EMPTY
     }
 
-    /// Pages of the zone were handed to the device.
+    /// Counts pages that were handed to the device.
     pub(super) fn spend(&mut self, pages: u64) {
         (self.has_spent, self.spent_pages) = (true, pages);
         self.allowance_pages = self.allowance_pages.map(|left| left.saturating_sub(pages));
     }
 
-    /// What was handed to the device last was refused: goes on behind it, where that is known, else
-    /// with the next zone or pool.
+    /// Continues after the memory that was submitted last and failed, if its place is known, or
+    /// else with the next zone or pool.
     pub(super) fn go_behind<P: Platform>(&mut self, manager: &Manager<P>) {
         self.has_failed = true;
         match manager.zones().get(self.zone) {
-            // What was refused takes nothing from the rest, nor does what went with it.
+            // Refused memory, and what was submitted with it, does not count against the allowance.
             Some(_) if self.by_address => {
                 let more = |left: u64| left.saturating_add(self.spent_pages);
                 self.allowance_pages = self.allowance_pages.map(more);
@@ -204,7 +206,7 @@ impl Pass {
         }
     }
 
-    /// The zone has no more, or no more in this pass.
+    /// Moves on to the next zone, because this one has no more, or no more in this pass.
     pub(super) fn next_zone<P: Platform>(&mut self, platform: &P, zone: &Zone) {
         zone.end_sweep(platform, self.cursor);
         self.zone += 1;

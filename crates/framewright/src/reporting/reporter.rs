@@ -1,5 +1,5 @@
-//! The cycle: idle until something is worth a report, a pass after the delay, one submission at a
-//! time.
+//! The cycle: idle until something is worth a report, then a pass after the delay, with one
+//! submission at a time.
 
 mod passes;
 mod register;
@@ -14,29 +14,29 @@ use crate::units::{Order, PAGE_SIZE, PhysRange};
 use crate::zone::{Batch, Collected, Returned};
 
 const MS: u64 = 1_000_000;
-/// How often an adaptive pace looks at what stayed free.
+/// How often an adaptive pace checks what stayed free.
 const TICK_NS: u64 = 100 * MS;
-/// How often a device is asked that has not answered, and one that is silent.
+/// How often to poll a device that has not answered, and one that is silent.
 const ASK_NS: u64 = MS;
 const ASK_SILENT_NS: u64 = 100 * MS;
-/// When a device is tried again that had no room.
+/// How long to wait before trying a device again that had no room.
 const BUSY_NS: u64 = 10 * MS;
-/// The longest that an error is waited out.
+/// The longest wait after an error.
 const MOST_BACKOFF_NS: u64 = 60_000 * MS;
-/// Steps of one poll, each of which holds a lock or calls the device a few times at most.
+/// The most steps of one poll. Each step holds a lock or calls the device a few times at most.
 const MOST_STEPS: u32 = 64;
-/// Events that are kept until somebody asks.
+/// The number of events that are kept until they are asked for.
 const EVENTS: usize = 8;
 
-/// While nothing changes it looks less and less often: after so many looks half as often, and at
-/// least so often.
+/// While nothing changes, checks become less frequent: the interval doubles after this many checks,
+/// up to so many times.
 const PATIENT_LOOKS: u32 = 8;
 const LEAST_OFTEN: u32 = 2;
 
 /// What reporting is doing (Linux: `mm/page_reporting.c`, `page_reporting_process`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
-    /// Nothing is there to report.
+    /// There is nothing to report.
     Idle,
     /// A pass will begin at this time.
     Requested {
@@ -47,7 +47,7 @@ pub enum Phase {
     Active,
 }
 
-/// The place of the one device; free again when this goes, unless the device has memory.
+/// The registration of the one device. Dropping it unregisters, unless the device has memory.
 struct Registration<'a> {
     reporting: &'a Reporting,
     in_use: bool,
@@ -61,11 +61,11 @@ impl Drop for Registration<'_> {
     }
 }
 
-/// A registered device and what it is doing.
+/// A registered device and its state.
 ///
-/// One task owns it and polls it. Dropped while its device has memory, that memory stays out of
-/// circulation and no other device can be registered: [`close`](Self::close), poll until there is
-/// no next time, and [`unregister`](Self::unregister) instead.
+/// One task owns it and polls it. If it is dropped while its device has memory, that memory stays
+/// out of circulation and no other device can be registered. So call [`close`](Self::close), poll
+/// until there is no next time, and then call [`unregister`](Self::unregister).
 pub struct Reporter<'a, P: Platform, D: ReportDevice> {
     manager: &'a Manager<P>,
     registration: Registration<'a>,
@@ -76,7 +76,7 @@ pub struct Reporter<'a, P: Platform, D: ReportDevice> {
     pass: Option<Pass>,
     batch: Batch,
     loan: Loan,
-    /// Where the memory comes from that is with the device, and since when it is.
+    /// The source of the memory that is with the device, and since when it is there.
     out: Option<(Source, u64)>,
     ranges: [PhysRange; MOST_RANGES],
     range_count: usize,
@@ -86,26 +86,26 @@ pub struct Reporter<'a, P: Platform, D: ReportDevice> {
     errors: u32,
     not_before_ns: u64,
     looked_ns: Option<u64>,
-    /// When to look again whether there is something to report, and how often that was in vain.
+    /// When to check again whether there is something to report, and how many checks were in vain.
     look_due_ns: u64,
     vain_looks: u32,
-    /// What there was when a pass could report nothing: while it is the same, another could not
-    /// either.
+    /// The value of `seen` for a pass that could report nothing: while it is the same, another pass
+    /// could not either.
     known_to_fail: Option<u64>,
     flushes_begun: u64,
     events: [Option<Event>; EVENTS],
 }
 
-/// Where memory comes from that is to be reported.
+/// The source of memory that is to be reported.
 #[derive(Clone, Copy)]
 enum Source {
-    /// Free memory of the zone of that number; the batch names it.
+    /// Free memory of the zone with this number; the batch names it.
     Zone(usize),
     /// Free pages of a pool; the loan names them.
     Pool,
 }
 
-/// What to do next.
+/// What `poll` does next.
 enum Next {
     Step,
     Wait(u64),
@@ -113,11 +113,11 @@ enum Next {
 }
 
 impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
-    /// Does what is to be done at `now_ns`, by any clock that only goes forward, and says when to
-    /// come back: then, or as soon as the device has something to say. Nothing when it is closed
-    /// and done.
+    /// Does what is due at `now_ns`, by any clock that never goes backwards, and returns when to
+    /// call again: then, or as soon as the device has something to say. Returns nothing when it is
+    /// closed and done.
     pub fn poll(&mut self, now_ns: u64) -> Option<u64> {
-        // Any wait can be added.
+        // This way any wait can be added without overflow.
         let now_ns = now_ns.min(u64::MAX / 2);
         for _ in 0..MOST_STEPS {
             match self.step(now_ns) {
@@ -129,26 +129,26 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         Some(now_ns)
     }
 
-    /// The oldest event that nobody has asked for.
+    /// Takes the oldest event that was not taken yet.
     pub fn event(&mut self) -> Option<Event> {
         let oldest = self.events[0].take();
         self.events.rotate_left(1);
         oldest
     }
 
-    /// What it is doing.
+    /// Returns the current phase.
     #[must_use]
     pub const fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// Whether the device did not answer in time and has not since.
+    /// Returns whether the device did not answer in time and has not answered since.
     #[must_use]
     pub const fn is_silent(&self) -> bool {
         self.silent
     }
 
-    /// Pages that the device has.
+    /// Returns the number of pages that the device has.
     #[must_use]
     pub fn out_pages(&self) -> u64 {
         if self.out.is_some() {
@@ -158,48 +158,48 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         }
     }
 
-    /// What is with the device, or was last.
+    /// Returns the ranges that are with the device, or were last.
     fn ranges(&self) -> impl Iterator<Item = &PhysRange> {
         self.ranges[..self.range_count].iter()
     }
 
-    /// The smallest order that is reported.
+    /// Returns the smallest order that is reported.
     #[must_use]
     pub const fn order(&self) -> Order {
         self.order
     }
 
-    /// The device, to look at it.
+    /// Returns the device, for reading.
     #[must_use]
     pub const fn device(&self) -> &D {
         &self.device
     }
 
-    /// The device, to see to its interrupts.
+    /// Returns the device, to handle its interrupts.
     ///
     /// # Safety
-    /// The device stays where it is: another in its place would answer for memory that this one has
-    /// (invariant 35). Nothing of [`ReportDevice`] is called on it: the answer to a submission is
-    /// the reporter's to hear.
+    /// The device must stay in its place: another one there would answer for memory that this one
+    /// has (invariant 35). No method of [`ReportDevice`] may be called on it: only the reporter may
+    /// receive the answer to a submission.
     pub const unsafe fn device_mut(&mut self) -> &mut D {
         &mut self.device
     }
 
-    /// Has the device reset by the next polls, until that is done: what it has is back then, not
-    /// reported. For a device that is silent, or is about to be suspended.
+    /// Makes the next polls reset the device until that is done. Its memory is then back and counts
+    /// as not reported. For a device that is silent, or is about to be suspended.
     pub const fn reset(&mut self) {
         self.resetting = true;
     }
 
-    /// Submits nothing more. Polls go on until the device has given back what it has.
+    /// Submits nothing more. Poll on until the device has given back what it has.
     pub const fn close(&mut self) {
         self.closing = true;
     }
 
-    /// Gives the device back, and its place to another.
+    /// Returns the device and frees its registration for another.
     ///
     /// # Errors
-    /// Itself, while the device has memory: [`close`](Self::close) it and poll.
+    /// The reporter itself, while the device has memory: [`close`](Self::close) it and poll.
     #[expect(
         clippy::result_large_err,
         reason = "it is given back as it came, and there is no heap to put it in"
@@ -244,7 +244,7 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         if self.reporting().is_paused() && !self.is_flushing() {
             self.end_pass();
             self.looked_ns = None;
-            // Once it goes on it looks at once.
+            // Once the pause ends, it checks at once.
             (self.look_due_ns, self.vain_looks) = (0, 0);
             return Next::Wait(now_ns + self.idle_ns());
         }
@@ -267,7 +267,7 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         u64::from(self.reporting().delay_ms()) * MS
     }
 
-    /// How often it looks whether there is something to report.
+    /// Returns how often to check whether there is something to report.
     fn idle_ns(&self) -> u64 {
         match self.reporting().pace() {
             Pace::Adaptive => self.delay_ns().clamp(MS, TICK_NS),
@@ -294,22 +294,23 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         (self.known_to_fail, self.vain_looks) = (None, 0);
         let due_ns = match self.reporting().pace() {
             Pace::Adaptive => now_ns,
-            // What is to be reported became free since the last look.
+            // What is to be reported became free since the last check.
             Pace::Fixed => (before_ns + self.delay_ns()).max(now_ns),
         };
         self.phase = Phase::Requested { due_ns };
         Next::Step
     }
 
-    /// Whether free pages of pools are reported: where that is wanted, and the device does not rely
-    /// on what free memory holds.
+    /// Returns whether to report free pages of pools: that must be wanted, and the device must not
+    /// rely on the content of free memory.
     fn reports_pools(&self) -> bool {
         self.reporting().has_pools()
             && !self.is_forgotten()
             && matches!(self.device.content(), Content::Undefined | Content::Zero)
     }
 
-    /// A number that is another whenever a pass that could report nothing should be tried again.
+    /// Returns a number that changes whenever a pass that could report nothing should be tried
+    /// again.
     fn seen(&self) -> u64 {
         let mut seen = u64::from(self.order.get()) << 1 | u64::from(self.reports_pools());
         let mut add =
@@ -327,7 +328,7 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         seen
     }
 
-    /// The next submission of the pass, or its end.
+    /// Makes the next submission of the pass, or ends the pass.
     #[inline(never)]
     fn go_on(&mut self, now_ns: u64) -> Next {
         let reports_pools = self.reports_pools();
@@ -360,10 +361,10 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         let collected = zone.collect(platform, goal, &mut pass.cursor, &mut self.batch);
         if self.batch.len() == 0 {
             match collected {
-                // Many entries were looked at.
+                // The search looked at many entries and released the lock in between.
                 Collected::Some => return Next::Step,
                 Collected::Short => {
-                    // It has to change first, which is seen when there is nothing else to do.
+                    // Free memory has to change first; the idle check notices that.
                     add(&self.registration.reporting.tally.skipped, 1);
                 }
                 Collected::All => {}
@@ -392,10 +393,11 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
             }
         }
         self.range_count = count;
-        // From here on the device may have the memory, also if it unwinds.
+        // From here on the device may have the memory, even if `submit` unwinds.
         self.registration.in_use = true;
-        // SAFETY: these frames are in the state *reporting* or in use by this loan: nobody's until
-        // the device has answered (invariant 35), and one submission is out at a time.
+        // SAFETY: these frames are in the state *reporting* or in use by this loan. They belong to
+        // nobody until the device has answered (invariant 35), and only one submission is out at a
+        // time.
         match unsafe { self.device.submit(&self.ranges[..count]) } {
             Ok(()) => {
                 self.out = Some((source, now_ns));
@@ -414,7 +416,7 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
                 if let Some(pass) = &mut self.pass {
                     pass.left_over = true;
                     if matches!(source, Source::Zone(_)) {
-                        // What is found by its place is behind the cursor.
+                        // Memory that is found by address lies behind the cursor.
                         pass.cursor = pass.before;
                     }
                 }
@@ -424,7 +426,7 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         }
     }
 
-    /// What became of the submission that is out.
+    /// Asks the device about the submission that is out.
     fn ask(&mut self, source: Source, since_ns: u64, now_ns: u64) -> Next {
         let acknowledged = match self.device.poll() {
             Progress::Pending => {
@@ -462,11 +464,11 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
             && self.manager.hugetlb().advance_loan(&mut self.loan);
         let more = is_part && !stops;
         if more {
-            // A page that goes out in parts stays out in between.
+            // A page that goes out in parts stays out between them.
             (self.out, self.registration.in_use) = (None, false);
         } else {
             self.take_back(source, &|range| {
-                // A page of which only a part went out counts as one that did not.
+                // A page of which only a part went out counts as not reported.
                 let reported = heard.has(range) && !is_part;
                 if reported { Returned::Reported { zero } } else { Returned::Refused }
             });
@@ -493,7 +495,7 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
             self.take_back(source, &|_| Returned::Unasked);
         }
         if self.is_flushing() {
-            // It is wanted still.
+            // The flush is still wanted.
             self.flushes_begun = self.flushes_begun.wrapping_sub(1);
         }
         self.end_pass();
@@ -502,12 +504,12 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         Next::Step
     }
 
-    /// The device is done with what it had.
+    /// Takes back the memory of a submission that the device is done with.
     fn take_back(&mut self, source: Source, returned: &dyn Fn(usize) -> Returned) {
         self.out = None;
         self.registration.in_use = false;
         match source {
-            // Whatever became of it, the host had it.
+            // Whatever the device answered, the host had the memory.
             Source::Zone(number) if self.is_forgotten() => {
                 if let Some(zone) = self.manager.zones().get(number) {
                     self.manager.take_back_unaccepted(zone, &mut self.batch);

@@ -1,37 +1,38 @@
-//! What CPUID and XCR0 say of a CPU's stores.
+//! What CPUID and XCR0 report about a CPU's stores.
 
-/// Which stores a CPU has, and its system lets programs use.
+/// The stores that a CPU has and its system lets programs use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct StoreFeatures {
-    /// Words past the caches: all of x86-64.
+    /// Writes words past the caches: every x86-64 CPU.
     pub movnti: bool,
-    /// Zeros by the cache line: AMD since Zen.
+    /// Zeroes whole cache lines: AMD since Zen.
     pub clzero: bool,
-    /// Lines from memory to memory: Intel since Tremont and Tiger Lake, AMD since Zen 5.
+    /// Copies a line from memory to memory: Intel since Tremont and Tiger Lake, AMD since Zen 5.
     pub movdir64b: bool,
-    /// Vectors of 256 bits, whose registers the system saves.
+    /// Vectors of 256 bits, whose registers the system saves on a switch.
     pub avx2: bool,
-    /// Vectors of 512 bits, whose registers the system saves.
+    /// Vectors of 512 bits, whose registers the system saves on a switch.
     pub avx512: bool,
 }
 
-/// EAX, EBX, ECX and EDX of a leaf.
+/// EAX, EBX, ECX and EDX of a CPUID leaf.
 pub type CpuidRegisters = [u32; 4];
 
-/// Where extended leaves begin.
+/// The first extended leaf.
 const EXTENDED: u32 = 0x8000_0000;
-/// Registers of 128 and the upper halves of those of 256 bits are saved (XCR0).
+/// The XCR0 bits for the 128-bit registers and the upper halves of the 256-bit ones.
 const AVX_STATE: u64 = 0b110;
-/// Masks, the upper halves of those of 512 bits, and the other sixteen of these are saved, too.
+/// In addition: the mask registers, the upper halves of the 512-bit registers, and the other
+/// sixteen of these.
 const AVX512_STATE: u64 = AVX_STATE | 0b1110_0000;
 
 impl StoreFeatures {
-    /// None of them.
+    /// No store.
     pub const NONE: Self =
         Self { movnti: false, clzero: false, movdir64b: false, avx2: false, avx512: false };
 
-    /// Asks this CPU.
+    /// Reads the features of this CPU.
     #[must_use]
     pub fn read() -> Self {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -46,15 +47,15 @@ impl StoreFeatures {
         Self::NONE
     }
 
-    /// What an x86-64 CPU has that answers as `cpuid` does for a leaf and a subleaf. `xcr0` is
-    /// asked only where the system has made that register readable. Leaves that the CPU does not
-    /// have are not asked for: Intel's answer for another one.
+    /// Decodes the features of an x86-64 CPU that answers as `cpuid` does for a leaf and a subleaf.
+    /// `xcr0` is called only where the system has made that register readable. Leaves that the CPU
+    /// does not have are not read, because Intel answers them with another leaf.
     pub fn decode(cpuid: impl Fn(u32, u32) -> CpuidRegisters, xcr0: impl FnOnce() -> u64) -> Self {
         let [highest, ..] = cpuid(0, 0);
         let [highest_extended, ..] = cpuid(EXTENDED, 0);
         let [_, _, basic, _] = if highest >= 1 { cpuid(1, 0) } else { [0; 4] };
         let [_, structured_b, structured_c, _] = if highest >= 7 { cpuid(7, 0) } else { [0; 4] };
-        // A CPU without extended leaves may answer anything.
+        // A CPU without extended leaves may return anything.
         let has_leaf_8 = (EXTENDED + 8..EXTENDED + 0x1_0000).contains(&highest_extended);
         let [_, extended_b, ..] = if has_leaf_8 { cpuid(EXTENDED + 8, 0) } else { [0; 4] };
         let has = |word: u32, bit: u32| word >> bit & 1 != 0;
@@ -70,12 +71,12 @@ impl StoreFeatures {
     }
 }
 
-/// Answers of real machines, for the tests of all who choose.
+/// CPUID answers of real machines, for the tests of this module and its parent.
 #[cfg(all(test, not(loom)))]
 pub(super) mod machines {
     use super::{CpuidRegisters, StoreFeatures};
 
-    /// A machine: leaves that decide about stores (of the others, what is asked for their number),
+    /// A machine: the leaves that decide about stores (and those read for the number of leaves),
     /// and XCR0 where it can be read.
     pub struct Machine {
         pub name: &'static str,
@@ -84,8 +85,8 @@ pub(super) mod machines {
     }
 
     impl Machine {
-        /// As the CPU answers, leaves that it does not have included: Intel's answer as for the
-        /// highest basic leaf, AMD's with zeros.
+        /// Answers as the CPU does, also for leaves that it does not have: Intel returns the
+        /// highest basic leaf, AMD zeros.
         pub fn cpuid(&self, leaf: u32) -> CpuidRegisters {
             let of = |leaf| self.leaves.iter().find(|known| known.0 == leaf).map(|known| known.1);
             let is_amd = of(0).is_some_and(|registers| registers[1] == 0x6874_7541);
@@ -110,7 +111,7 @@ pub(super) mod machines {
         [highest, AMD[0], AMD[1], AMD[2]]
     }
 
-    /// Xeon 6, under a system that saves everything.
+    /// Xeon 6, under a system that saves all registers.
     pub const GRANITE_RAPIDS: Machine = Machine {
         name: "Granite Rapids",
         leaves: &[
@@ -123,7 +124,7 @@ pub(super) mod machines {
         xcr0: Some(0x0006_02e7),
     };
 
-    /// It under a system that saves no registers of 512 bits.
+    /// The Xeon 6 under a system that saves no 512-bit registers.
     pub const GRANITE_RAPIDS_AVX: Machine =
         Machine { name: "without 512 bits", xcr0: Some(7), ..GRANITE_RAPIDS };
 
@@ -166,8 +167,8 @@ pub(super) mod machines {
         xcr0: Some(0x2e7),
     };
 
-    /// The emulator of QEMU 7.2 with `-cpu max`, under a kernel that has not turned on OSXSAVE: its
-    /// AVX nobody may use, and XCR0 cannot be read.
+    /// The emulator of QEMU 7.2 with `-cpu max`, under a kernel that has not turned on OSXSAVE:
+    /// nobody may use its AVX, and XCR0 cannot be read.
     pub const QEMU_TCG: Machine = Machine {
         name: "QEMU, emulated",
         leaves: &[
@@ -180,7 +181,7 @@ pub(super) mod machines {
         xcr0: None,
     };
 
-    /// A CPU with neither leaf 7 nor leaf 0x80000008, whose answers for both mean nothing.
+    /// A CPU with neither leaf 7 nor leaf 0x80000008: its answers for both mean nothing.
     pub const OLD_INTEL: Machine = Machine {
         name: "old",
         leaves: &[

@@ -1,24 +1,24 @@
-//! How lines of 64 bytes are written past the caches, as fast as this CPU can.
+//! Writes lines of 64 bytes past the caches, as fast as this CPU can.
 //!
 //! The memory map is some hundreds of megabytes that nobody reads soon, so it is written with
-//! stores that neither read what they overwrite nor drive other lines out of the caches. CPUs have
-//! several of these, and differ in which is the fastest. A [`Store`] is one of them;
+//! stores that neither read the old content nor evict other lines from the caches. CPUs have
+//! several such instructions, and differ in which is the fastest. A [`Store`] is one of them.
 //! [`Store::of_this_cpu`] chooses by CPUID ([`StoreFeatures`]) among those that need no vector
-//! registers, so that interrupt handlers and kernels which save none may use it:
+//! registers, so that interrupt handlers, and kernels that save no such registers, may use it:
 //!
 //! | store | where it is used |
 //! |---|---|
 //! | `clzero` | zeros, on every CPU that has it (AMD) |
 //! | `movdir64b` | any content, on CPUs without `clzero` that have it |
-//! | `movnti` | any content, elsewhere on x86-64, and on AMD what is not zero |
+//! | `movnti` | any content, elsewhere on x86-64, and nonzero content on AMD |
 //! | plain | other processors |
 //!
-//! Whoever may use vector registers, or knows the machine better, makes a store of his own
-//! ([`Store::new`]) and names it in
+//! An adopter that may use vector registers, or knows the machine better, makes a store of its own
+//! ([`Store::new`]) and returns it from
 //! [`VmemmapSpace::store`](crate::vmemmap_space::VmemmapSpace::store).
 //!
 //! Stores past the caches are weakly ordered: a later release store does not wait for them.
-//! [`Store::write`] does, by `sfence`.
+//! [`Store::write`] waits for them with `sfence`.
 
 mod features;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -29,7 +29,7 @@ pub use features::{CpuidRegisters, StoreFeatures};
 use core::fmt;
 use core::ptr::NonNull;
 
-/// 64 bytes that are written again and again: a cache line, or a descriptor.
+/// 64 bytes that are written many times over: a cache line, or a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[repr(C, align(64))]
 pub struct Line(pub [u64; 8]);
@@ -45,39 +45,39 @@ impl Line {
     }
 }
 
-/// Writes a line to each of as many consecutive places; see [`StoreParts::write`].
+/// Writes a line to each of `lines` consecutive places; see [`StoreParts::write`].
 pub type WriteLines = unsafe fn(start: NonNull<u8>, lines: usize, line: &Line);
 
-/// What a [`Store`] is made of.
+/// The parts of a [`Store`].
 #[derive(Clone, Copy)]
 pub struct StoreParts {
-    /// What it is called in logs: the instruction.
+    /// The store's name in logs: the instruction.
     pub name: &'static str,
-    /// Writes the 64 bytes of `line` to `start` and to the `lines - 1` places of 64 bytes behind
-    /// it, and to nothing else. It may be called only with what [`Store::write`] is called with. It
-    /// need not order its writes.
+    /// Writes the 64 bytes of `line` to `start` and to the `lines - 1` places of 64 bytes after it,
+    /// and to nothing else. Its safety conditions are those of [`Store::write`]. It need not order
+    /// its writes.
     pub write: WriteLines,
 }
 
-/// A way of writing lines that this machine has.
+/// A way to write lines that this machine has.
 #[derive(Clone, Copy)]
 pub struct Store(&'static StoreParts);
 
 impl Store {
-    /// A store of the caller's.
+    /// Makes a store from the caller's parts.
     ///
     /// # Safety
     /// Invariant 44: `write` does what [`StoreParts::write`] says, for every content for which this
     /// store is used; every CPU that uses it has its instructions; and wherever it is used, the
-    /// registers that it changes are saved for whoever was interrupted.
+    /// registers that it changes are saved for the code that was interrupted.
     #[must_use]
     pub const unsafe fn new(parts: &'static StoreParts) -> Self {
         Self(parts)
     }
 
-    /// The fastest store of this CPU for `line` that needs no vector registers. Asks the CPU, which
-    /// a hypervisor may make slow: once is enough. All CPUs of a machine are taken to have what
-    /// this one has.
+    /// The fastest store of this CPU for `line` that needs no vector registers. This executes
+    /// CPUID, which can be slow under a hypervisor, so call it once. It assumes that all CPUs of a
+    /// machine have what this one has.
     #[must_use]
     pub fn of_this_cpu(line: &Line) -> Self {
         Kind::fastest(StoreFeatures::read(), line.is_zero()).store()
@@ -89,22 +89,22 @@ impl Store {
         Kind::ALL.into_iter().filter(move |kind| kind.can(features, is_zero)).map(Kind::store)
     }
 
-    /// What it is called.
+    /// The store's name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         self.0.name
     }
 
-    /// Writes `line` to `start` and to the `lines - 1` places behind it. When it returns, whoever
-    /// sees a later store of the caller sees the lines.
+    /// Writes `line` to `start` and to the `lines - 1` places after it. After it returns, a CPU
+    /// that sees a later store of the caller also sees the lines.
     ///
     /// # Safety
-    /// `start` is aligned to 64 bytes, and `lines` times 64 bytes from there on are writable and
-    /// nobody else's (invariant 28). The store was made, or chosen, for this content: one for zeros
-    /// may write nothing else.
+    /// `start` is aligned to 64 bytes, and the `lines` times 64 bytes from there on are writable
+    /// and belong to nobody else (invariant 28). The store was made or chosen for this content: one
+    /// for zeros may write nothing else.
     pub unsafe fn write(self, start: NonNull<u8>, lines: usize, line: &Line) {
-        // SAFETY: the caller has the lines to himself (invariant 28), and whoever made this store
-        // knew that its instructions are there (invariant 44).
+        // SAFETY: the caller owns the lines alone (invariant 28), and the maker of this store
+        // vouched that its instructions are there (invariant 44).
         unsafe { (self.0.write)(start, lines, line) };
         fence();
     }
@@ -116,13 +116,13 @@ impl fmt::Debug for Store {
     }
 }
 
-/// Between stores past the caches and the store that publishes them.
+/// Orders stores past the caches before the store that publishes them.
 fn fence() {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     x86::fence();
 }
 
-/// The stores that are here.
+/// The stores that this module has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     Clzero,
@@ -134,19 +134,19 @@ enum Kind {
 impl Kind {
     const ALL: [Self; 4] = [Self::Clzero, Self::Movdir64b, Self::Movnti, Self::Plain];
 
-    /// Whether a CPU can write such lines with it.
+    /// Whether a CPU with `features` can write such a line with this store.
     const fn can(self, features: StoreFeatures, is_zero: bool) -> bool {
         match self {
             Self::Clzero => features.clzero && is_zero,
             Self::Movdir64b => features.movdir64b,
             Self::Movnti => features.movnti,
-            // Where there is something better it is of no use to anybody.
+            // Where there is a better store, nobody needs this one.
             Self::Plain => !features.movnti,
         }
     }
 
-    /// The rule. `movdir64b` was seen to be faster than `movnti` on Intel, and nobody has compared
-    /// them on CPUs with `clzero`: those keep what was measured there.
+    /// Chooses the fastest store. `movdir64b` measured faster than `movnti` on Intel. Nobody has
+    /// compared them on CPUs with `clzero`, so those keep the stores that were measured there.
     const fn fastest(features: StoreFeatures, is_zero: bool) -> Self {
         if Self::Clzero.can(features, is_zero) {
             Self::Clzero
@@ -159,7 +159,7 @@ impl Kind {
         }
     }
 
-    /// As a store; only for what this CPU can.
+    /// The [`Store`] of this kind; only for kinds that this CPU can use.
     fn store(self) -> Store {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         let parts = match self {
@@ -179,9 +179,9 @@ impl Kind {
 unsafe fn plain(start: NonNull<u8>, lines: usize, line: &Line) {
     let start = start.cast::<Line>();
     for index in 0..lines {
-        // SAFETY: the caller has these lines to himself (invariant 28).
+        // SAFETY: the caller owns these lines alone (invariant 28).
         let place = unsafe { start.add(index) };
-        // SAFETY: as above.
+        // SAFETY: as for `place`.
         unsafe { place.write(*line) };
     }
 }
@@ -209,7 +209,7 @@ mod tests {
             let all: Vec<Store> = Store::all_of_this_cpu(&line).chain([plain]).collect();
             assert!(all.iter().any(|store| store.name() == Store::of_this_cpu(&line).name()));
             for store in all {
-                // From every place of a page, and with every remainder of an unrolled loop.
+                // From every line of a page, and with every remainder of an unrolled loop.
                 let places = (0..64).map(|first| first..first + 1 + first % 9);
                 for range in places.chain([3..3, 4..4, 1..512, 7..1000, 0..1001]) {
                     let all = written(store, &line, range.clone());

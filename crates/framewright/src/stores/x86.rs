@@ -10,7 +10,7 @@ pub(super) fn fence() {
     unsafe { asm!("sfence", options(nostack, preserves_flags)) };
 }
 
-/// A cache line at a time, without reading it. Zeros only.
+/// Writes a cache line at a time, without reading it. Zeros only.
 ///
 /// # Safety
 /// As for [`Store::write`](super::Store::write), with zeros, on a CPU that has the instruction.
@@ -18,7 +18,7 @@ pub(super) unsafe fn clzero(start: NonNull<u8>, lines: usize, _: &Line) {
     if lines == 0 {
         return;
     }
-    // SAFETY: the caller has these lines to himself (invariant 28), and the CPU has the instruction
+    // SAFETY: the caller owns these lines alone (invariant 28), and the CPU has the instruction
     // (invariant 44).
     unsafe {
         asm!(
@@ -34,13 +34,13 @@ pub(super) unsafe fn clzero(start: NonNull<u8>, lines: usize, _: &Line) {
     }
 }
 
-/// A cache line at a time, from the source line, which stays as it is meanwhile: a line that was
-/// just written in parts would have to be waited for each time.
+/// Copies `line` a cache line at a time, and does not write to it meanwhile: each copy would have
+/// to wait for a source line that was just written in parts.
 ///
 /// # Safety
 /// As for [`Store::write`](super::Store::write), on a CPU that has the instruction.
 pub(super) unsafe fn movdir64b(start: NonNull<u8>, lines: usize, line: &Line) {
-    // SAFETY: the caller has these lines to himself (invariant 28), and the CPU has the instruction
+    // SAFETY: the caller owns these lines alone (invariant 28), and the CPU has the instruction
     // (invariant 44).
     unsafe {
         asm!(
@@ -75,7 +75,7 @@ pub(super) unsafe fn movdir64b(start: NonNull<u8>, lines: usize, line: &Line) {
     }
 }
 
-/// Writes one line, at an offset.
+/// The code that writes one line, at an offset.
 macro_rules! line {
     ($offset:literal) => {
         concat!(
@@ -107,17 +107,17 @@ macro_rules! line {
     };
 }
 
-/// A word at a time. From the last line to the first, four at a time: hardware does not mind, and
-/// an emulator, which makes ordinary stores of these, waits a quarter less for memory than upwards
-/// (`docs/log/measurements.md`).
+/// Writes a word at a time, from the last line to the first, four lines at a time. Hardware does
+/// not mind the direction. An emulator, which turns these into ordinary stores, waits a quarter
+/// less for memory than upwards (`docs/log/measurements.md`).
 ///
 /// # Safety
 /// As for [`Store::write`](super::Store::write).
 pub(super) unsafe fn movnti(start: NonNull<u8>, lines: usize, line: &Line) {
     let [a, b, c, d, e, f, g, h] = line.0;
-    // SAFETY: one past the last of the caller's lines (invariant 28).
+    // SAFETY: one past the caller's last line (invariant 28).
     let end = unsafe { start.add(lines * size_of::<Line>()) };
-    // SAFETY: the caller has these lines to himself (invariant 28), and `movnti` is part of x86-64
+    // SAFETY: the caller owns these lines alone (invariant 28), and `movnti` is part of x86-64
     // (invariant 44).
     unsafe {
         asm!(
@@ -152,11 +152,10 @@ pub(super) unsafe fn movnti(start: NonNull<u8>, lines: usize, line: &Line) {
     }
 }
 
-/// Which registers the system saves. To be called only where CPUID says OSXSAVE.
+/// Returns XCR0: which registers the system saves. Call it only where CPUID reports OSXSAVE.
 pub(super) fn xcr0() -> u64 {
     let (low, high): (u32, u32);
-    // SAFETY: the system has turned on OSXSAVE, without which this faults and reads nothing
-    // (invariant 44).
+    // SAFETY: the system has turned on OSXSAVE, without which this would fault (invariant 44).
     unsafe {
         asm!(
             "xgetbv",

@@ -1,6 +1,7 @@
-//! Counts that are added up field by field.
+//! Adds structs of counts field by field.
 
-/// Adds to each field of a value that of another of its type. What leaves one out is not compiled.
+/// Adds each field of `$more` to that field of `$sum`, which has the same type. A call that leaves
+/// a field out does not compile.
 macro_rules! add_fields {
     ($sum:ident += $more:ident, $($field:ident),*) => {{
         let Self { $($field),* } = $more;

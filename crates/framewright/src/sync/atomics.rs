@@ -1,4 +1,4 @@
-//! The one place that names atomics, so that the model checkers can put their own in their stead.
+//! The one place that names atomics, so that the model checkers can substitute their own.
 
 #[cfg(loom)]
 pub(crate) use loom::{cell::UnsafeCell, sync::atomic};
@@ -9,6 +9,6 @@ pub(crate) use shuttle::sync::atomic;
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) use core::sync::atomic;
 
-/// Atomics that stand in tables over raw memory: always the processor's own, because the model
+/// Atomics that lie in tables over raw memory: always the processor's own, because the model
 /// checkers' have another size.
 pub(crate) use core::sync::atomic as table_atomic;

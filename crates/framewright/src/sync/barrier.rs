@@ -1,18 +1,18 @@
-//! One half of a barrier whose other half a drainer has all CPUs execute
+//! The owner's half of an asymmetric barrier: a drainer makes all CPUs execute the other half
 //! ([`Platform::cpu_barrier`](crate::Platform::cpu_barrier)).
 //!
-//! Orders of memory: SeqCst, for the compiler or in a model; the partner is `Platform::cpu_barrier`
-//! of the drainer.
+//! Orders of memory: SeqCst, for the compiler, or for the processor in a model; it pairs with the
+//! drainer's `Platform::cpu_barrier`.
 
-/// Keeps a store before a load that follows. The compiler must not swap them; that the processor
-/// may is what the drainer's barrier is for.
+/// Keeps a store before a load that follows it. This stops only the compiler from swapping them;
+/// the drainer's barrier deals with the processor, which may swap them.
 #[cfg(not(loom))]
 #[inline]
 pub(super) fn order_store_before_load() {
     core::sync::atomic::compiler_fence(core::sync::atomic::Ordering::SeqCst);
 }
 
-/// The model has no barrier on other CPUs, so there everybody has his own.
+/// The model cannot execute a barrier on other CPUs, so here every thread executes its own.
 #[cfg(loom)]
 pub(super) fn order_store_before_load() {
     loom::sync::atomic::fence(loom::sync::atomic::Ordering::SeqCst);

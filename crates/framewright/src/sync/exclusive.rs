@@ -1,16 +1,16 @@
-//! Data that one thread at a time may touch. In a kernel this is nothing at all; the model
-//! checkers' builds prove it.
+//! Marks data that one thread at a time may touch. In a kernel this compiles to nothing; in the
+//! model checkers' builds it proves that the rule holds.
 //!
-//! Orders of memory: Relaxed: shuttle has one order of everything.
+//! Orders of memory: Relaxed: shuttle orders everything sequentially.
 
 #[cfg(loom)]
 use super::atomics::UnsafeCell;
 #[cfg(shuttle)]
 use super::atomics::atomic::{AtomicBool, Ordering};
 
-/// Stands beside data of plain words that some protocol gives to one thread at a time.
+/// Stands beside plain data that some protocol gives to one thread at a time.
 pub(crate) struct Exclusive {
-    /// loom fails when two touches are not ordered by what happened between them.
+    /// loom fails when two touches are not ordered by a happens-before relation.
     #[cfg(loom)]
     cell: UnsafeCell<()>,
     #[cfg(shuttle)]
@@ -18,7 +18,7 @@ pub(crate) struct Exclusive {
 }
 
 #[cfg(loom)]
-// SAFETY: the cell holds nothing; two threads in it at once is what the model reports (invariant
+// SAFETY: the cell holds nothing; the model reports two threads that are in it at once (invariant
 // 16).
 unsafe impl Sync for Exclusive {}
 
@@ -32,7 +32,7 @@ impl Exclusive {
         }
     }
 
-    /// Called wherever the data is read or written.
+    /// Called wherever the data is read or written; fails in a model when another thread is there.
     #[inline]
     #[cfg_attr(
         not(any(loom, shuttle)),
@@ -43,7 +43,7 @@ impl Exclusive {
         self.cell.with_mut(|_| ());
         #[cfg(shuttle)]
         {
-            // Other threads run between the two.
+            // shuttle lets other threads run between the swap and the store.
             assert!(
                 !self.touched.swap(true, Ordering::Relaxed),
                 "two threads have one CPU's cache"

@@ -1,7 +1,7 @@
-//! A list in memory of its own that only grows: what it has stays where it is, so that everybody
-//! may look without a lock.
+//! A list in memory of its own that only grows. Its values never move, so everybody may look at
+//! them without a lock.
 //!
-//! Orders of memory: Relaxed: who appends reads a length that only it changes; `room` is a hint.
+//! Orders of memory: Relaxed: `push` reads a length that only it changes; `room` is a hint.
 
 use super::table_atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::mem::MaybeUninit;
@@ -11,25 +11,26 @@ use core::slice;
 pub(crate) struct Growing<T: 'static> {
     first: *mut T,
     room: usize,
-    /// Somebody appends.
+    /// A thread is appending.
     grows: AtomicBool,
-    /// How many there are: their values were written before.
+    /// The number of values in the list, all of them written before this counts them.
     len: AtomicUsize,
 }
 
-// SAFETY: shared are values that are there, as `&T`; values come by `push` from any thread
+// SAFETY: only values that are in the list are shared, as `&T`; `push` adds values from any thread
 // (invariant 48).
 unsafe impl<T: Send + Sync> Sync for Growing<T> {}
-// SAFETY: the memory is the list's alone (invariant 48).
+// SAFETY: the memory belongs to the list alone (invariant 48).
 unsafe impl<T: Send + Sync> Send for Growing<T> {}
 
-/// There is no room for more, or somebody else appends at this moment.
+/// There is no room for more, or another thread is appending at this moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Full;
 
 impl<T: Sync> Growing<T> {
-    /// An empty list with room for as many as `storage` has, and the places of the first `begun`,
-    /// which `write` writes in place. They are in the list after [`begin`](Self::begin).
+    /// Makes an empty list with room for as many values as `storage` has. Also returns the first
+    /// `begun` values, which `write` writes in place; they enter the list with
+    /// [`begin`](Self::begin).
     pub(crate) fn new(
         storage: &'static mut [MaybeUninit<T>],
         begun: usize,
@@ -42,46 +43,47 @@ impl<T: Sync> Growing<T> {
             assert!(core::ptr::eq(write(place), first), "another place was written");
         }
         let first: *mut T = storage.as_mut_ptr().cast();
-        // SAFETY: these were just written, and the list shows none of them until it gets them back
-        // (invariant 48).
+        // SAFETY: these were just written, and the list shows none of them until `begin` gets them
+        // back (invariant 48).
         let begun = unsafe { slice::from_raw_parts_mut(first, begun) };
         (Self { first, room, grows: AtomicBool::new(false), len: AtomicUsize::new(0) }, begun)
     }
 
-    /// An empty list with room for as many as `storage` has.
+    /// Makes an empty list with room for as many values as `storage` has.
     pub(crate) fn empty(storage: &'static mut [MaybeUninit<T>]) -> Self {
         let (room, first) = (storage.len(), storage.as_mut_ptr().cast());
         Self { first, room, grows: AtomicBool::new(false), len: AtomicUsize::new(0) }
     }
 
-    /// The list, in whose place an empty one is left that has no room.
+    /// Takes the list out, and leaves an empty one without room in its place.
     pub(crate) fn take(&mut self) -> Self {
         core::mem::replace(self, Self::empty(&mut []))
     }
 
-    /// The values that [`new`](Self::new) gave out are as they should be.
+    /// Puts the values that [`new`](Self::new) returned into the list, now that they are complete.
     pub(crate) fn begin(&mut self, begun: &'static mut [T]) {
         assert!(core::ptr::eq(begun.as_ptr(), self.first), "the values of another list");
         *self.len.get_mut() = begun.len();
     }
 
-    /// All that there are.
+    /// All values in the list.
     #[inline]
     pub(crate) fn as_slice(&self) -> &'static [T] {
         // Acquire pairs with the Release in `push`.
         let len = self.len.load(Ordering::Acquire);
-        // SAFETY: so many were written, and nobody changes them any more (invariant 48).
+        // SAFETY: `len` values were written, and nobody changes them any more (invariant 48).
         unsafe { slice::from_raw_parts(self.first, len) }
     }
 
-    /// How many more there may be.
+    /// How many more values fit.
     pub(crate) fn room(&self) -> usize {
         self.room - self.len.load(Ordering::Relaxed)
     }
 
     /// Appends a value.
     pub(crate) fn push(&self, value: T) -> Result<&'static T, Full> {
-        // Acquire and Release, so that the next one finds the length that this one left.
+        // Acquire and Release, so that the next appending thread finds the length that this one
+        // left.
         if self.grows.swap(true, Ordering::Acquire) {
             return Err(Full);
         }
@@ -95,9 +97,10 @@ impl<T: Sync> Growing<T> {
         if len == self.room {
             return Err(Full);
         }
-        // SAFETY: below the room, and nobody looks at it before the length says so (invariant 48).
+        // SAFETY: `len` is below `room`, and nobody looks at the place before the length covers it
+        // (invariant 48).
         let place = unsafe { self.first.add(len) };
-        // SAFETY: the same; what was there needs no drop.
+        // SAFETY: as for `place`; the old content needs no drop.
         unsafe { place.write(value) };
         self.len.store(len + 1, Ordering::Release);
         // SAFETY: it was just written (invariant 48).

@@ -1,5 +1,5 @@
-//! A value that is made once, of what was collected for it; afterwards everybody looks at it for
-//! the price of one load.
+//! A value that is made once from data that was collected for it. Afterwards everybody reads it at
+//! the cost of one load.
 //!
 //! ```text
 //!   collecting ──claim──> claimed ──make──> made, claimed ──> made
@@ -7,11 +7,11 @@
 //!        └──────drop─────────┘
 //! ```
 //!
-//! Nobody waits in here: who finds it claimed decides what to do. There is no destructor for the
-//! value, which is meant for statics.
+//! Nothing in here waits: a caller that finds the value claimed decides what to do. The value is
+//! never dropped: a `Made` is meant for statics.
 //!
-//! Orders of memory: a claim Acquires what the last one Released; `get` Acquires what `make`
-//! Released. Relaxed: who fails to claim reads nothing.
+//! Orders of memory: a claim Acquires what the previous one Released; `get` Acquires what `make`
+//! Released. Relaxed: a thread that fails to claim reads nothing.
 
 #[cfg(loom)]
 use super::atomics::UnsafeCell;
@@ -28,11 +28,11 @@ pub struct Made<C, T> {
     value: UnsafeCell<MaybeUninit<T>>,
 }
 
-// SAFETY: what is collected is reached through the one claim that there is; the value is shared
-// once it was made, and comes from the thread that made it (invariant 52).
+// SAFETY: the collected data is reached only through the one claim; the value is shared once it was
+// made, and comes from the thread that made it (invariant 52).
 unsafe impl<C: Send, T: Send + Sync> Sync for Made<C, T> {}
 
-/// A place that is read; the model checker looks on.
+/// Returns a cell's place for reading; the model checker records the access.
 #[cfg(not(loom))]
 #[inline(always)]
 const fn read<T>(cell: &UnsafeCell<T>) -> *const T {
@@ -44,7 +44,7 @@ fn read<T>(cell: &UnsafeCell<T>) -> *const T {
     cell.with(|place| place)
 }
 
-/// A place that is written.
+/// Returns a cell's place for writing.
 #[cfg(not(loom))]
 const fn written<T>(cell: &UnsafeCell<T>) -> *mut T {
     cell.get()
@@ -56,7 +56,7 @@ fn written<T>(cell: &UnsafeCell<T>) -> *mut T {
 }
 
 impl<C, T> Made<C, T> {
-    /// Nothing made yet.
+    /// Makes a `Made` whose value was not made yet.
     #[cfg(not(loom))]
     pub const fn new(collected: C) -> Self {
         Self {
@@ -67,7 +67,7 @@ impl<C, T> Made<C, T> {
         }
     }
 
-    /// Nothing made yet.
+    /// Makes a `Made` whose value was not made yet.
     #[cfg(loom)]
     pub fn new(collected: C) -> Self {
         Self {
@@ -78,7 +78,7 @@ impl<C, T> Made<C, T> {
         }
     }
 
-    /// The value, once it was made.
+    /// The value, or `None` until it was made.
     #[inline(always)]
     pub fn get(&self) -> Option<&T> {
         if !self.is_made.load(Ordering::Acquire) {
@@ -86,44 +86,45 @@ impl<C, T> Made<C, T> {
         }
         // SAFETY: it was written before, and nobody changes it any more (invariant 52).
         let value = unsafe { &*read(&self.value) };
-        // SAFETY: the same.
+        // SAFETY: see above (invariant 52).
         Some(unsafe { value.assume_init_ref() })
     }
 
-    /// The right to collect and to make, unless somebody else has it.
+    /// Takes the right to collect and to make the value, unless another claim has it.
     pub fn claim(&self) -> Option<Claim<'_, C, T>> {
         let claimed =
             self.is_claimed.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
-        // Made only where it was claimed: dropping one gives it up.
+        // A `Claim` exists only where this claimed it, because dropping one releases the claim.
         claimed.is_ok().then(|| Claim { of: self })
     }
 }
 
-/// The right to collect and to make, until it is dropped.
+/// The right to collect and to make the value, until it is dropped.
 pub struct Claim<'a, C, T> {
     of: &'a Made<C, T>,
 }
 
 impl<'a, C, T> Claim<'a, C, T> {
-    /// What was collected.
+    /// The collected data.
     pub fn collected(&mut self) -> &mut C {
-        // SAFETY: there is one claim, and it is borrowed for itself (invariant 52).
+        // SAFETY: there is only one claim, and it is borrowed exclusively (invariant 52).
         unsafe { &mut *written(&self.of.collected) }
     }
 
-    /// Makes the value, which `begin` sees before anybody else does, with what it was made of. If
-    /// there is one already it stays, and the new one is dropped.
+    /// Makes the value and returns it. `begin` sees it, with the data it was made from, before
+    /// anybody else does. If there is a value already, that one stays and the new one is dropped.
     pub fn make(&mut self, value: T, begin: impl FnOnce(&T, &C)) -> &'a T {
         if let Some(there) = self.of.get() {
             return there;
         }
-        // SAFETY: there is one claim, and nobody looks before the value was made (invariant 52).
+        // SAFETY: there is only one claim, and nobody looks at the value before it was made
+        // (invariant 52).
         let place = unsafe { &mut *written(&self.of.value) };
         begin(place.write(value), self.collected());
         self.of.is_made.store(true, Ordering::Release);
         // SAFETY: it was just written, and nobody changes it any more (invariant 52).
         let value = unsafe { &*read(&self.of.value) };
-        // SAFETY: the same.
+        // SAFETY: see above (invariant 52).
         unsafe { value.assume_init_ref() }
     }
 }

@@ -1,19 +1,21 @@
-//! Who may touch a CPU's own data: the CPU, without a locked instruction, or a drainer that took it
-//! away.
+//! Decides who may touch a CPU's own data: the CPU itself, without a locked instruction, or a
+//! drainer that took the data away.
 //!
-//! The owner stores *busy* and then loads *revokers*; the drainer adds itself to *revokers*, has
+//! The owner stores *busy* and then loads *revokers*. The drainer adds itself to *revokers*, makes
 //! every CPU execute a full barrier ([`Platform::cpu_barrier`]), and then waits for *busy* to
-//! clear. The barrier stands for the one that the owner leaves out: after it, either the owner's
-//! store of *busy* is visible to the drainer, or the owner's load sees the drainer (invariant 16).
+//! clear. That barrier replaces the one that the owner leaves out: after it, either the drainer
+//! sees the owner's store of *busy*, or the owner's load sees the drainer (invariant 16).
 //!
-//! An owner that is turned away *answers*: it says up to which of the drainers, by their number, it
-//! has seen them all. Who has his answer needs no barrier for this owner: it is out, and whatever
-//! it does next is done in knowledge of him. So CPUs that are busy with memory, which is when
-//! memory is short, are not interrupted, and whoever drains does not wait for that.
+//! An owner that is turned away *answers*: drainers are numbered, and the owner stores the number
+//! up to which it has seen all of them. A drainer that has this answer needs no barrier for this
+//! owner: the owner is out, and whatever it does next, it does knowing of the drainer. So CPUs that
+//! are busy allocating and freeing, as they are when memory is short, are not interrupted, and the
+//! drainer does not wait for an interrupt.
 //!
-//! Nobody here waits for a task that may have been preempted. The owner is pinned while it is
-//! inside; so is the drainer that has the data, one at a time. A drainer that is preempted between
-//! barrier and data keeps owners out, who have another way, and no other drainer.
+//! Nothing here waits for a task that may have been preempted. The owner is pinned while it is
+//! inside, and so is the one drainer that has the data. A drainer that is preempted between its
+//! barrier and the data keeps owners out, which have another way to do their work, but no other
+//! drainer.
 
 use super::atomics::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use super::barrier::order_store_before_load;
@@ -24,12 +26,12 @@ pub struct Ownership {
     busy: AtomicBool,
     /// A drainer has the data.
     taken: AtomicBool,
-    /// Drainers that keep the owner out.
+    /// The number of drainers that keep the owner out.
     revokers: AtomicU32,
-    /// How many drainers there were so far. Of 64 bits, so that it never comes round to an answer
-    /// that a CPU gave long ago.
+    /// How many drainers there were so far. It has 64 bits, so that it never wraps round to an
+    /// answer that a CPU gave long ago.
     asked: AtomicU64,
-    /// Of those so many have their answer.
+    /// The owner has answered this many of them.
     answered: AtomicU64,
 }
 
@@ -40,7 +42,7 @@ impl Default for Ownership {
 }
 
 impl Ownership {
-    /// Nobody is inside.
+    /// Makes an ownership that nobody holds.
     #[cfg(not(loom))]
     #[must_use]
     pub const fn new() -> Self {
@@ -53,7 +55,7 @@ impl Ownership {
         }
     }
 
-    /// Nobody is inside.
+    /// Makes an ownership that nobody holds.
     #[cfg(loom)]
     #[must_use]
     pub fn new() -> Self {
@@ -66,15 +68,15 @@ impl Ownership {
         }
     }
 
-    /// For the owner, pinned: whether it may go in. An interrupt handler that finds its own CPU
-    /// inside may not.
+    /// For the owner, pinned: enters if it may, and returns whether it did. An interrupt handler
+    /// whose own CPU is inside may not enter.
     #[inline]
     pub fn enter(&self) -> bool {
         self.enter_with(order_store_before_load)
     }
 
-    /// [`enter`](Self::enter) without the fence that stands for a barrier in models: as processors
-    /// see it.
+    /// [`enter`](Self::enter) without the fence that stands for a barrier in models: this is what
+    /// processors execute.
     #[cfg(loom)]
     pub fn enter_without_fence(&self) -> bool {
         self.enter_with(|| {})
@@ -86,16 +88,16 @@ impl Ownership {
         if self.busy.load(Ordering::Relaxed) {
             return false;
         }
-        // Relaxed: the drainer's barrier on all CPUs makes it visible, see the module
+        // Relaxed: the drainer's barrier on all CPUs makes the store visible, see the module
         // documentation.
         self.busy.store(true, Ordering::Relaxed);
         order_store_before_load();
-        // Acquire pairs with the Releases in `give_back`, of which each hands on those before it:
-        // what drainers did is seen.
+        // Acquire pairs with the Releases in `give_back`, each of which passes on those before it:
+        // the owner sees what drainers did.
         if self.revokers.load(Ordering::Acquire) != 0 {
-            // Release pairs with the Acquire in `wait`, as in `leave`: this may be the store that
-            // the drainer finds, over the one of an earlier `leave`, and it has to carry what was
-            // done before that.
+            // Release pairs with the Acquire in `wait`, as in `leave`: the drainer may see this
+            // store in place of the one of an earlier `leave`, so this store has to publish what
+            // was done before that one.
             self.busy.store(false, Ordering::Release);
             self.answer();
             return false;
@@ -103,20 +105,20 @@ impl Ownership {
         true
     }
 
-    /// For the owner, pinned and not inside.
+    /// For the owner, pinned and not inside: answers all drainers so far.
     #[inline]
     fn answer(&self) {
-        // Acquire pairs with the Release in `revoke`, of which each hands on those before it: from
+        // Acquire pairs with the Release in `revoke`, each of which passes on those before it: from
         // here on the owner sees all these drainers.
         let asked = self.asked.load(Ordering::Acquire);
-        // Release pairs with the Acquire in `has_answered`: what the owner did is done. A handler
-        // that strikes in between answers to more, and this takes that back, which only costs a
-        // barrier.
+        // Release pairs with the Acquire in `has_answered`: everything that the owner did is
+        // visible. An interrupt handler that runs in between may answer more drainers, and this
+        // store takes that back, which only costs a barrier.
         self.answered.store(asked, Ordering::Release);
     }
 
-    /// For a drainer that runs on the owner's own CPU, pinned: it answers itself, unless it has
-    /// interrupted the owner inside.
+    /// For a drainer that runs on the owner's own CPU, pinned: answers for that CPU, unless the
+    /// drainer has interrupted the owner inside.
     pub fn answer_if_outside(&self) {
         // Relaxed: only this CPU writes it, and it sees its own stores.
         if !self.busy.load(Ordering::Relaxed) {
@@ -124,63 +126,66 @@ impl Ownership {
         }
     }
 
-    /// For the owner: it is out again.
+    /// For the owner: leaves.
     #[inline]
     pub fn leave(&self) {
         // Release pairs with the Acquire in `wait`.
         self.busy.store(false, Ordering::Release);
     }
 
-    /// For a drainer: keeps the owner out, from its answer or the next barrier on.
+    /// For a drainer: keeps the owner out, from the owner's answer or the next barrier on.
     pub fn revoke(&self) {
-        // Relaxed: the barrier on all CPUs makes it visible, or the line below; and who is kept out
-        // reads nothing.
+        // Relaxed: the barrier on all CPUs, or the Release below, makes this visible; an owner that
+        // is kept out reads nothing.
         self.revokers.fetch_add(1, Ordering::Relaxed);
-        // Release pairs with the Acquire in `answer`: who answers has seen the line above.
+        // Release pairs with the Acquire in `answer`: an owner that answers has seen the line
+        // above.
         self.asked.fetch_add(1, Ordering::Release);
     }
 
-    /// For a drainer that has [revoked](Self::revoke): whether the owner knows of it, and so needs
-    /// no barrier.
+    /// For a drainer that has [revoked](Self::revoke): whether the owner knows of it, so that no
+    /// barrier is needed.
     #[must_use]
     pub fn has_answered(&self) -> bool {
-        // Relaxed: at least this drainer's own number, and an answer to a later one holds for it.
+        // Relaxed: the number is at least this drainer's own, and an answer to a later drainer also
+        // holds for this one.
         let asked = self.asked.load(Ordering::Relaxed);
         // Acquire pairs with the Release in `answer`.
         self.answered.load(Ordering::Acquire) >= asked
     }
 
-    /// For a drainer that has no answer: whether the owner has not answered somebody who is done,
-    /// either, and so is hardly worth waiting for. A guess.
+    /// For a drainer that has no answer: whether the owner has also failed to answer a drainer that
+    /// is already done, so that waiting for its answer is hardly worthwhile. A guess.
     #[must_use]
     pub fn is_silent(&self) -> bool {
-        // Relaxed: a hint, as any of these may be older than the others.
+        // Relaxed: a hint, because any of these values may be older than the others.
         let asked = self.asked.load(Ordering::Relaxed);
         let waiting = asked.saturating_sub(self.answered.load(Ordering::Relaxed));
         waiting > u64::from(self.revokers.load(Ordering::Relaxed))
     }
 
-    /// For a drainer, after the answer or the barrier: waits until the owner is out, which stays so
-    /// until [`give_back`](Self::give_back). The owner is pinned inside, so that it goes on.
+    /// For a drainer, after the answer or the barrier: waits until the owner is out. The owner then
+    /// stays out until [`give_back`](Self::give_back). The wait ends, because an owner inside is
+    /// pinned and keeps running.
     pub fn wait<P: Platform>(&self, platform: &P) {
-        // Acquire pairs with both Releases of `busy`: what the owner did is done.
+        // Acquire pairs with both Releases of `busy`: everything that the owner did is visible.
         while self.busy.load(Ordering::Acquire) {
             platform.relax();
         }
     }
 
-    /// For a drainer, once the owner is out: does `work`, which is short, with the data to itself.
-    /// Other drainers wait meanwhile; it is pinned, so that it goes on.
+    /// For a drainer, once the owner is out: does `work`, which is short, with exclusive access to
+    /// the data. Other drainers wait meanwhile; this one is pinned, so it keeps running.
     pub fn alone<P: Platform, R>(&self, platform: &P, work: impl FnOnce() -> R) -> R {
         let mut work = Some(work);
         loop {
-            // Relaxed: who does not get the data reads nothing. Not pinned meanwhile; who has it
-            // is, on another CPU.
+            // Relaxed: a drainer that does not get the data reads nothing. The waiting drainer is
+            // not pinned; the one that has the data is, on another CPU.
             while self.taken.load(Ordering::Relaxed) {
                 platform.relax();
             }
             let done = pinned(platform, |_| {
-                // Acquire pairs with the Release below: drainers follow one another.
+                // Acquire pairs with the Release below: drainers come one after another.
                 self.taken
                     .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
                     .ok()?;
@@ -194,9 +199,9 @@ impl Ownership {
         }
     }
 
-    /// For a drainer: the owner may go in again, if no other keeps it out.
+    /// For a drainer: lets the owner in again, unless another drainer keeps it out.
     pub fn give_back(&self) {
-        // Release pairs with the Acquire in `enter`: what the drainer did is seen.
+        // Release pairs with the Acquire in `enter`: the owner sees what the drainer did.
         self.revokers.fetch_sub(1, Ordering::Release);
     }
 }

@@ -1,27 +1,28 @@
-//! Reference counts: from nothing only by whoever owns what is counted, to nothing once, and never
-//! over the edge.
+//! Reference counts. Only the sole owner of the counted object takes its count up from zero, the
+//! count falls to zero once, and it never overflows.
 //!
 //! | count | means |
 //! |---|---|
-//! | 0 | frozen: free, or somebody's alone; nobody can get a reference |
+//! | 0 | frozen: free, or owned by one alone; nobody can get a reference |
 //! | 1..=`u32::MAX - 1` | that many references |
-//! | `u32::MAX` | saturated: it stays so, and what is counted is never freed |
+//! | `u32::MAX` | saturated: the count stays so, and the object is never freed |
 //!
-//! Orders of memory: Relaxed: looks at a count that may be another already, first guesses of a
-//! loop, and failed exchanges. Saturated counts order nothing, as what they count is never freed.
+//! Orders of memory: Relaxed: looks at a count that may already have changed, first guesses of a
+//! loop, and failed exchanges. Saturated counts order nothing, because their objects are never
+//! freed.
 
 use super::atomics::atomic;
 use super::atomics::table_atomic;
 use core::sync::atomic::Ordering;
 
-/// A number that counts, the processor's or the model checker's.
+/// The word that holds a count: the processor's atomic or the model checker's.
 pub trait CountWord {
-    /// Loads it.
+    /// Loads the count.
     fn load(&self, order: Ordering) -> u32;
-    /// Replaces `old` by `new`; the error is what is there instead. Failure orders nothing.
+    /// Replaces `old` by `new`. Failure orders nothing.
     ///
     /// # Errors
-    /// As said.
+    /// The value that is there instead of `old`.
     fn replace(&self, old: u32, new: u32, success: Ordering) -> Result<u32, u32>;
 }
 
@@ -48,60 +49,61 @@ impl CountWord for atomic::AtomicU32 {
     }
 }
 
-/// More references than can be counted.
+/// The saturated count: more references than can be counted.
 pub const SATURATED: u32 = u32::MAX;
 
-/// The count of what `word` counts. See the module documentation.
+/// The reference count in one word. See the module documentation.
 #[repr(transparent)]
 pub struct ReferenceCount<W: CountWord>(pub W);
 
 impl<W: CountWord> ReferenceCount<W> {
-    /// The count, at some moment.
+    /// The count at some moment.
     pub fn get(&self) -> u32 {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// One more, unless it is frozen.
+    /// Takes one more reference, unless the count is frozen; returns whether it did.
     #[inline]
     pub fn try_get(&self) -> bool {
         try_get(&self.0)
     }
 
-    /// One less; true when that was the last. Nothing is changed when there is none.
+    /// Puts one reference; returns true if it was the last one. Changes nothing when there is none.
     ///
     /// # Errors
-    /// [`NoReference`].
+    /// [`NoReference`] when the count is zero.
     #[inline]
     pub fn put(&self) -> Result<bool, NoReference> {
         put(&self.0)
     }
 
-    /// Makes `expected` references nothing: the caller, who holds them all, is alone from then on.
+    /// Freezes the count from `expected` to zero: the caller, which holds all references, is the
+    /// sole owner from then on.
     ///
     /// # Errors
-    /// The count, when it is another, zero, or saturated.
+    /// The current count, when it is not `expected`, or when `expected` is zero or saturated.
     pub fn freeze(&self, expected: u32) -> Result<(), u32> {
         freeze(&self.0, expected)
     }
 
-    /// Makes nothing `count` references, by whoever is alone.
+    /// Sets a frozen count to `count` references. Called by the sole owner.
     ///
     /// # Errors
-    /// The count, when it is not zero; zero, when `count` is.
+    /// The current count, when it is not zero; zero, when `count` is zero.
     pub fn unfreeze(&self, count: u32) -> Result<(), u32> {
         unfreeze(&self.0, count)
     }
 }
 
-/// There is no reference that could be put.
+/// There is no reference to put.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NoReference;
 
 /// See [`ReferenceCount::try_get`].
 #[inline]
 pub(crate) fn try_get<W: CountWord>(word: &W) -> bool {
-    // Acquire, here and below: pairs with the Release in `unfreeze`, through any number of changes
-    // between.
+    // Acquire, here and below, pairs with the Release in `unfreeze`, through any number of changes
+    // in between.
     let mut count = word.load(Ordering::Acquire);
     loop {
         if count == 0 {
@@ -126,10 +128,11 @@ pub(crate) fn put<W: CountWord>(word: &W) -> Result<bool, NoReference> {
             return Ok(false);
         }
         let left = count.checked_sub(1).ok_or(NoReference)?;
-        // Release: what was done under this reference is done before the last one goes.
+        // Release: what was done under this reference is done before the last reference goes.
         match word.replace(count, left, Ordering::Release) {
             Ok(_) if left == 0 => {
-                // Acquire: the last one sees what was done under all others.
+                // Acquire: the thread that put the last reference sees what was done under all
+                // others.
                 atomic::fence(Ordering::Acquire);
                 return Ok(true);
             }
@@ -144,7 +147,7 @@ pub(crate) fn freeze<W: CountWord>(word: &W, expected: u32) -> Result<(), u32> {
     if expected == 0 || expected == SATURATED {
         return Err(word.load(Ordering::Relaxed));
     }
-    // Acquire pairs with the Release of everybody who has put a reference.
+    // Acquire pairs with the Release of every thread that has put a reference.
     word.replace(expected, 0, Ordering::Acquire).map(drop)
 }
 
@@ -153,7 +156,7 @@ pub(crate) fn unfreeze<W: CountWord>(word: &W, count: u32) -> Result<(), u32> {
     if count == 0 {
         return Err(0);
     }
-    // Release: who gets a reference sees what was prepared.
+    // Release: a thread that gets a reference sees what was prepared.
     word.replace(0, count, Ordering::Release).map(drop)
 }
 

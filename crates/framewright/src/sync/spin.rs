@@ -1,7 +1,9 @@
-//! A spin lock that keeps interrupts off while held and backs off exponentially while waiting.
+//! A spin lock that keeps interrupts off while it is held and backs off exponentially while it
+//! waits.
 //!
-//! Two threads on one plain lock cost 67 to 94 ns an operation, with backing off 22: a waiter
-//! that polls less leaves the cache line to the owner, which then runs several sections in a row.
+//! Two threads on one plain lock took 67 to 94 ns per operation; with backing off they take 22 ns.
+//! A waiter that polls less leaves the cache line to the owner, which then runs several sections in
+//! a row.
 
 #[cfg(loom)]
 use super::atomics::UnsafeCell;
@@ -13,64 +15,67 @@ use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 use core::ops::{Deref, DerefMut};
 
-/// Most turns of one wait before the lock is looked at again. The model checker tries every
-/// interleaving of every turn, and turns of waiting change nothing.
+/// The most iterations of one wait before the waiter looks at the lock again. The model checker
+/// tries every interleaving of every iteration, and iterations of waiting change nothing, so it
+/// gets one.
 const BACKOFF_LIMIT: u32 = if cfg!(loom) { 1 } else { 256 };
 
-/// Turns of the first wait for a lock that its owner wants again at once: some thirty times what
-/// such a section takes, so that the owner runs that many.
+/// The iterations of the first wait for a lock that its owner will want again at once: some thirty
+/// times as long as one such section takes, so that the owner can run that many.
 const SHORT_SECTIONS_WAIT: u32 = if cfg!(loom) { 1 } else { 32 };
 
-/// A flag on cache lines of its own: those who look at it do not take away what the owner works on,
-/// which made two threads on one lock three times slower.
+/// A flag on cache lines of its own. CPUs that look at it then do not take away the lines that the
+/// owner works on, which made two threads on one lock three times slower.
 #[repr(align(128))]
 struct Flag(AtomicBool);
 
-/// A lock over a [`Platform`] that adopters and drivers may use, too: interrupts are off while it
-/// is held, and waiters back off exponentially.
+/// A spin lock over a [`Platform`], which adopters and drivers may use too. Interrupts are off
+/// while it is held, and waiters back off exponentially.
 pub struct SpinLock<T> {
     locked: Flag,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the flag lets one guard exist at a time, and only guards reach the value (invariant 2).
+// SAFETY: the flag allows one guard at a time, and only guards reach the value (invariant 2).
 unsafe impl<T: Send> Sync for SpinLock<T> {}
 
 impl<T> SpinLock<T> {
-    /// An open lock around `value`.
+    /// Makes an open lock around `value`.
     #[cfg(not(loom))]
     pub const fn new(value: T) -> Self {
         Self { locked: Flag(AtomicBool::new(false)), value: UnsafeCell::new(value) }
     }
 
-    /// An open lock around `value`.
+    /// Makes an open lock around `value`.
     #[cfg(loom)]
     pub fn new(value: T) -> Self {
         Self { locked: Flag(AtomicBool::new(false)), value: UnsafeCell::new(value) }
     }
 
-    /// [`new`](Self::new) in place: `write` writes the value.
+    /// [`new`](Self::new) in place: `write` writes the value at its final place.
     #[cfg(not(loom))]
     pub(crate) fn write(
         place: &mut MaybeUninit<Self>,
         write: impl FnOnce(&mut MaybeUninit<T>) -> &mut T,
     ) -> &mut Self {
         let lock = place.as_mut_ptr();
-        // SAFETY: a field of a place that this has for itself.
+        // SAFETY: a field of a place that is borrowed exclusively.
         let flag = unsafe { &raw mut (*lock).locked };
-        // SAFETY: the same.
+        // SAFETY: as for `flag`.
         let cell = unsafe { &raw mut (*lock).value };
-        // SAFETY: the same; what was there needs no drop.
+        // SAFETY: as for `flag`; the old content needs no drop.
         unsafe { flag.write(Flag(AtomicBool::new(false))) };
-        // SAFETY: the same; a cell has the layout of what is in it.
+        // SAFETY: as for `flag`; a cell has the layout of its content.
         let value = unsafe { &mut *cell.cast::<MaybeUninit<T>>() };
         let written = core::ptr::from_mut(write(value));
         debug_assert!(core::ptr::eq(written, cell.cast()), "another place was written");
-        // SAFETY: both fields were written, the second as the reference to its value says.
+        // SAFETY: both fields were written, the second one as the returned reference to its value
+        // proves.
         unsafe { place.assume_init_mut() }
     }
 
-    /// [`new`](Self::new) in place, where the model checker has cells of its own.
+    /// [`new`](Self::new) in place; the model checker has cells of its own, so this moves the
+    /// value.
     #[cfg(loom)]
     pub(crate) fn write(
         place: &mut MaybeUninit<Self>,
@@ -82,33 +87,35 @@ impl<T> SpinLock<T> {
         place.write(Self::new(unsafe { value.assume_init() }))
     }
 
-    /// The value, when nobody else can have the lock.
+    /// The value, without locking: the exclusive reference shows that nobody has the lock.
     #[cfg(not(loom))]
     pub fn get_mut(&mut self) -> &mut T {
         self.value.get_mut()
     }
 
-    /// The value, when nobody else can have the lock.
+    /// The value, without locking: the exclusive reference shows that nobody has the lock.
     #[cfg(loom)]
     pub fn get_mut(&mut self) -> &mut T {
         // SAFETY: the exclusive reference to the lock proves that there is no guard (invariant 2).
         self.value.with_mut(|value| unsafe { &mut *value })
     }
 
-    /// Calls `body` with the value, alone, and with interrupts off. A function, and no guard that
-    /// could be dropped after another's: interrupts come back in turn (invariant 2).
+    /// Locks, and calls `body` with the value, with interrupts off. This is a function and returns
+    /// no guard, because guards could be dropped out of order: interrupts must be restored in the
+    /// reverse order in which they were saved (invariant 2).
     pub fn with<P: Platform, R>(&self, platform: &P, body: impl FnOnce(&mut T) -> R) -> R {
         body(&mut *self.lock(platform))
     }
 
-    /// Turns interrupts off and waits until the lock is ours. Guards are dropped in turn.
+    /// Turns interrupts off and waits until the lock is acquired. Guards must be dropped in reverse
+    /// order.
     pub(crate) fn lock<'a, P: Platform>(&'a self, platform: &'a P) -> SpinGuard<'a, T, P> {
         self.lock_from(platform, 1)
     }
 
-    /// [`lock`](Self::lock) where the lock is mostly taken for sections of some nanoseconds, one
-    /// after another: longer waits leave more of them to the owner, whose caches have what is
-    /// guarded.
+    /// [`lock`](Self::lock), for a lock that is mostly taken for sections of some nanoseconds, one
+    /// after another: a longer first wait leaves more of them to the owner, whose caches hold the
+    /// guarded data.
     pub(crate) fn lock_between_short_sections<'a, P: Platform>(
         &'a self,
         platform: &'a P,
@@ -116,12 +123,12 @@ impl<T> SpinLock<T> {
         self.lock_from(platform, SHORT_SECTIONS_WAIT)
     }
 
-    /// `wait` turns are waited first.
+    /// Locks; the first wait takes `wait` iterations.
     #[inline]
     fn lock_from<'a, P: Platform>(&'a self, platform: &'a P, mut wait: u32) -> SpinGuard<'a, T, P> {
         let irq = platform.irq_save();
-        // Acquire pairs with the Release store in SpinGuard::drop. Relaxed, also where the flag is
-        // looked at: who does not get the lock reads nothing.
+        // Acquire pairs with the Release store in SpinGuard::drop. Relaxed on failure, and where
+        // the flag is only looked at: a CPU that does not get the lock reads nothing.
         while self
             .locked
             .0
@@ -139,16 +146,16 @@ impl<T> SpinLock<T> {
         SpinGuard { lock: self, platform, irq, stays: PhantomData }
     }
 
-    /// The lock if it is open: for a short way that has a long one beside it, which need then not
-    /// carry what waiting takes.
+    /// Returns the guard if the lock is open: for a fast path that has a slow path beside it, and
+    /// so need not contain the code that waits.
     #[inline]
     pub(crate) fn try_lock<'a, P: Platform>(
         &'a self,
         platform: &'a P,
     ) -> Option<SpinGuard<'a, T, P>> {
         let irq = platform.irq_save();
-        // A look first leaves the flag's cache line with the owner. Acquire pairs with the Release
-        // store in SpinGuard::drop. Relaxed: who does not get the lock reads nothing.
+        // Looking first leaves the flag's cache line with the owner. Acquire pairs with the Release
+        // store in SpinGuard::drop. Relaxed: a CPU that does not get the lock reads nothing.
         if self.locked.0.load(Ordering::Relaxed)
             || self
                 .locked
@@ -156,7 +163,7 @@ impl<T> SpinLock<T> {
                 .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
                 .is_err()
         {
-            // SAFETY: saved just now, and nothing was saved since.
+            // SAFETY: `irq` was saved just above, and nothing was saved since.
             unsafe { platform.irq_restore(irq) };
             return None;
         }
@@ -164,8 +171,8 @@ impl<T> SpinLock<T> {
     }
 }
 
-/// The locked value, until it is dropped: neither `Send` nor `Sync`, because interrupts come back
-/// on the CPU, and in the task, in which they went off.
+/// The locked value, until the guard is dropped. It is neither `Send` nor `Sync`, because
+/// interrupts must come back on the CPU, and in the task, in which they were turned off.
 pub(crate) struct SpinGuard<'a, T, P: Platform> {
     lock: &'a SpinLock<T>,
     platform: &'a P,
@@ -185,7 +192,7 @@ impl<T, P: Platform> Deref for SpinGuard<'_, T, P> {
 
     #[cfg(loom)]
     fn deref(&self) -> &T {
-        // SAFETY: as above; loom checks it (invariant 2).
+        // SAFETY: see the other variant; loom checks it (invariant 2).
         self.lock.value.with(|value| unsafe { &*value })
     }
 }
@@ -199,17 +206,17 @@ impl<T, P: Platform> DerefMut for SpinGuard<'_, T, P> {
 
     #[cfg(loom)]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as above; loom checks it (invariant 2).
+        // SAFETY: see the other variant; loom checks it (invariant 2).
         self.lock.value.with_mut(|value| unsafe { &mut *value })
     }
 }
 
 impl<T, P: Platform> Drop for SpinGuard<'_, T, P> {
     fn drop(&mut self) {
-        // Release pairs with the Acquires of those who take it.
+        // Release pairs with the Acquires of the CPUs that take the lock next.
         self.lock.locked.0.store(false, Ordering::Release);
-        // SAFETY: saved when this guard was made, on this CPU; no lock is taken inside a lock, so
-        // that nothing is left to restore that was saved since (invariant 11).
+        // SAFETY: this was saved when the guard was made, on this CPU; no lock is taken inside a
+        // lock, so nothing that was saved since is left to restore (invariant 11).
         unsafe { self.platform.irq_restore(self.irq) };
     }
 }

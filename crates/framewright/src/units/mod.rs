@@ -1,6 +1,6 @@
-//! The units of the field: frames, blocks, orders, nodes, and ranges of them.
+//! The units of memory management: frames, blocks, orders, nodes, and ranges of them.
 //!
-//! Everything that counts frames is a [`Pfn`] or a `u64` whose name ends in `_pages`; everything
+//! Everything that counts frames is a [`Pfn`] or a `u64` whose name ends in `_pages`. Everything
 //! that counts bytes is a [`PhysRange`] or a `u64` whose name says bytes. The two never mix
 //! silently.
 

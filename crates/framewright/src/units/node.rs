@@ -1,9 +1,10 @@
-//! Nodes and sets of them. How a set is written is in `node_list`.
+//! NUMA nodes and sets of nodes. The text form of a set is in `node_list`.
 
 use super::sizes::MAX_NODES;
 use core::fmt;
 
-/// A node: memory and CPUs that are near to one another. Dense, 0..[`MAX_NODES`].
+/// A node: memory and CPUs that are near to one another. Nodes have dense numbers,
+/// 0..[`MAX_NODES`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct NodeId(u16);
 
@@ -11,7 +12,7 @@ impl NodeId {
     /// The first node.
     pub const ZERO: Self = Self(0);
 
-    /// Node `index`, or nothing when it is not below [`MAX_NODES`].
+    /// Node `index`, or `None` when it is not below [`MAX_NODES`].
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "checked against MAX_NODES, which fits")]
     pub const fn new(index: usize) -> Option<Self> {
@@ -24,7 +25,7 @@ impl NodeId {
         if MAX_NODES == 1 { 0 } else { self.0 as usize }
     }
 
-    /// The number as firmware and jobs write it.
+    /// The number as firmware and `framewright-jobs` write it.
     #[must_use]
     pub const fn number(self) -> u32 {
         self.0 as u32
@@ -43,53 +44,53 @@ impl fmt::Display for NodeId {
     }
 }
 
-/// Words of a set.
+/// The number of words in a set.
 const WORDS: usize = MAX_NODES.div_ceil(64);
 
-/// A set of nodes: up to 128 bytes, so that what is on the way of every request holds none.
+/// A set of nodes. It takes up to 128 bytes, so no data on the path of every request holds one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct NodeMask([u64; WORDS]);
 
 impl NodeMask {
-    /// No node.
+    /// The empty set.
     pub const EMPTY: Self = Self([0; WORDS]);
-    /// Every node that there can be.
+    /// Every possible node.
     pub const ALL: Self =
         Self([if MAX_NODES < 64 { (1 << MAX_NODES) - 1 } else { u64::MAX }; WORDS]);
 
-    /// One node.
+    /// The set of `node` alone.
     #[must_use]
     pub const fn only(node: NodeId) -> Self {
         Self::EMPTY.with(node)
     }
 
-    /// These nodes and `node`.
+    /// This set with `node` added.
     #[must_use]
     pub const fn with(mut self, node: NodeId) -> Self {
         self.0[node.index() / 64] |= 1 << (node.index() % 64);
         self
     }
 
-    /// These nodes without `node`.
+    /// This set without `node`.
     #[must_use]
     pub const fn without(mut self, node: NodeId) -> Self {
         self.0[node.index() / 64] &= !(1 << (node.index() % 64));
         self
     }
 
-    /// Whether a node is among them.
+    /// Whether `node` is in the set.
     #[must_use]
     pub const fn contains(&self, node: NodeId) -> bool {
         self.0[node.index() / 64] >> (node.index() % 64) & 1 != 0
     }
 
-    /// Whether there is none.
+    /// Whether the set is empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.first().is_none()
     }
 
-    /// Those that are in both sets.
+    /// The nodes that are in both sets.
     #[must_use]
     pub const fn and(mut self, other: Self) -> Self {
         let mut word = 0;
@@ -100,7 +101,7 @@ impl NodeMask {
         self
     }
 
-    /// How many they are.
+    /// The number of nodes in the set.
     #[must_use]
     pub const fn len(&self) -> usize {
         let (mut len, mut word) = (0, 0);
@@ -111,13 +112,13 @@ impl NodeMask {
         len
     }
 
-    /// The first of them, if there is any.
+    /// The first node, if there is any.
     #[must_use]
     pub const fn first(&self) -> Option<NodeId> {
         self.first_from(0)
     }
 
-    /// The first of them whose index is not below `from`.
+    /// The first node whose index is at least `from`.
     const fn first_from(&self, from: usize) -> Option<NodeId> {
         let (mut word, mut kept) = (from / 64, u64::MAX << (from % 64));
         while word < WORDS {
@@ -131,8 +132,9 @@ impl NodeMask {
         None
     }
 
-    /// The next of them after `node`, which need not be one; after the last comes the first again
-    /// (Linux: `next_node_in` in `include/linux/nodemask.h`). Nothing when there is none.
+    /// The next node of the set after `node`, which need not be in it; after the last node comes
+    /// the first again (Linux: `next_node_in` in `include/linux/nodemask.h`). `None` when the set
+    /// is empty.
     #[must_use]
     pub const fn next_after(&self, node: NodeId) -> Option<NodeId> {
         match self.first_from(node.index() + 1) {
@@ -141,13 +143,14 @@ impl NodeMask {
         }
     }
 
-    /// Number `index` of them, counted from 0, ascending; nothing when they are fewer.
+    /// The node at position `index`, counted from 0 in ascending order; `None` when the set has
+    /// fewer.
     #[must_use]
     pub fn nth(&self, index: usize) -> Option<NodeId> {
         self.nodes().nth(index)
     }
 
-    /// Its nodes, ascending.
+    /// The nodes of the set, ascending.
     pub fn nodes(&self) -> impl Iterator<Item = NodeId> + Clone + use<> {
         let (nodes, mut from) = (*self, 0);
         core::iter::from_fn(move || {

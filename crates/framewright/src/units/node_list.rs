@@ -1,5 +1,5 @@
-//! Sets of nodes as Linux writes them: `0-2,5` (`lib/vsprintf.c`, `bitmap_list_string`, and
-//! `lib/bitmap-str.c`, `bitmap_parselist`, without strides and groups).
+//! Parses and prints sets of nodes as Linux writes them: `0-2,5` (`lib/vsprintf.c`,
+//! `bitmap_list_string`, and `lib/bitmap-str.c`, `bitmap_parselist`, without strides and groups).
 
 use super::node::{NodeId, NodeMask};
 use super::number::parse_decimal;
@@ -7,21 +7,21 @@ use super::sizes::MAX_NODES;
 use core::fmt;
 use core::str::FromStr;
 
-/// Why a text is no list of nodes.
+/// Why a text is not a list of nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NodeListError {
-    /// A part between commas is neither a number nor two with a `-` between them.
+    /// A part between commas is neither a number nor two numbers joined by `-`.
     NotNumber,
     /// A range ends before it begins.
     Backwards {
         /// Its first number.
         first: usize,
-        /// Its last.
+        /// Its last number.
         last: usize,
     },
     /// A number is not below [`MAX_NODES`].
     BeyondLimit {
-        /// As given.
+        /// The number as given.
         node: usize,
     },
 }
@@ -42,15 +42,15 @@ impl fmt::Display for NodeListError {
 
 impl core::error::Error for NodeListError {}
 
-/// One number, without a sign.
+/// Parses one number without a sign.
 fn number(text: &str) -> Result<usize, NodeListError> {
     let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
     let number = if is_number { parse_decimal(text) } else { None };
     number.ok_or(NodeListError::NotNumber)
 }
 
-/// With blanks or an end of line around it. No text is no node; parts may overlap and come in any
-/// order.
+/// Blanks and line ends around the list are ignored. An empty text is the empty set; parts may
+/// overlap and come in any order.
 impl FromStr for NodeMask {
     type Err = NodeListError;
 
@@ -74,7 +74,7 @@ impl FromStr for NodeMask {
     }
 }
 
-/// Nothing for no node.
+/// Prints nothing for the empty set.
 impl fmt::Display for NodeMask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut nodes = self.nodes().map(NodeId::index).peekable();

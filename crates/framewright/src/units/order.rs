@@ -1,4 +1,4 @@
-//! Powers of two of frames.
+//! Orders: sizes of frame runs that are powers of two.
 
 use super::sizes::{BLOCK_ORDER, MAX_ORDER};
 use core::fmt;
@@ -13,16 +13,16 @@ impl Order {
     pub const PAGE: Self = Self(0);
     /// One block, 2 MiB.
     pub const BLOCK: Self = Self(BLOCK_ORDER);
-    /// The largest, 1 GiB.
+    /// The largest order, 1 GiB.
     pub const MAX: Self = Self(MAX_ORDER);
 
-    /// `order`, or nothing when it is above [`MAX_ORDER`].
+    /// `order`, or `None` when it is above [`MAX_ORDER`].
     #[must_use]
     pub const fn new(order: u8) -> Option<Self> {
         if order <= MAX_ORDER { Some(Self(order)) } else { None }
     }
 
-    /// The smallest order that holds `pages` frames, or nothing when none does.
+    /// The smallest order that holds `pages` frames, or `None` when no order does.
     #[must_use]
     pub const fn for_pages(pages: u64) -> Option<Self> {
         if pages > 1 << MAX_ORDER {
@@ -39,7 +39,7 @@ impl Order {
         self.0
     }
 
-    /// Frames in a piece of this order.
+    /// The number of frames in a run of this order.
     #[must_use]
     pub const fn pages(self) -> u64 {
         1 << self.0

@@ -1,28 +1,28 @@
-//! Sizes of huge pages that have a pool.
+//! The huge-page sizes that have a pool.
 
 use super::order::Order;
 use super::sizes::PAGE_SIZE;
 use core::fmt;
 
-/// A size that has a pool.
+/// A huge-page size that has a pool.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[repr(u8)]
 pub enum PoolSize {
     /// 2 MiB, the default size of Linux on x86-64.
     #[default]
     TwoMib = 0,
-    /// 1 GiB: *gigantic*. Its pool has no overcommit, for nobody could be given so large a page on
-    /// demand.
+    /// 1 GiB: *gigantic*. Its pool has no overcommit, because so large a page can hardly be
+    /// allocated on demand.
     OneGib = 1,
 }
 
 impl PoolSize {
-    /// How many there are.
+    /// The number of sizes.
     pub const COUNT: usize = 2;
-    /// All, ascending.
+    /// All sizes, ascending.
     pub const ALL: [Self; Self::COUNT] = [Self::TwoMib, Self::OneGib];
 
-    /// The size of so many bytes, if there is a pool of it.
+    /// The size of `bytes` bytes, if it has a pool.
     #[must_use]
     pub const fn of_bytes(bytes: u64) -> Option<Self> {
         match bytes {
@@ -32,7 +32,7 @@ impl PoolSize {
         }
     }
 
-    /// The order of its pages.
+    /// The order of a page of this size.
     #[must_use]
     pub const fn order(self) -> Order {
         match self {
@@ -41,25 +41,26 @@ impl PoolSize {
         }
     }
 
-    /// Frames of 4 KiB in one of its pages.
+    /// The number of 4 KiB frames in a page of this size.
     #[must_use]
     pub const fn frames(self) -> u64 {
         self.order().pages()
     }
 
-    /// Its size as Linux's folders name it (`hugepages-2048kB`).
+    /// The size in KiB, as Linux's directories name it (`hugepages-2048kB`).
     #[must_use]
     pub const fn kbytes(self) -> u64 {
         self.frames() * PAGE_SIZE / 1024
     }
 
-    /// Whether it is larger than what Linux's buddy allocator can give: no surplus, no overcommit.
+    /// Whether a page is larger than Linux's buddy allocator can provide: no surplus, no
+    /// overcommit.
     #[must_use]
     pub const fn is_gigantic(self) -> bool {
         matches!(self, Self::OneGib)
     }
 
-    /// What its pages can be demoted to.
+    /// The size to which pages of this size can be demoted.
     #[must_use]
     pub const fn smaller(self) -> Option<Self> {
         match self {
@@ -73,7 +74,7 @@ impl PoolSize {
     }
 }
 
-/// As Linux prints sizes in its log: `2.00 MiB`.
+/// Prints the size as Linux does in its log: `2.00 MiB`.
 impl fmt::Display for PoolSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

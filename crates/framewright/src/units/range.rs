@@ -22,7 +22,7 @@ impl Pfn {
         self.0 << PAGE_SHIFT
     }
 
-    /// The frame `pages` further up.
+    /// The frame `pages` frames further up.
     #[must_use]
     pub const fn add(self, pages: u64) -> Self {
         Self(self.0 + pages)
@@ -63,20 +63,20 @@ impl PfnRange {
         Self { start: Pfn(start), end: Pfn(if end < start { start } else { end }) }
     }
 
-    /// The frames of `order` from `start` on, up to the last number that there is.
+    /// The run of `order` that begins at `start`, cut off at the highest number.
     #[must_use]
     #[inline]
     pub const fn of_order(start: Pfn, order: Order) -> Self {
         Self { start, end: Pfn(start.0.saturating_add(order.pages())) }
     }
 
-    /// Number of frames; none when it ends before it begins.
+    /// The number of frames; 0 when the range ends before it begins.
     #[must_use]
     pub const fn pages(self) -> u64 {
         self.end.0.saturating_sub(self.start.0)
     }
 
-    /// Whether there is no frame in it.
+    /// Whether the range has no frame.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.end.0 <= self.start.0
@@ -94,7 +94,7 @@ impl PfnRange {
         self.start.0 <= pfn.0 && pfn.0 < self.end.0
     }
 
-    /// The order whose naturally aligned piece this is; none when it is not one.
+    /// The order of this range if it is a naturally aligned run of one; otherwise `None`.
     #[must_use]
     #[inline]
     pub const fn as_order(self) -> Option<Order> {
@@ -105,7 +105,7 @@ impl PfnRange {
         Order::for_pages(pages)
     }
 
-    /// The naturally aligned runs that it consists of, as few as possible, none larger than `most`.
+    /// Splits the range into naturally aligned runs, as few as possible, none larger than `most`.
     pub(crate) fn runs(self, most: Order) -> impl Iterator<Item = (Pfn, Order)> {
         let mut rest = self;
         core::iter::from_fn(move || {
@@ -154,13 +154,13 @@ impl PhysRange {
         Self { start, end: start + if size > room { room } else { size } }
     }
 
-    /// Number of bytes.
+    /// The number of bytes.
     #[must_use]
     pub const fn size(self) -> u64 {
         self.end.saturating_sub(self.start)
     }
 
-    /// Whether there is no byte in it.
+    /// Whether the range has no byte.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.end <= self.start

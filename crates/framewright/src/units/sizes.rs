@@ -1,4 +1,4 @@
-//! How large things are.
+//! The sizes of pages, blocks, sections and addresses.
 
 /// log2 of the bytes in a page.
 pub const PAGE_SHIFT: u32 = 12;
@@ -16,11 +16,11 @@ pub const BLOCK_SIZE: u64 = 1 << BLOCK_SHIFT;
 pub const MAX_ORDER: u8 = 18;
 /// Frames in a memory section (128 MiB), the grain of deferred initialisation.
 pub const PAGES_PER_SECTION: u64 = 1 << 15;
-/// Highest width of a physical address that is accepted.
+/// The largest width of a physical address that is accepted.
 pub const PHYSICAL_ADDRESS_BITS: u32 = 52;
 /// One past the last physical address that can exist.
 pub const PHYSICAL_ADDRESS_END: u64 = 1 << PHYSICAL_ADDRESS_BITS;
-/// How many nodes the manager knows at most: 1024 with the feature `many-nodes`, else 64, and one
-/// without `numa`.
+/// The most nodes that the manager supports: 1024 with the feature `many-nodes`, otherwise 64, and
+/// one without `numa`.
 pub const MAX_NODES: usize =
     if cfg!(feature = "numa") { framewright_jobs::MAX_NODES as usize } else { 1 };

@@ -1,8 +1,8 @@
-//! A small sort: what is sorted here is short or mostly in order, and the sorts of `core`, which
-//! are made for millions of items, are 18 KB of code.
+//! A small sort. The slices sorted here are short or mostly in order, and the sorts of `core`,
+//! which are made for millions of items, are 18 KB of code.
 
-/// Sorts in place: nothing to do where all is in order already, and otherwise a heap, so that no
-/// order of the items is slow. Equal ones may change places.
+/// Sorts in place. A slice that is in order already costs one pass; any other is heap-sorted, so
+/// that no order of the items is slow. The sort is not stable.
 #[inline(never)]
 pub(crate) fn sort<T: Copy>(items: &mut [T], is_less: &mut dyn FnMut(&T, &T) -> bool) {
     let in_order = |pair: &[T], is_less: &mut dyn FnMut(&T, &T) -> bool| match pair {
@@ -21,8 +21,9 @@ pub(crate) fn sort<T: Copy>(items: &mut [T], is_less: &mut dyn FnMut(&T, &T) -> 
     }
 }
 
-/// Lets the item at `root` sink below those that are more, all below it being a heap: down to a
-/// leaf first and then up again, which is not far, as few items are more than those at leaves.
+/// Sinks the item at `root` to its place in the heap; everything below it is a heap already. The
+/// item first goes down to a leaf and then up again, which is not far, because few items are larger
+/// than those at the leaves.
 #[inline(never)]
 fn sink<T: Copy>(heap: &mut [T], root: usize, is_less: &mut dyn FnMut(&T, &T) -> bool) {
     let (item, mut at) = (heap[root], root);

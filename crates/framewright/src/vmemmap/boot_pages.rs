@@ -1,10 +1,10 @@
-//! Huge pages of the command line whose map is never built (Linux: `mm/hugetlb_vmemmap.c`,
+//! Huge pages from the command line whose memory map is never built (Linux: `mm/hugetlb_vmemmap.c`,
 //! `hugetlb_vmemmap_init_early`).
 //!
 //! They are taken from the memblock allocator before the array gets its memory: whole sections
-//! where possible, and what is less than a section in one piece inside one. Their part of the array
-//! is then neither taken, nor mapped, nor written. They are initialised as allocated blocks that
-//! the array does not describe, and pools adopt them.
+//! where possible, and any remainder smaller than a section in one piece inside one section. Their
+//! part of the array is then never allocated, mapped or written. They are initialised as allocated
+//! blocks that the array does not describe, and pools adopt them.
 
 use super::sections::SECTION_PAGES;
 use crate::memblock::{Memblock, MemblockRequest, NodeChoice};
@@ -14,7 +14,7 @@ use crate::vmemmap_space::{BLOCKS_PER_CALL, BlockNumber, VMEMMAP_PAGES_PER_BLOCK
 
 const _: () = assert!(BLOCKS_PER_CALL == u64::BITS, "a section's blocks are the bits of a word");
 
-/// Pages of one order, neighbours, on one node.
+/// Adjacent pages of one order on one node.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BootRange {
     pub(crate) frames: PfnRange,
@@ -34,8 +34,8 @@ pub(crate) struct BootPages {
 }
 
 impl BootPages {
-    /// Ranges that a node can have. A node in more pieces gets the rest of its pages later, with a
-    /// map.
+    /// The number of ranges that a node can have. If its pages are in more pieces, it gets the rest
+    /// of them later, with a map.
     pub(crate) const RANGES_OF_A_NODE: usize = 32;
 
     pub(crate) fn new(ranges: &'static mut [BootRange]) -> Self {
@@ -46,17 +46,17 @@ impl BootPages {
         self.ranges.get(..self.used).unwrap_or(&[])
     }
 
-    /// Blocks in all ranges.
+    /// Returns the number of blocks in all ranges.
     pub(crate) fn blocks(&self) -> u64 {
         self.ranges().iter().map(|range| range.frames.pages() / PAGES_PER_BLOCK).sum()
     }
 
-    /// Whether a frame is in one of the pages.
+    /// Returns whether a frame is in one of the pages.
     pub(crate) fn contains(&self, pfn: Pfn) -> bool {
         self.ranges().iter().any(|range| range.frames.start <= pfn && pfn < range.frames.end)
     }
 
-    /// A section's blocks that are in such pages, as bits.
+    /// Returns the blocks of a section that are in such pages, as bits.
     pub(crate) fn blocks_of(&self, section: u32) -> u64 {
         let first = u64::from(section) * SECTION_PAGES;
         let section = PfnRange::new(first, first + SECTION_PAGES);
@@ -71,8 +71,8 @@ impl BootPages {
             })
     }
 
-    /// Takes up to `pages` pages of `order` on a node, as large pieces as there are. What is not
-    /// found is left to others. Returns how many.
+    /// Takes up to `pages` pages of `order` on a node, in pieces as large as possible. Pages not
+    /// found here are allocated later. Returns how many it took.
     pub(crate) fn choose<P: Platform>(
         &mut self,
         early: &mut Memblock<'_, P>,
@@ -94,7 +94,7 @@ impl BootPages {
             }
         }
         if left != 0 && left < unit && order == Order::BLOCK && self.used < limit {
-            // Aligned to the next power of two it lies in one section.
+            // Aligned to the next power of two, the piece lies in one section.
             let range = BootRange { frames: PfnRange::new(0, left), order, node };
             if self.take(early, range, left.next_power_of_two()) {
                 left = 0;
@@ -103,7 +103,7 @@ impl BootPages {
         pages - left / order.pages()
     }
 
-    /// Obtains as many frames as `wanted` has.
+    /// Allocates as many frames as `wanted` has.
     fn take<P: Platform>(
         &mut self,
         early: &mut Memblock<'_, P>,
@@ -127,8 +127,9 @@ impl BootPages {
     }
 }
 
-/// Most frames for such pages on a node with `free_pages` and an array of `sections`: what is left
-/// is enough for the rest of the array, whose need falls with each page, and for a start.
+/// Returns the most frames for such pages on a node with `free_pages` free pages and an array of
+/// `sections` sections. The remainder suffices for the rest of the array, which shrinks with each
+/// such page, and for the boot.
 pub(crate) fn most_frames(free_pages: u64, sections: u64) -> u64 {
     /// 64 MiB.
     const START_PAGES: u64 = 64 << 8;

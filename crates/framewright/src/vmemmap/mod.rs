@@ -1,11 +1,12 @@
-//! The memory map in its *array* form: 64 bytes for every page, addressed by frame number, in a
-//! virtual range of its own ([`crate::vmemmap_space`]).
+//! The memory map in its *array* form: 64 bytes for every page, indexed by frame number, in a
+//! virtual address range of its own ([`crate::vmemmap_space`]).
 //!
 //! `memmap_init=` says when descriptors get their first value. *Eager*: the boot CPU writes all of
-//! them. *Deferred* (Linux: `mm/mm_init.c`): of the last zone of each node only a first part comes
-//! up, the rest is withheld by the section until jobs on the node's CPUs, or a request that finds
-//! too little, bring it up. *On demand* there is no array. `plan` finds the array's own memory, on
-//! the node that it describes; `boot_pages` what need not be described at all.
+//! them. *Deferred* (Linux: `mm/mm_init.c`): only the first part of each node's last zone is
+//! initialised at bring-up. The rest is withheld in sections until jobs on the node's CPUs, or a
+//! request that finds too little memory, initialise them. *On demand*: there is no array. `plan`
+//! finds the memory for the array, on the node that it describes; `boot_pages` has what need not be
+//! described at all.
 
 mod boot_pages;
 mod plan;

@@ -1,9 +1,9 @@
-//! Memory for the array, and where deferral begins.
+//! The memory for the array, and where deferral begins.
 //!
-//! The array's address range is populated as a whole at bring-up, as Linux does: for a node that is
-//! one early allocation and a page-table entry for each 128 MiB. What is deferred is writing the
-//! descriptors. A node that has no memory for its part does without an array: its descriptors are
-//! made on demand, inside blocks.
+//! Bring-up populates the array's address range as a whole, as Linux does: that takes one early
+//! allocation per node and a page-table entry for each 128 MiB. Only the writing of descriptors is
+//! deferred. A node without memory for its part does without an array: its descriptors are made on
+//! demand, inside blocks.
 
 use super::BootPages;
 use super::sections::SECTION_PAGES;
@@ -18,12 +18,12 @@ use crate::vmemmap_space::{
 use core::fmt;
 use core::ops::Range;
 
-/// Bytes of the array for one section, and their alignment.
+/// The size, in bytes, of a section's part of the array, and its alignment.
 const PART_BYTES: u64 = SECTION_PAGES * 64;
 const _: () = assert!(PART_BYTES == PAGES_PER_BLOCK * PAGE_SIZE);
 
-/// Why the array does not describe a node that it should. Its descriptors come on demand, inside
-/// blocks.
+/// Why the array does not describe a node that it should describe. The node's descriptors are made
+/// on demand, inside blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum VmemmapFallback {
     /// The node has no memory for its part in one piece.
@@ -44,30 +44,31 @@ impl fmt::Display for VmemmapFallback {
     }
 }
 
-/// What became of a node's part of the array.
+/// The result for a node's part of the array.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Part {
     /// It is not wanted, or the node has no memory.
     None,
-    /// Present, made of frames of this memory; it is empty where the map space takes no frames.
+    /// It is present and made of frames of `memory`, which is empty if the map space takes no
+    /// frames.
     Present { memory: PhysRange, handed_pages: u64, sections: u64 },
     /// There was no memory for it.
     Absent(VmemmapFallback),
 }
 
-/// The array's memory, by node. The table is not on the stack, which is small in kernels.
+/// The array's memory, by node. The table is not on the stack, because stacks are small in kernels.
 pub(crate) struct ArrayMemory {
     parts: &'static mut [Part],
 }
 
 impl ArrayMemory {
-    /// No array. `parts` has an entry for each node.
+    /// Begins without an array. `parts` has an entry for each node.
     pub(crate) fn none(parts: &'static mut [Part]) -> Self {
         parts.fill(Part::None);
         Self { parts }
     }
 
-    /// Obtains it for all nodes, but not for pages in `without`.
+    /// Allocates the array's memory for all nodes, except for the pages in `without`.
     pub(crate) fn obtain<P: Platform>(
         &mut self,
         early: &mut Memblock<'_, P>,
@@ -85,17 +86,17 @@ impl ArrayMemory {
         }
     }
 
-    /// Whether the array describes the node.
+    /// Returns whether the array describes the node.
     pub(crate) fn covers(&self, node: NodeId) -> bool {
         matches!(self.parts.get(node.index()), Some(Part::Present { .. }))
     }
 
-    /// Whether it describes all nodes with memory.
+    /// Returns whether the array describes all nodes with memory.
     pub(crate) fn covers_all(&self) -> bool {
         !self.parts.iter().any(|part| matches!(part, Part::Absent(_)))
     }
 
-    /// Nodes that should have a part of the array and have none, and why.
+    /// Returns the nodes that should have a part of the array but have none, and why.
     pub(crate) fn absent(&self) -> impl Iterator<Item = (NodeId, VmemmapFallback)> + '_ {
         self.parts.iter().enumerate().filter_map(|(index, part)| match part {
             Part::Absent(cause) => Some((NodeId::new(index)?, *cause)),
@@ -103,7 +104,7 @@ impl ArrayMemory {
         })
     }
 
-    /// Bytes of the array and of its page tables.
+    /// Returns the bytes of the array and of its page tables.
     pub(crate) fn bytes(&self) -> u64 {
         let bytes = |part: &Part| match part {
             Part::Present { memory, sections, .. } => memory.size().max(sections * PART_BYTES),
@@ -112,9 +113,9 @@ impl ArrayMemory {
         self.parts.iter().map(bytes).sum()
     }
 
-    /// The frames of each node's part of the array, whole blocks, page tables and what describes
-    /// part of a section left out. They are managed memory that the manager has allocated to
-    /// itself, so that they can be freed bit by bit.
+    /// Returns the frames of each node's part of the array, in whole blocks, without page tables
+    /// and without what describes only part of a section. They are managed memory that the manager
+    /// has allocated to itself, so that they can be freed piece by piece.
     pub(crate) fn frames(&self) -> impl Iterator<Item = PfnRange> + '_ {
         self.parts.iter().filter_map(|part| match part {
             Part::Present { memory, sections, .. } if !memory.is_empty() => {
@@ -125,7 +126,7 @@ impl ArrayMemory {
         })
     }
 
-    /// Gives everything back, before anybody used it; all nodes are then without, for `cause`.
+    /// Gives everything back before it is used. All nodes are then without an array, for `cause`.
     pub(crate) fn give_back<P: Platform>(
         &mut self,
         early: &mut Memblock<'_, P>,
@@ -133,7 +134,7 @@ impl ArrayMemory {
         segments: SegmentsOfNodes<'_>,
         cause: VmemmapFallback,
     ) {
-        // The last one first: which sections are its own depends on those before it.
+        // In reverse order, because the nodes before a node decide which sections are its own.
         for index in (0..self.parts.len()).rev() {
             let (before, rest) = self.parts.split_at_mut(index);
             if let (Some(part), Some(node)) = (rest.first_mut(), NodeId::new(index))
@@ -147,12 +148,12 @@ impl ArrayMemory {
     }
 }
 
-/// Sections that a segment touches.
+/// Returns the sections that a segment touches.
 fn sections_of(segment: &Segment) -> Range<u32> {
     segment.start.0 / BLOCKS_PER_CALL..segment.end().0.div_ceil(BLOCKS_PER_CALL)
 }
 
-/// All segments, ascending, and of which node each is.
+/// All segments, ascending, and the node of each.
 #[derive(Clone, Copy)]
 pub(crate) struct SegmentsOfNodes<'a> {
     pub(crate) directory: &'a [Segment],
@@ -160,7 +161,7 @@ pub(crate) struct SegmentsOfNodes<'a> {
 }
 
 impl<'a> SegmentsOfNodes<'a> {
-    /// Sections with memory of a node, ascending, each once.
+    /// Returns the sections with memory of a node, ascending, each once.
     pub(crate) fn sections(self, node: NodeId) -> impl Iterator<Item = u32> + 'a {
         let Self { directory, node_of } = self;
         let mut next = 0;
@@ -173,13 +174,13 @@ impl<'a> SegmentsOfNodes<'a> {
     }
 }
 
-/// The sections of a node that are not there for a node before it, whose parts these are: where the
-/// border of two nodes lies in a section, the first has it for both.
+/// The sections of a node that no earlier node populated; `before` has those nodes' parts. If the
+/// border of two nodes lies inside a section, the first node has the section for both.
 struct Own<'a> {
     segments: SegmentsOfNodes<'a>,
     node: NodeId,
     before: &'a [Part],
-    /// Whoever has pages here needs no array for them.
+    /// Pages that need no array.
     without: Option<&'a BootPages>,
 }
 
@@ -203,7 +204,7 @@ impl Own<'_> {
     }
 }
 
-/// The blocks of a section that are not among the bits, in runs.
+/// Returns the blocks of a section that are not in `without`, in runs.
 fn runs_of(section: u32, without: u64) -> impl Iterator<Item = BlockRange> {
     let first = section * BLOCKS_PER_CALL;
     let mut next = 0;
@@ -215,7 +216,8 @@ fn runs_of(section: u32, without: u64) -> impl Iterator<Item = BlockRange> {
     })
 }
 
-/// Frames for the parts of sections that are described in part, and for their own tables.
+/// Returns the number of frames for the parts of sections that are described only in part, and for
+/// their own tables.
 fn small_pages(sections: impl Iterator<Item = u32>, without: &BootPages) -> u64 {
     let partly = sections
         .map(|section| without.blocks_of(section))
@@ -228,7 +230,7 @@ const fn blocks_of(section: u32) -> BlockRange {
     BlockRange::new(section * BLOCKS_PER_CALL, (section + 1) * BLOCKS_PER_CALL)
 }
 
-// Not inlined, here and below: each has 4 KiB of unflushed frames on the stack.
+// Not inlined, here and below, because each function has 4 KiB of unflushed frames on the stack.
 #[inline(never)]
 fn obtain_part<P: Platform>(
     early: &mut Memblock<'_, P>,
@@ -270,14 +272,14 @@ fn obtain_part<P: Platform>(
             return Part::Absent(VmemmapFallback::NoPageTable(error));
         }
     }
-    // One flush for all of them: nobody has looked at the array yet.
+    // One flush suffices for all sections, because nobody has read the array yet.
     // SAFETY: filled above by this space (invariant 12).
     let _ = unsafe { space.flush(unflushed) };
     Part::Present { memory, handed_pages: frames.handed_pages, sections: count }
 }
 
-/// Makes sections up to the last one absent. Their memory is free again if all of it came out of
-/// the tables; else it stays reserved, for nobody may write into a table.
+/// Makes the sections up to `last` absent. Their memory is freed if all of it came out of the
+/// tables. Otherwise it stays reserved, because nobody may write into a table.
 #[inline(never)]
 fn give_part_back<P: Platform>(
     early: &mut Memblock<'_, P>,
@@ -299,19 +301,21 @@ fn give_part_back<P: Platform>(
         returned_pages += unsafe { space.flush(unflushed) }.pages();
     }
     if !memory.is_empty() && returned_pages == handed_pages {
-        // It was allocated just now, so that this cannot fail; if it did, it would stay reserved.
+        // The memory was allocated just now, so this cannot fail; if it did, the memory would stay
+        // reserved.
         // SAFETY: the memory was allocated for this part of the array, and all of it came out of
         // the tables again.
         let _ = unsafe { early.free(memory) };
     }
 }
 
-/// Frames for page tables of these sections: each table maps 512 of what the level below it maps.
+/// Returns the number of frames for the page tables of these sections: each table maps 512 of what
+/// the level below it maps.
 fn tables_for(sections: impl Iterator<Item = u32>) -> u64 {
     const SHARED: u64 = 2;
     let (mut tables, mut last) = (SHARED, [u32::MAX; 2]);
     for section in sections {
-        // 2 MiB for each section: one table for 512 of them, and one for 512 of those.
+        // Each section has 2 MiB of array: one table for 512 of them, and one for 512 of those.
         for (last, shift) in last.iter_mut().zip([9, 18]) {
             if core::mem::replace(last, section >> shift) != section >> shift {
                 // The array need not begin where a table does.
@@ -322,7 +326,8 @@ fn tables_for(sections: impl Iterator<Item = u32>) -> u64 {
     tables
 }
 
-/// The frames of one early allocation: parts of the array from below, page tables from above.
+/// The frames of one early allocation: parts of the array from the bottom, page tables from the
+/// top.
 struct Frames {
     below: u64,
     above: u64,
@@ -358,7 +363,7 @@ unsafe impl FrameSource for Frames {
     }
 
     unsafe fn put_back(&mut self, start: Pfn, order: Order) {
-        // What was not given last is lost until all of the memory is given back.
+        // Frames that were not given last are lost until all of the memory is given back.
         if start.0 + order.pages() == self.below && order >= Order::BLOCK {
             self.below = start.0;
         } else if start.0 == self.above {
@@ -368,10 +373,10 @@ unsafe impl FrameSource for Frames {
     }
 }
 
-/// The first section of a zone that is deferred, and one past its last (Linux: `mm/mm_init.c`,
-/// `defer_init`): from the first frame on that is aligned to a section and before which, itself
-/// included, more frames than a section has were counted. `runs` are the zone's memory, ascending.
-/// None when nothing is.
+/// Returns the range of a zone's sections that are deferred (Linux: `mm/mm_init.c`, `defer_init`).
+/// It begins at the first frame, aligned to a section, up to and including which more frames than a
+/// section has were counted. `runs` is the zone's memory, ascending. None if no section is
+/// deferred.
 #[must_use]
 pub fn deferred_sections(runs: impl Iterator<Item = PfnRange>) -> Option<Range<u32>> {
     let (mut counted, mut first, mut end) = (0, None, 0);
@@ -402,13 +407,13 @@ mod tests {
         };
         // A zone on a section boundary without holes defers from its second section.
         assert_eq!(sections(&[(2 * S, 10 * S)]), Some(3..10));
-        // One that begins inside a section counts a whole one first.
+        // A zone that begins inside a section counts a whole section first.
         assert_eq!(sections(&[(S + 1, 10 * S)]), Some(3..10));
         assert_eq!(sections(&[(2 * S - 1, 10 * S)]), Some(3..10));
         // Holes are not counted.
         assert_eq!(sections(&[(0, S / 2), (5 * S, 10 * S)]), Some(6..10));
         assert_eq!(sections(&[(0, S / 2), (S / 2 + 5, 10 * S)]), Some(2..10));
-        // What ends before is not deferred.
+        // A zone that ends before that defers nothing.
         assert_eq!(sections(&[(0, S)]), None);
         assert_eq!(sections(&[(0, S + 1)]), Some(1..2));
         assert_eq!(sections(&[]), None);

@@ -1,39 +1,41 @@
-//! Which sections of a zone are withheld, and who brings each of them up.
+//! Which sections of a zone are withheld, and who initialises each of them.
 //!
-//! A section is 128 MiB, what 2 MiB of the array describe. It is *deferred*, then *busy* in the
-//! hands of the one who claimed it, then *done*. Claiming is one atomic operation, so that jobs and
-//! requests that find too little memory work side by side, from any context; Linux ends growth
-//! where its jobs begin (Linux: `mm/mm_init.c`, `deferred_init_memmap`).
+//! A section is 128 MiB, which 2 MiB of the array describe. It is first *deferred*, then *busy*
+//! while whoever claimed it initialises it, then *done*. To claim a section is one atomic
+//! operation, so jobs and requests that find too little memory work side by side, in any context.
+//! In Linux, zones no longer grow on demand once the jobs begin (Linux: `mm/mm_init.c`,
+//! `deferred_init_memmap`).
 
 use crate::sync::table_atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::units::PAGES_PER_BLOCK;
 use crate::vmemmap_space::BLOCKS_PER_CALL;
 use core::ops::Range;
 
-/// Frames of a section.
+/// The number of frames in a section.
 pub(crate) const SECTION_PAGES: u64 = BLOCKS_PER_CALL as u64 * PAGES_PER_BLOCK;
 
-/// What is with a section.
+/// The state of a section.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SectionState {
     /// Its memory is withheld.
     Deferred,
-    /// Somebody initialises it.
+    /// It is being initialised.
     Busy,
     /// Its memory can be handed out.
     Done,
 }
 
-/// How the withheld memory of a zone came up.
+/// How the withheld memory of a zone was brought up.
 #[derive(Debug)]
 pub(crate) struct DeferredInit {
     /// Pages that were withheld at bring-up.
     pub(crate) pages: u64,
-    /// Pages that came up because a request found too little.
+    /// Pages that were initialised because a request found too little memory.
     pub(crate) grown_pages: AtomicU64,
-    /// What the job took; 0 before it.
+    /// How long the job took; 0 before it.
     pub(crate) elapsed_ns: AtomicU64,
-    /// Who worked in the job, those included who came from other nodes to help; 0 before it.
+    /// The number of threads that worked in the job, including helpers from other nodes; 0 before
+    /// it.
     pub(crate) threads: AtomicU32,
 }
 
@@ -47,13 +49,13 @@ impl DeferredInit {
 
 /// The withheld sections of one zone.
 pub(crate) struct Sections {
-    /// Numbers: a frame number divided by [`SECTION_PAGES`].
+    /// Section numbers: a frame number divided by [`SECTION_PAGES`].
     range: Range<u32>,
     claimed: &'static [AtomicU64],
     done: &'static [AtomicU64],
     /// No section before this one can be claimed.
     next: AtomicU32,
-    /// Sections that are not done.
+    /// The number of sections that are not done.
     left: AtomicU32,
 }
 
@@ -68,12 +70,12 @@ impl Sections {
         }
     }
 
-    /// Words that `count` sections take in each of the two bitmaps.
+    /// Returns the number of words that `count` sections take in each of the two bitmaps.
     pub(crate) const fn words(count: u32) -> usize {
         count.div_ceil(64) as usize
     }
 
-    /// All deferred; the bitmaps are zero.
+    /// Sections that are all deferred; the bitmaps must be zero.
     pub(crate) fn new(
         range: Range<u32>,
         claimed: &'static [AtomicU64],
@@ -83,7 +85,7 @@ impl Sections {
         Self { next: AtomicU32::new(range.start), left: AtomicU32::new(left), range, claimed, done }
     }
 
-    /// The first block that is withheld.
+    /// Returns the first block that is withheld.
     pub(crate) const fn first_block(&self) -> u32 {
         if self.range.start < self.range.end {
             self.range.start * BLOCKS_PER_CALL
@@ -101,25 +103,26 @@ impl Sections {
         Some((map.get((place / 64) as usize)?, 1 << (place % 64)))
     }
 
-    /// Whether some section is not done.
+    /// Returns whether some section is not done.
     #[inline]
     pub(crate) fn are_left(&self) -> bool {
-        // Acquire pairs with the Releases in `finish`: who sees that all are done sees their
+        // Acquire pairs with the Releases in `finish`: whoever sees that all are done sees their
         // memory.
         self.left.load(Ordering::Acquire) != 0
     }
 
-    /// Sections that are not done.
+    /// Returns the number of sections that are not done.
     pub(crate) fn left(&self) -> u32 {
-        // Acquire as above.
+        // Acquire, as in `are_left`.
         self.left.load(Ordering::Acquire)
     }
 
-    /// Whether somebody initialises one now.
+    /// Returns whether a section is being initialised now.
     pub(crate) fn is_busy(&self) -> bool {
         self.claimed.iter().zip(self.done).any(|(claimed, done)| {
-            // In this order: what is done was claimed before. Acquire pairs with the Release in
-            // `finish`; Relaxed: a claim says nothing of memory.
+            // The order of the loads matters: a section that is done was claimed before. Acquire
+            // pairs with the Release in `finish`. Relaxed for the claim, which says nothing about
+            // memory.
             let done = done.load(Ordering::Acquire);
             claimed.load(Ordering::Relaxed) & !done != 0
         })
@@ -137,22 +140,22 @@ impl Sections {
         }
     }
 
-    /// Makes a deferred section busy, for the caller alone. False when it is not deferred.
+    /// Makes a deferred section busy, for the caller alone. False if it is not deferred.
     pub(crate) fn claim(&self, section: u32) -> bool {
-        // Relaxed: the bit orders nothing: what the section's memory is was written at bring-up,
-        // and what is made of it is published under the zone lock. The load spares those who look
-        // for something left the atomic operation.
+        // Relaxed, because the bit orders nothing: the section's memory was described at bring-up,
+        // and what the claimer makes of it is published under the zone lock. The load saves
+        // searchers the atomic operation on sections that are already claimed.
         self.bit(self.claimed, section).is_some_and(|(word, bit)| {
             word.load(Ordering::Relaxed) & bit == 0
                 && word.fetch_or(bit, Ordering::Relaxed) & bit == 0
         })
     }
 
-    /// Claims the lowest section that is deferred, if it lies before section `end`.
+    /// Claims the lowest deferred section, if it lies before section `end`.
     pub(crate) fn claim_next(&self, end: u32) -> Option<u32> {
         loop {
-            // Relaxed: a hint that never passes a section that can be claimed; the claim itself
-            // decides.
+            // Relaxed: this is a hint that never passes a section that can be claimed; the claim
+            // itself decides.
             let next = self.next.load(Ordering::Relaxed);
             let found = (next..self.range.end.min(end))
                 .find(|&section| self.state(section) == SectionState::Deferred)?;
@@ -163,12 +166,13 @@ impl Sections {
         }
     }
 
-    /// A busy section's memory can be handed out. By who claimed it.
+    /// Marks a busy section done, so that its memory can be handed out. Called by whoever claimed
+    /// it.
     pub(crate) fn finish(&self, section: u32) {
         if let Some((word, bit)) = self.bit(self.done, section) {
-            // Release, both: pair with the Acquires of those who look whether a section is done. In
-            // this order: who finds it not busy any more finds that fewer are left, and looks for
-            // its memory.
+            // Both are Release and pair with the Acquires of those who check whether sections are
+            // done. The order matters: whoever finds the section no longer busy also finds that
+            // fewer are left, and looks for its memory.
             self.left.fetch_sub(1, Ordering::Release);
             word.fetch_or(bit, Ordering::Release);
         }

@@ -1,12 +1,12 @@
 //! Allocation in one zone, under its lock.
 //!
-//! [`Zone::allocate`] is the dispatcher. It takes the first path that applies:
+//! [`Zone::allocate`] takes the first path that applies:
 //!
-//! 1. a block of 1 GiB: [`Zone::take_largest`], which the manager tries before;
-//! 2. more than the 4 MiB that are shuffled: [`Zone::allocate_gathered`];
-//! 3. a limit inside the zone: [`Zone::allocate_below`], a search by address (`below`);
-//! 4. pages: [`LockedZone::take_pages`], out of the fullest block that has a run;
-//! 5. blocks: `Buddy::take`, those whose merge is deferred first.
+//! 1. a block of 1 GiB: [`Zone::take_largest`], which the manager tries before it calls this;
+//! 2. more than the 4 MiB that are shuffled as a unit: [`Zone::allocate_gathered`];
+//! 3. an upper limit that lies inside the zone: [`Zone::allocate_below`], a search by address;
+//! 4. pages: [`LockedZone::take_pages`], out of the fullest block that has a free run;
+//! 5. blocks: `Buddy::take`, which prefers blocks whose merge is deferred.
 
 use super::Zone;
 use super::locked::LockedZone;
@@ -17,12 +17,12 @@ use crate::platform::Platform;
 use crate::units::{Order, Pfn, PfnRange};
 use crate::vmemmap_space::BlockNumber;
 
-/// Words of single frames that are taken under one hold of the lock.
+/// How many free map words of single frames are taken under one hold of the lock.
 const WORDS_AT_ONCE: usize = 32;
 
 impl Zone {
-    /// Takes 2^`order` pages that end at or below `max`, and says whether they are known to be
-    /// zero.
+    /// Takes 2^`order` pages that end at or below `max`. Returns them and whether they are known to
+    /// be zero.
     pub(crate) fn allocate<P: Platform>(
         &self,
         platform: &P,
@@ -39,9 +39,9 @@ impl Zone {
             .or_else(|| self.allocate_graded(platform, order, migrate_type, max))
     }
 
-    /// [`allocate`](Self::allocate) of what is left to a movable request when there is nothing
-    /// else. Searches by address and for large pieces look at one type, else the lowest memory
-    /// would be taken, whatever its grade.
+    /// The last resort of [`allocate`](Self::allocate) for a movable request: memory that has a
+    /// grade. Searches by address and for large pieces look at one migrate type at a time.
+    /// Otherwise they would take the lowest memory, whatever its grade.
     #[inline]
     fn allocate_graded<P: Platform>(
         &self,
@@ -57,7 +57,8 @@ impl Zone {
         grades.copied().find_map(|grade| self.allocate_of(platform, order, grade, max))
     }
 
-    /// [`allocate`](Self::allocate) whatever the type would have first.
+    /// [`allocate`](Self::allocate) from one migrate type and those that it may fall back to,
+    /// without trying a preferred grade first.
     fn allocate_of<P: Platform>(
         &self,
         platform: &P,
@@ -72,7 +73,8 @@ impl Zone {
         if self.span.end > max {
             return Some((self.allocate_below(platform, order, migrate_type, max)?, false));
         }
-        // Deferred merges are done first: else larger blocks would be divided beside their pieces.
+        // Do deferred merges first: otherwise a larger block would be divided although this one's
+        // pieces are free.
         let (index, offset, is_zero) = if order > Order::BLOCK {
             let mut locked = self.lock_coalesced(platform);
             let (index, offset) = locked.take(order, migrate_type)?;
@@ -86,8 +88,8 @@ impl Zone {
         Some((segment::run(self.segments, index, offset, order)?, is_zero))
     }
 
-    /// Calls `look` under the lock until it finds something or has looked everywhere; in between
-    /// others may have the lock.
+    /// Calls `look` under the lock until it finds something or has looked everywhere. Between two
+    /// calls other CPUs may have the lock.
     pub(super) fn search<P: Platform, T>(
         &self,
         platform: &P,
@@ -103,8 +105,8 @@ impl Zone {
         }
     }
 
-    /// Takes single frames until `pages` is full or the zone has no more above `keep` free pages;
-    /// returns how many.
+    /// Takes single frames until `pages` is full or only `keep` free pages are left in the zone.
+    /// Returns how many it took.
     pub(crate) fn allocate_bulk<P: Platform>(
         &self,
         platform: &P,
@@ -155,16 +157,16 @@ impl Zone {
         if taken { segment::run(self.segments, index, offset, order) } else { None }
     }
 
-    /// Makes the block that is kept split whole, as a request for whole blocks does that finds
-    /// none.
+    /// Merges the spare, the all-free block that is kept split. A request for whole blocks that
+    /// finds none does this, too.
     pub(crate) fn give_up_spare<P: Platform>(&self, platform: &P) {
         self.lock_coalesced(platform).release_spare();
     }
 }
 
 impl LockedZone {
-    /// Takes single frames until `pages` is full, there are no more above `keep` free pages, or
-    /// others should have the lock; how many.
+    /// Takes single frames until `pages` is full, only `keep` free pages are left, or it is time to
+    /// let other CPUs have the lock. Returns how many it took.
     fn take_singles(&mut self, migrate_type: MigrateType, keep: u64, pages: &mut [Pfn]) -> usize {
         let mut done = 0;
         for _ in 0..WORDS_AT_ONCE {
@@ -184,7 +186,7 @@ impl LockedZone {
         done
     }
 
-    /// Takes 2^`order` pages: the block's index and the first frame in it.
+    /// Takes 2^`order` pages. Returns the block's index and the first frame in it.
     pub(super) fn take(&mut self, order: Order, migrate_type: MigrateType) -> Option<(u32, usize)> {
         if order < Order::BLOCK {
             return self.take_pages(order, migrate_type);
@@ -192,7 +194,7 @@ impl LockedZone {
         if let Some(index) = self.buddy.take(order, migrate_type) {
             return Some((index, 0));
         }
-        // The block that is kept split may be all that is missing.
+        // The spare, once merged, may be all that is missing.
         self.release_spare();
         self.buddy.take(order, migrate_type).map(|index| (index, 0))
     }

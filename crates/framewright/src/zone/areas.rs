@@ -1,9 +1,9 @@
 //! Free memory by order and migrate type.
 //!
-//! Whole blocks are counted where they are kept, in lists. Of split blocks only those with free
-//! pages are looked at when somebody asks, through the free index, as counting at each change of a
-//! free map would cost the fast paths: 64 maps under a hold of the lock. While blocks are isolated,
-//! and below a limit, all heads are looked at instead.
+//! Whole blocks are counted as the lists keep them. Split blocks with free pages are looked at only
+//! when a caller asks, through the free index and at about 64 free maps under one hold of the lock:
+//! counting at each change of a free map would slow down the fast paths. While blocks are isolated,
+//! and for counts below a limit, all heads are looked at instead.
 
 use super::Zone;
 use crate::block::list::ListId;
@@ -12,28 +12,27 @@ use crate::block::{FreeMap, MigrateType, State};
 use crate::platform::Platform;
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK, Pfn};
 
-/// Orders that free memory has: 0..=18.
+/// The number of orders that free memory has: 0..=18.
 pub const ORDERS: usize = MAX_ORDER as usize + 1;
-/// Heads or free maps that are looked at before others may have the lock.
+/// How many heads or free maps are looked at before other CPUs may have the lock.
 const SLICE: u32 = 64;
-/// Words of the free index that are looked at in that time.
+/// How many words of the free index are looked at under one hold of the lock.
 const WORDS: u32 = 8;
 
-/// What is free in a zone as a buddy allocator would keep it: each frame in the largest aligned run
-/// that is free around it. Blocks of 2 MiB and more are those of the free lists; smaller runs are
-/// counted from the free maps of split blocks.
+/// The free memory of a zone as a buddy allocator would keep it: each frame counts in the largest
+/// aligned free run around it. Blocks of 2 MiB and more are those of the free lists; smaller runs
+/// are counted from the free maps of split blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FreeAreas {
-    /// Free runs by migrate type, then by order. What is isolated and free is in the row of
+    /// Free runs by migrate type, then by order. Free memory of isolated blocks is in the row of
     /// [`MigrateType::Isolate`].
     pub runs: [[u64; ORDERS]; MigrateType::COUNT],
-    /// Blocks of 2 MiB by migrate type, whatever is in them; blocks without any memory are not
-    /// counted.
+    /// Blocks of 2 MiB by migrate type, whatever their use. Blocks without any memory do not count.
     pub blocks: [u64; MigrateType::COUNT],
 }
 
 impl FreeAreas {
-    /// Nothing.
+    /// No free memory and no blocks.
     pub const EMPTY: Self =
         Self { runs: [[0; ORDERS]; MigrateType::COUNT], blocks: [0; MigrateType::COUNT] };
 
@@ -59,9 +58,9 @@ impl core::ops::AddAssign for FreeAreas {
 }
 
 impl Zone {
-    /// Free memory by order and type. The lock is held for a few blocks at a time, so that it takes
-    /// long only for whoever asks, and only where many split blocks have free pages; exact when
-    /// nobody allocates meanwhile.
+    /// Counts free memory by order and type. The lock is held for a few blocks at a time: if many
+    /// split blocks have free pages this takes long, but only for the caller. Exact if nobody
+    /// allocates or frees meanwhile.
     pub(crate) fn free_areas<P: Platform>(&self, platform: &P) -> FreeAreas {
         let mut areas = FreeAreas::EMPTY;
         {
@@ -85,7 +84,7 @@ impl Zone {
         areas
     }
 
-    /// Counts what is free in some split blocks, from `from` on; says where to go on.
+    /// Counts the free runs of some split blocks, from index `from` on. Returns where to go on.
     fn count_split<P: Platform>(
         &self,
         platform: &P,
@@ -114,8 +113,8 @@ impl Zone {
         Some(from)
     }
 
-    /// [`free_areas`](Self::free_areas) of what lies below `limit` alone; a run across it counts as
-    /// what it has below, and blocks that begin above it count for nothing.
+    /// [`free_areas`](Self::free_areas) of the memory below `limit` alone. A run across the limit
+    /// counts as the part below it. Blocks that begin above the limit do not count.
     pub(crate) fn free_areas_below<P: Platform>(&self, platform: &P, limit: Pfn) -> FreeAreas {
         let mut areas = FreeAreas::EMPTY;
         for segment in self.segments {
@@ -137,8 +136,8 @@ impl Zone {
         areas
     }
 
-    /// Counts what covers `index` in the `inside` frames from there on, with the lock held; says
-    /// where the next begins.
+    /// Counts the head that covers `index`, but at most the `inside` frames from the block at
+    /// `index` on. The lock is held. Returns where the next head begins.
     fn count_head(&self, index: u32, inside: u64, areas: &mut FreeAreas) -> u32 {
         let Some((head, state)) = self.table.head_of(index) else { return index + 1 };
         let isolated = state.is_isolated();
@@ -146,7 +145,7 @@ impl Zone {
         let order = state.order().max(Order::BLOCK);
         let end = (head + blocks_of(order)).max(index + 1);
         areas.blocks[kind] += u64::from(end - index);
-        // Where a block grew downwards meanwhile, its beginning was counted as it was before.
+        // If a free block grew downwards meanwhile, its beginning was counted as it was before.
         if head == index {
             let runs = &mut areas.runs[kind];
             match state.state() {
@@ -154,12 +153,13 @@ impl Zone {
                     runs[usize::from(order.get())] += 1
                 }
                 Some(State::Free | State::Isolated) => {
-                    // A block is aligned: each binary digit of what it has inside is a run.
+                    // A block is aligned, so each set bit of the number of its frames inside is one
+                    // run.
                     for (order, sum) in runs.iter_mut().enumerate() {
                         *sum += inside >> order & 1;
                     }
                 }
-                // What waits for descriptors is not free.
+                // Frames that wait for descriptors are not free.
                 Some(State::Split) if isolated || !state.is_unavailable() => {
                     let free = self.table.cold_free_map(index);
                     if inside < PAGES_PER_BLOCK {
@@ -176,9 +176,8 @@ impl Zone {
         end
     }
 
-    /// Frames in free blocks that are whole, without those that are isolated. Unlike
-    /// [`free_areas`](Self::free_areas) this is one look at a counter, and a split block all of
-    /// whose pages are free does not count.
+    /// Frames in free whole blocks, isolated ones excluded. Unlike [`free_areas`](Self::free_areas)
+    /// this only reads counters, and a split block whose pages are all free does not count.
     pub(crate) fn free_block_pages<P: Platform>(&self, platform: &P) -> u64 {
         let blocks = self.free_blocks(platform);
         blocks.iter().zip(BLOCK_ORDER..).map(|(&blocks, order)| u64::from(blocks) << order).sum()

@@ -1,12 +1,14 @@
-//! The block behind a run that comes up: pages may be read past their end, and so it must have been
-//! accepted, whatever it is.
+//! The block behind a run that comes up. A read of the run's last page may reach past its end (as
+//! `load_unaligned_zeropad` does in Linux), so the next block must have been accepted, whatever its
+//! use.
 //!
-//! What is in the list is claimed as any run. What is not is accepted where it is, and stays what
-//! it is: memory that is offline, or about to go. Its head has the mark *going* meanwhile, in the
-//! state *accepting* where it was unaccepted, and who adds or removes memory waits for its end.
+//! If the next block is in the list of unaccepted blocks, it is claimed like any run. Otherwise (it
+//! is offline, or about to go) it is accepted where it is and keeps its state. Its head has the
+//! mark *going* meanwhile (in the state *accepting* if it was unaccepted), and a CPU that adds or
+//! removes memory waits until that is over.
 //!
 //! Orders of memory: Relaxed: the number of runs that are being accepted; Release: pages that are
-//! lost. Both as in `unaccepted`.
+//! lost. Both for the reasons given in `unaccepted`.
 
 use super::Zone;
 use super::locked::LockedZone;
@@ -17,28 +19,28 @@ use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
 use crate::units::Order;
 
-/// What is with the block behind a run.
+/// What [`Zone::claim_follower`] found of the block behind a run.
 pub(crate) enum Follower {
     /// It may be read.
     Readable,
     /// It could not be accepted.
     Lost,
-    /// Somebody accepts it.
+    /// Another CPU is accepting it.
     Busy,
-    /// It is the caller's to accept.
+    /// The caller has claimed it and must accept it.
     Claimed(AcceptRun),
 }
 
-/// What a block is to the one before it.
+/// What a block means for the one before it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Next {
-    /// It is accepted, or no memory that has to be.
+    /// It is accepted, or it is no memory that has to be accepted.
     Readable,
     Lost,
     Busy,
-    /// Somebody comes for it.
+    /// It is in the list of unaccepted blocks, so somebody will accept it.
     Listed,
-    /// It is not accepted, and nobody comes for it: it is offline, or goes.
+    /// It is not accepted and in no list, because it is offline or about to go.
     Out,
 }
 
@@ -62,7 +64,7 @@ impl Next {
     }
 }
 
-/// Whether a block that is offline, or goes, is being accepted.
+/// Whether the block is offline or about to go, and is being accepted where it is.
 pub(super) fn is_accepted_where_it_is(state: BlockState) -> bool {
     let is_either = state.is(State::Accepting) || state.is(State::Offline);
     is_either && state.has(BlockState::GOING)
@@ -73,14 +75,14 @@ impl Zone {
         self.table.head_of(index).map_or(Next::Readable, |(_, state)| Next::of(state))
     }
 
-    /// Whether a block waits for the one at `index`, under the lock: that somebody comes for it, or
-    /// has done with it.
+    /// Whether the block before the one at `index` waits until that one is accepted. Under the
+    /// lock.
     pub(super) fn is_wait_for(&self, index: u32) -> bool {
         matches!(self.next_at(index), Next::Listed | Next::Busy)
     }
 
-    /// What becomes of a block now that the one at `index` lies behind it; nothing where that has
-    /// to be accepted for it.
+    /// What becomes of the block before the one at `index`. Nothing if the one at `index` has to be
+    /// accepted first.
     pub(crate) fn last_before<P: Platform>(&self, platform: &P, index: u32) -> Option<LastBlock> {
         let _locked = self.read(platform);
         match self.next_at(index) {
@@ -117,14 +119,14 @@ impl Zone {
         AcceptRun { index, order, start: self.start_of(index), is_ahead: false, is_again: true }
     }
 
-    /// Takes a free block out of use for good, until it goes: the one behind it cannot be read.
-    /// Nothing where it was not free as a whole; else whether somebody has isolated it meanwhile,
-    /// for whom it is no block any more.
+    /// Takes a free block out of use for good, until it goes, because the one behind it cannot be
+    /// read. Returns nothing if it was not free as a whole. Otherwise returns whether it was
+    /// isolated; its isolation has ended with this.
     pub(crate) fn lose_free<P: Platform>(&self, platform: &P, index: u32) -> Option<bool> {
         let start = self.start_of(index);
         let order = Order::BLOCK;
         self.allocate_at(platform, start, order, MigrateType::Movable)?;
-        // Of a block that nobody knows but this.
+        // The block was just allocated, and nobody else knows of it.
         let mut locked = self.lock(platform);
         let state = locked.buddy.table.state(index);
         let word = BlockState::head(State::Reserved, order, state.migrate_type());
@@ -136,7 +138,7 @@ impl Zone {
         Some(state.is_isolated())
     }
 
-    /// Ends a claim of a block behind a run.
+    /// Ends the claim of a block behind a run.
     pub(crate) fn finish_follower<P: Platform>(
         &self,
         platform: &P,

@@ -1,9 +1,9 @@
 //! Allocation below an address inside the zone.
 //!
-//! Pages come out of split blocks, which the free index has in the order of addresses, and blocks
-//! out of the lowest group that has one large enough (`block::free_heads`). One hold of the lock
-//! takes [`MOST_VAIN_LOOKS`](super::locked::MOST_VAIN_LOOKS) vain looks, or [`GROUPS`] words and
-//! the heads of one group.
+//! Pages come out of split blocks, which the free index keeps in the order of addresses. Blocks
+//! come out of the lowest group that has one large enough (`block::free_heads`). One hold of the
+//! lock lasts for at most [`MOST_VAIN_LOOKS`](super::locked::MOST_VAIN_LOOKS) vain looks, or for
+//! [`GROUPS`] words and the heads of one group.
 
 use super::Zone;
 use super::locked::LockedZone;
@@ -13,30 +13,30 @@ use crate::platform::Platform;
 use crate::units::{Order, Pfn, PfnRange};
 use crate::vmemmap_space::BlockNumber;
 
-/// Groups whose counts one hold of the lock looks at: 24 bytes each.
+/// How many groups' counts are looked at under one hold of the lock: 24 bytes each.
 const GROUPS: u32 = 2048;
 
-/// What is wanted.
+/// A request for memory below an address.
 #[derive(Clone, Copy)]
 struct Below {
     order: Order,
     migrate_type: MigrateType,
-    /// Where it must end.
+    /// The frame at or below which the run must end.
     max: Pfn,
 }
 
-/// What a search under one hold of the lock came to.
+/// The result of a search under one hold of the lock.
 enum Search {
-    /// The first frame in the block at this index.
+    /// The index of a block, and the first frame in it.
     Found(u32, usize),
-    /// It goes on with the group of this index.
+    /// Nothing yet; the search goes on at the group of this index.
     From(u32),
-    /// There is nothing.
+    /// There is no such memory.
     Nothing,
 }
 
 impl Zone {
-    /// Takes 2^`order` pages that end at or below `max`: of blocks the lowest.
+    /// Takes 2^`order` pages that end at or below `max`. Blocks are taken lowest first.
     pub(super) fn allocate_below<P: Platform>(
         &self,
         platform: &P,
@@ -63,8 +63,9 @@ impl Zone {
 }
 
 impl LockedZone {
-    /// Takes what is wanted: pages of a split block of the own type, a free block or a part of it,
-    /// or pages of a split block of another type. Blocks are looked for from index `from` on.
+    /// Takes memory for the request: pages of a split block of the own type, a free block or a part
+    /// of it, or pages of a split block of another type. Blocks are looked for from index `from`
+    /// on.
     fn take_below(&mut self, below: &Below, from: u32) -> Search {
         let Below { order, migrate_type, .. } = *below;
         if order >= Order::BLOCK {
@@ -87,7 +88,7 @@ impl LockedZone {
             Search::Found(head, _) if self.take_at(head, 0, order, migrate_type) => {
                 Search::Found(head, 0)
             }
-            // Before another place is looked at, all split blocks of the own type are.
+            // All split blocks of the own type are looked at before any other place.
             Search::From(_) if self.is_cut_short() => Search::From(from),
             Search::From(index) => Search::From(index),
             _ => {
@@ -103,8 +104,8 @@ impl LockedZone {
         }
     }
 
-    /// A run in a split block of one type. As `find_split`: each vain look moves a block to where
-    /// it belongs.
+    /// Finds a run in a split block of one type. Like `find_split`, it moves each block in which it
+    /// looks in vain to the set where that belongs.
     fn run_below(&mut self, below: &Below, migrate_type: MigrateType) -> Option<(u32, usize)> {
         let order = below.order.get();
         let mut level = order;
@@ -120,14 +121,15 @@ impl LockedZone {
                     return Some((index, start));
                 }
             }
-            // All others of the set are higher still.
+            // All other blocks of the set are higher still.
             level += 1;
         }
         None
     }
 
-    /// The lowest free head that has what is wanted at its beginning, of the type or one that it
-    /// may take from, but for those with a grade, which are looked for by themselves.
+    /// Finds the lowest free head that has a fitting run at its beginning and is of the own type or
+    /// of one that it may fall back to. Grades count only if they are the own type: the caller
+    /// searches each grade by itself.
     fn head_below(&self, below: &Below, from: u32) -> Search {
         let Below { order, migrate_type, max } = *below;
         let least = order.max(Order::BLOCK);
@@ -135,7 +137,7 @@ impl LockedZone {
             of == migrate_type || !of.is_grade() && migrate_type.fallbacks().contains(&of)
         };
         for segment in self.buddy.segments {
-            // Blocks that begin below the limit.
+            // How many blocks begin below the limit.
             let blocks = BlockNumber::containing(Pfn(max.0.saturating_sub(1))).0 + 1;
             let blocks = blocks.saturating_sub(segment.start.0).min(segment.blocks);
             let end = segment.index + blocks;
@@ -161,7 +163,8 @@ impl LockedZone {
                     if let Some(found) = found {
                         return Search::Found(found.head, 0);
                     }
-                    // What was counted is another segment's, or reaches over the limit.
+                    // The free head that the group's count promised lies in another segment, does
+                    // not fit, or reaches over the limit.
                     if group + GROUP < end {
                         return Search::From(group + GROUP);
                     }

@@ -1,5 +1,5 @@
-//! What every block of a zone is used for and who may have it, from the first to the last, to draw
-//! a map of memory.
+//! The use and the grade of every block of a zone, from the first to the last, to draw a map of
+//! memory.
 
 use super::Zone;
 use super::grade::Grade;
@@ -10,36 +10,36 @@ use crate::units::{Order, PAGES_PER_BLOCK};
 use crate::vmemmap_space::BlockNumber;
 use core::ops::Range;
 
-/// Heads that are looked at before others may have the lock.
+/// How many heads are looked at before other CPUs may have the lock.
 const SLICE: usize = 128;
-/// Runs that are kept until the lock is free.
+/// How many runs are kept until the lock is released.
 const KEPT: usize = 32;
 
 /// What blocks are used for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BlockUse {
-    /// No memory of the zone.
+    /// No memory of this zone.
     Hole,
     /// Parts of free blocks.
     Free {
-        /// Of the free block.
+        /// The order of the free block.
         order: Order,
-        /// All of it was reported to the hypervisor.
+        /// Whether all of it was reported to the hypervisor.
         is_reported: bool,
     },
     /// Parts of blocks that were allocated whole.
     Allocated {
-        /// Of the allocated block.
+        /// The order of the allocated block.
         order: Order,
     },
     /// Huge pages of a pool, in use or not.
     Pool {
-        /// Of the huge page.
+        /// The order of the huge page.
         order: Order,
     },
     /// Divided into pages.
     Split {
-        /// Frames that are allocated, or hold descriptors, or wait for some.
+        /// Frames that are allocated, hold descriptors, or wait to hold some.
         used_pages: u64,
         /// Frames that the allocator was given.
         managed_pages: u64,
@@ -50,13 +50,13 @@ pub enum BlockUse {
     Offline,
     /// Not accepted by the guest yet.
     Unaccepted,
-    /// Being taken out: free ones of it are handed to nobody.
+    /// Being taken out of use: no free page of it is handed out.
     Isolated,
     /// Withheld until its part of the memory map is initialised.
     Deferred,
-    /// Free, and with the hypervisor at this moment.
+    /// Free, but the hypervisor has it at this moment.
     Reporting,
-    /// Its word means nothing, which [`verify`](crate::Manager::verify) calls a fault.
+    /// Its state word is invalid, which [`verify`](crate::Manager::verify) reports as a fault.
     Unknown,
 }
 
@@ -97,11 +97,11 @@ impl BlockUse {
 pub struct BlockRun {
     /// The first.
     pub start: BlockNumber,
-    /// How many; never zero.
+    /// How many blocks; never zero.
     pub blocks: u32,
     /// What each of them is used for.
     pub what: BlockUse,
-    /// Who may have each of them; [`Grade::Any`] of holes.
+    /// The grade of each of them; [`Grade::Any`] for holes.
     pub grade: Grade,
 }
 
@@ -114,8 +114,8 @@ impl BlockRun {
 }
 
 impl Zone {
-    /// Calls `visit` for all heads of the zone in ascending order, with the lock held for 128 at a
-    /// time: exact while nobody changes what it looks at. It must be quick.
+    /// Calls `visit` for all heads of the zone in ascending order, holding the lock for 128 heads
+    /// at a time. Exact while nobody changes what is visited. `visit` must be quick.
     pub(super) fn for_each_head<P: Platform>(
         &self,
         platform: &P,
@@ -126,7 +126,7 @@ impl Zone {
         }
     }
 
-    /// [`for_each_head`](Self::for_each_head) of those in a range of indices.
+    /// [`for_each_head`](Self::for_each_head) for a range of indices.
     pub(super) fn for_each_head_in<P: Platform>(
         &self,
         platform: &P,
@@ -148,13 +148,13 @@ impl Zone {
     }
 
     /// Calls `visit` for all blocks of the zone's segments in ascending order, as runs without a
-    /// gap or an overlap inside a segment; neighbouring runs may be alike. The lock is held for at
-    /// most 128 heads at a time and never while `visit` works, which may be slow.
+    /// gap or an overlap inside a segment. Neighbouring runs may be alike. The lock is held for at
+    /// most 128 heads at a time and never during `visit`, which may be slow.
     ///
-    /// Others may allocate and free meanwhile. What is said of blocks that were looked at under one
-    /// hold of the lock was true at one moment; between holds time passes, so that memory which
-    /// moves from one end of the zone to the other may be seen twice or not at all. When nobody
-    /// does anything it is exact. What CPUs have in their caches counts as used, as in all tables.
+    /// Others may allocate and free meanwhile. What is said of blocks visited under one hold of the
+    /// lock was true at one moment. Time passes between holds, so memory that moves from one end of
+    /// the zone to the other may be seen twice or not at all. If nobody changes anything the result
+    /// is exact. Pages in CPU caches count as used, as they do in all tables.
     pub(crate) fn for_each_block_run<P: Platform>(
         &self,
         platform: &P,
@@ -173,8 +173,8 @@ impl Zone {
                             break;
                         }
                         let (next, what, grade) = match self.table.head_of(index) {
-                            // A block that grew downwards meanwhile begins before what was seen
-                            // already.
+                            // A free block that grew downwards meanwhile begins before what was
+                            // visited already.
                             Some((head, state)) => (
                                 (head + blocks_of(state.order().max(Order::BLOCK)))
                                     .clamp(index + 1, end),
@@ -183,7 +183,7 @@ impl Zone {
                             ),
                             None => (index + 1, BlockUse::Hole, Grade::Any),
                         };
-                        // A head of nothing but a hole has a type, which means nothing.
+                        // A head that covers only a hole has a migrate type, which means nothing.
                         let grade = if what == BlockUse::Hole { Grade::Any } else { grade };
                         let blocks = next - index;
                         match runs.get_mut(len.wrapping_sub(1)) {

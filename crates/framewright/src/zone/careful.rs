@@ -1,5 +1,5 @@
-//! The search for a run when placement is random (`careful`): any member of any set that is
-//! large enough, and any run in it.
+//! The search for a run when placement is random (`careful`): it takes any member of any set that
+//! is large enough, and any run in it.
 
 use super::locked::LockedZone;
 use super::page_alloc::Found;
@@ -7,11 +7,11 @@ use crate::block::MigrateType;
 use crate::block::free_index::ORDERS;
 use crate::units::PAGES_PER_BLOCK;
 
-/// Runs that are tried in a block before its lowest is taken.
+/// How many random runs of a block are tried before its lowest free run is taken.
 const TRIES: u32 = 4;
 
 impl LockedZone {
-    /// As `find_split`, with the same corrections.
+    /// Searches as `find_split` does and corrects the index in the same way.
     #[cold]
     pub(super) fn find_anywhere(&mut self, order: u8, migrate_type: MigrateType) -> Option<Found> {
         while !self.is_cut_short() {

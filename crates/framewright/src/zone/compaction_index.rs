@@ -1,6 +1,6 @@
-//! Whether moving pages would help: what free memory looks like to a request of some order, as
-//! Linux's indices say it (`mm/vmstat.c`), and what follows from it for compaction
-//! (`mm/compaction.c`). Numbers only: nothing here looks at a zone.
+//! Whether moving pages would help a request of some order: Linux's fragmentation indices
+//! (`mm/vmstat.c`), and what they mean for compaction (`mm/compaction.c`). This is arithmetic only:
+//! nothing here looks at a zone.
 //!
 //! | index | is | says |
 //! |---|---|---|
@@ -12,14 +12,14 @@
 use super::areas::ORDERS;
 use crate::units::Order;
 
-/// `extfrag_threshold` unless somebody says otherwise.
+/// The default of `extfrag_threshold`.
 pub const EXTFRAG_THRESHOLD: u64 = 500;
-/// `compaction_proactiveness` unless somebody says otherwise.
+/// The default of `compaction_proactiveness`.
 pub const COMPACTION_PROACTIVENESS: u64 = 20;
-/// The fragmentation index where a request of the order does not fail.
+/// The fragmentation index if a request of the order does not fail.
 const FITS: i64 = -1000;
-/// Requests up to this order are compacted for whatever the fragmentation index says, as Linux does
-/// (`PAGE_ALLOC_COSTLY_ORDER`): reclaim alone seldom gives them what they want.
+/// Requests up to this order are compacted for whatever the fragmentation index says, as in Linux
+/// (`PAGE_ALLOC_COSTLY_ORDER`): reclaim alone seldom gives them what they need.
 const CHEAP_ORDER: u8 = 3;
 
 /// Free memory as a request of one order sees it (Linux: `contig_page_info`).
@@ -31,12 +31,12 @@ pub struct ContigInfo {
     pub free_pages: u64,
     /// Free runs of any order.
     pub free_runs: u64,
-    /// How many runs of the order could be had.
+    /// How many runs of the order could be allocated.
     pub fitting_runs: u64,
 }
 
 impl ContigInfo {
-    /// Counts free runs by order ([`FreeAreas::by_order`](super::FreeAreas::by_order)).
+    /// Takes counts of free runs by order ([`FreeAreas::by_order`](super::FreeAreas::by_order)).
     #[must_use]
     pub fn of(runs: &[u64; ORDERS], order: Order) -> Self {
         let mut info = Self { order, free_pages: 0, free_runs: 0, fitting_runs: 0 };
@@ -51,9 +51,9 @@ impl ContigInfo {
         info
     }
 
-    /// Why a request of the order fails, in thousandths: towards 0 for want of memory, towards 1000
-    /// because of fragmentation; below 0 where a few large runs are almost enough; -1000 where it
-    /// does not fail, and 0 where nothing is free.
+    /// Why a request of the order fails, in thousandths: towards 0 for lack of memory, towards 1000
+    /// because of fragmentation, below 0 if a few large runs are almost enough. It is -1000 if the
+    /// request does not fail, and 0 if nothing is free.
     #[must_use]
     pub fn fragmentation_index(&self) -> i64 {
         if self.free_runs == 0 {
@@ -67,15 +67,14 @@ impl ContigInfo {
         i64::try_from(lack).map_or(FITS, |lack| 1000 - lack)
     }
 
-    /// Thousandths of free memory that a request of the order cannot use; all of it where nothing
-    /// is free.
+    /// Thousandths of free memory that a request of the order cannot use; 1000 if nothing is free.
     #[must_use]
     pub fn unusable_index(&self) -> u64 {
         if self.free_pages == 0 { 1000 } else { self.unusable_pages_of(1000) }
     }
 
-    /// Percent of free memory that a request of the order cannot use; 0 where nothing is free. For
-    /// the order of a block it is a zone's score of proactive compaction (Linux: `mm/compaction.c`,
+    /// Percent of free memory that a request of the order cannot use; 0 if nothing is free. For the
+    /// order of a block this is a zone's score for proactive compaction (Linux: `mm/compaction.c`,
     /// `fragmentation_score_zone`).
     #[must_use]
     pub fn score(&self) -> u64 {
@@ -97,15 +96,16 @@ impl ContigInfo {
 pub enum Suitability {
     /// It can.
     Suitable,
-    /// Too little is free: reclaim comes first, and compaction needs room itself.
+    /// Too little is free: compaction itself needs room, so reclaim comes first.
     TooLittleFree,
     /// Memory is short rather than in pieces.
     NotFragmented,
 }
 
 /// Whether a zone is suitable for compaction (Linux: `mm/compaction.c`, `compaction_suitable`).
-/// Twice the request must be free above `mark_pages`, a mark and the reserve that goes with it. For
-/// requests above order 3 the fragmentation index must be above `threshold`, or below 0.
+/// Twice the request must be free above `mark_pages`, a watermark plus the reserve that goes with
+/// it. For requests above order 3 the fragmentation index must also be above `threshold`, or below
+/// 0.
 #[must_use]
 pub fn suitability(info: &ContigInfo, mark_pages: u64, threshold: u64) -> Suitability {
     if info.free_pages <= mark_pages.saturating_add(2 * info.order.pages()) {
@@ -123,14 +123,14 @@ pub fn suitability(info: &ContigInfo, mark_pages: u64, threshold: u64) -> Suitab
 /// `mm/compaction.c`, `fragmentation_score_wmark`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ProactiveMarks {
-    /// A zone is done at this score or below.
+    /// Compaction of a zone ends at this score or below.
     pub low: u64,
-    /// It begins where a node's score is above this.
+    /// Compaction begins when a node's score is above this.
     pub high: u64,
 }
 
 impl ProactiveMarks {
-    /// For a `compaction_proactiveness` of 0 to 100; none for 0, which means never.
+    /// The marks for a `compaction_proactiveness` of 0 to 100; none for 0, which turns it off.
     #[must_use]
     pub fn of(proactiveness: u64) -> Option<Self> {
         let low = 100_u64.saturating_sub(proactiveness).max(5);
@@ -150,9 +150,9 @@ impl ProactiveMarks {
     }
 }
 
-/// What a zone adds to the score of its node: its own score, weighted by its part of the node's
-/// memory (Linux: `mm/compaction.c`, `fragmentation_score_zone_weighted`). A node's score is the
-/// sum over its zones.
+/// A zone's contribution to the score of its node: its own score, weighted by its share of the
+/// node's memory (Linux: `mm/compaction.c`, `fragmentation_score_zone_weighted`). A node's score is
+/// the sum over its zones.
 #[must_use]
 pub fn weighted_score(zone_score: u64, present_pages: u64, node_present_pages: u64) -> u64 {
     let node = u128::from(node_present_pages) + 1;
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn indices_are_those_of_linux() {
         for (runs, fragmentation, unusable) in [
-            // As little as can be is free in as many pieces as can be.
+            // The free memory is in as many pieces as possible.
             (&[(0, 20_000)][..], 998, 1000),
             (&[(8, 40)], 475, 1000),
             (&[(8, 40), (9, 1)], -1000, 952),
@@ -225,7 +225,8 @@ mod tests {
         let quarters = info(&[(3, 20)], order(4));
         assert_eq!(quarters.fragmentation_index(), 450);
         assert_eq!(suitability(&quarters, 0, EXTFRAG_THRESHOLD), Suitability::NotFragmented);
-        // -1000 is below the threshold and no reason not to: marks may be what a request failed at.
+        // -1000 is below the threshold but no reason to refuse: the request may have failed at a
+        // watermark.
         let fits = info(&[(9, 10)], BLOCK);
         assert_eq!(suitability(&fits, 0, 1000), Suitability::Suitable);
     }
@@ -255,7 +256,7 @@ mod tests {
 
     #[test]
     fn the_score_of_a_node_weighs_zones_by_size() {
-        // A quarter of the node all in pieces, the rest whole.
+        // A quarter of the node is all in pieces, the rest is whole.
         assert_eq!(weighted_score(100, 1 << 20, 4 << 20), 24);
         assert_eq!(weighted_score(100, 4 << 20, 4 << 20), 99);
         assert_eq!(weighted_score(0, 1 << 20, 4 << 20), 0);
@@ -272,7 +273,7 @@ mod tests {
         ) {
             let info = ContigInfo::of(&runs, order(of));
             let fragmentation = info.fragmentation_index();
-            // 1000 where there are thousands of pieces and hardly one request in them all.
+            // It is 1000 if there are thousands of pieces and hardly one request in all of them.
             prop_assert!((-1000..=1000).contains(&fragmentation));
             prop_assert!(info.unusable_index() <= 1000 && info.score() <= 100);
             let fits = runs[usize::from(of)..].iter().any(|&runs| runs != 0);
@@ -280,7 +281,7 @@ mod tests {
             prop_assert_eq!(info.unusable_index() == 1000 && info.free_pages != 0, {
                 info.free_pages != 0 && !fits
             });
-            // Cutting a free run that does not fit in two makes it worse, never better.
+            // Cutting in two a free run that is too small makes the index worse, never better.
             if let Some(cut) = (1..usize::from(of)).find(|&of| runs[of] != 0) {
                 let mut pieces = runs;
                 pieces[cut] -= 1;

@@ -1,8 +1,8 @@
-//! How long compaction is left alone after it failed (`defer_compaction`, `compaction_deferred` and
+//! How long compaction is skipped after it failed (`defer_compaction`, `compaction_deferred` and
 //! `compaction_defer_reset` in Linux's `mm/compaction.c`).
 //!
 //! Each failure doubles the number of requests until the next try, from 2 to 64. Requests of a
-//! smaller order than any that failed are not affected. A success ends it.
+//! smaller order than any that failed are not affected. A success ends the deferral.
 //!
 //! ```
 //! use framewright::units::Order;
@@ -17,19 +17,20 @@
 
 use crate::units::{MAX_ORDER, Order};
 
-/// At most one in 2^6 requests is tried.
+/// After many failures one in 2^6 requests is still tried.
 const MOST_SHIFT: u8 = 6;
-/// No order.
+/// Stands for no order.
 const NONE: u8 = MAX_ORDER + 1;
 
-/// What is known of failures in a zone. Whoever has it keeps it to one caller at a time.
+/// The history of compaction failures in a zone. Its holder must not let two callers use it at
+/// once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Defer {
-    /// Requests since the last failure that could have been tried.
+    /// Requests since the last failure for which compaction was considered.
     considered: u8,
-    /// One in 2^`shift` is.
+    /// One in 2^`shift` of them is tried.
     shift: u8,
-    /// Requests of this order and above fail.
+    /// Compaction is expected to fail for requests of this order and above.
     failed_order: u8,
 }
 
@@ -52,7 +53,7 @@ impl Defer {
         Order::new(self.failed_order)
     }
 
-    /// Whether compaction for a request of `order` is to be skipped. This counts the request.
+    /// Whether to skip compaction for a request of `order`. This counts the request.
     pub const fn skips(&mut self, order: Order) -> bool {
         if order.get() < self.failed_order {
             return false;
@@ -64,7 +65,7 @@ impl Defer {
         self.considered < limit
     }
 
-    /// Compaction for a request of `order` failed.
+    /// Records that compaction failed for a request of `order`.
     pub const fn failed(&mut self, order: Order) {
         self.considered = 0;
         if self.shift < MOST_SHIFT {
@@ -75,16 +76,16 @@ impl Defer {
         }
     }
 
-    /// Compaction made room for a request of `order`, which may not have got it yet: others took
-    /// it, or nobody asked.
+    /// Records that compaction made room for a request of `order`. The request may not have got it:
+    /// others may have taken it, or there was no request.
     pub const fn made_room(&mut self, order: Order) {
-        // Only what failed is raised: where nothing did there is nothing above it.
+        // Raise the order only if something failed: otherwise no order is known to fail.
         if order.get() >= self.failed_order {
             self.failed_order = order.get() + 1;
         }
     }
 
-    /// A request of `order` got its memory after compaction.
+    /// Records that a request of `order` got its memory after compaction.
     pub const fn succeeded(&mut self, order: Order) {
         self.considered = 0;
         self.shift = 0;
@@ -117,7 +118,7 @@ mod tests {
             assert!(!defer.skips(order(3)), "a smaller order");
         }
         assert_eq!(defer.failed_order(), Some(Order::BLOCK));
-        // Until the try has an end all others are tried, too.
+        // Until the try has ended, all other requests are tried, too.
         assert_eq!(requests(&mut defer, Order::BLOCK), 1);
         defer.succeeded(Order::BLOCK);
         assert_eq!((defer.failed_order(), requests(&mut defer, Order::MAX)), (Order::new(10), 1));
@@ -132,7 +133,7 @@ mod tests {
         defer.failed(order(4));
         assert_eq!(defer.failed_order(), Order::new(4));
         assert!(defer.skips(order(4)) && defer.skips(Order::MAX) && !defer.skips(order(3)));
-        // Room for more than that says that smaller ones have it, too; and of the wait nothing.
+        // Room for a larger request means that smaller ones have it, too. It does not end the wait.
         defer.made_room(order(5));
         assert_eq!(defer.failed_order(), Order::new(6));
         assert!(!defer.skips(order(5)) && defer.skips(order(6)));
@@ -143,7 +144,8 @@ mod tests {
     }
 
     proptest! {
-        /// As a history: requests since the last failure, and failures since the last success.
+        /// The model is a history: requests since the last failure, and failures since the last
+        /// success.
         #[test]
         fn it_is_as_its_history_says(calls in vec((0_u8..4, 0_u8..=18), 0..400)) {
             let mut defer = Defer::new();

@@ -1,15 +1,16 @@
 //! Memory of a zone that is withheld until its part of the vmemmap is initialised, and how it comes
 //! up (`deferred_init_memmap` in Linux's `mm/mm_init.c`).
 //!
-//! Withheld blocks are heads in the state *deferred*, as large as they come. Whoever has claimed
-//! sections divides the heads that reach over their borders, under the lock; initialises what is
-//! then wholly theirs, outside of all locks; and frees it, under the lock again. What is not
-//! withheld (reserved blocks, blocks with holes, memory that is not accepted) is stepped over. What
-//! is accepted gets its descriptors then, whatever its section is (`unaccepted`).
+//! Withheld blocks are heads in the state *deferred*, as large as possible. A CPU that has claimed
+//! a section divides, under the lock, the heads that reach over its borders. It then initialises
+//! the descriptors of the heads that are wholly its own, outside of all locks, and frees these
+//! heads under the lock again. It steps over memory that is not withheld (reserved blocks, blocks
+//! with holes) and memory that is not accepted; the latter gets its descriptors when it is
+//! accepted, whatever the state of its section (`unaccepted`).
 //!
-//! Orders of memory: Release, in what is no longer withheld: it was published as free before, for
-//! those who read both without the lock ([`Zone::deferred_pages`] is Acquire). The memory itself is
-//! published under the zone lock.
+//! Orders of memory: Release when the count of withheld pages shrinks: the pages were published as
+//! free before that, for readers of both counts without the lock ([`Zone::deferred_pages`] is
+//! Acquire). The memory itself is published by the zone lock.
 
 use super::unaccepted::{MOST_HEADS, is_listed};
 use super::{Segment, Zone};
@@ -30,13 +31,14 @@ impl Zone {
         &self.sections
     }
 
-    /// Whether anything is withheld: until it is described, or until it is accepted.
+    /// Whether any memory is withheld, because it is not described or not accepted yet.
     pub(crate) fn has_withheld(&self) -> bool {
         self.sections.are_left() || self.unaccepted_pages() != 0
     }
 
-    /// Whether a run of `order` that ends at or below `max` is withheld and comes up for a request
-    /// of a type. As it is now: what is withheld in pieces may merge as it comes up.
+    /// Whether a withheld run of `order` that ends at or below `max` could come up for a request of
+    /// `migrate_type`. Only withheld heads as they are now count: smaller ones might merge when
+    /// they come up.
     #[cold]
     pub(crate) fn withholds<P: Platform>(
         &self,
@@ -67,15 +69,15 @@ impl Zone {
         })
     }
 
-    /// What is with a section: frame numbers from `number` times 32768 on. *Done* for one that was
-    /// never withheld.
+    /// The state of the section whose frame numbers begin at `number` times 32768. *Done* for a
+    /// section that was never withheld.
     #[must_use]
     pub fn section_state(&self, number: u32) -> SectionState {
         self.sections.state(number)
     }
 
-    /// Brings up those of `sections` that nobody claimed yet, one at a time, so that whoever has
-    /// nothing else to do finds some left. Returns how many pages that gave. Any context.
+    /// Brings up those of `sections` that nobody has claimed yet, one at a time, so that idle CPUs
+    /// find some left. Returns how many pages that gave. Any context.
     pub(crate) fn bring_up_sections<P: Platform>(
         &self,
         platform: &P,
@@ -88,8 +90,8 @@ impl Zone {
             .sum()
     }
 
-    /// Brings up the lowest deferred sections that begin below `max` until that gave `pages` in
-    /// whole sections; returns how many it gave: none when nothing is left. Any context.
+    /// Brings up the lowest deferred sections that begin below `max` until they gave `pages`, in
+    /// whole sections. Returns how many pages they gave: none if nothing is left. Any context.
     pub(crate) fn grow<P: Platform>(&self, platform: &P, pages: u64, max: Pfn) -> u64 {
         let end = u32::try_from(max.0.div_ceil(SECTION_PAGES)).unwrap_or(u32::MAX);
         let mut given = 0;
@@ -101,11 +103,13 @@ impl Zone {
         given
     }
 
-    /// Brings up the section that `claim` claims, if it does; how many pages that gave.
+    /// Brings up the section that `claim` claims, if it claims one. Returns how many pages that
+    /// gave.
     ///
-    /// Pinned from before it is claimed until it is done, so that no task loses its CPU with a
-    /// section in its hands: whoever waits for one waits for a CPU that is at work, not for a task
-    /// (invariant 43). Linux has interrupts off meanwhile (`deferred_grow_zone` in `mm/mm_init.c`).
+    /// The caller is pinned from before the claim until the section is done, so that no task loses
+    /// its CPU while it holds a section: a CPU that waits for a section waits for a CPU that is at
+    /// work, not for a task (invariant 43). Linux keeps interrupts off meanwhile
+    /// (`deferred_grow_zone` in `mm/mm_init.c`).
     fn bring_up_one<P: Platform>(
         &self,
         platform: &P,
@@ -114,8 +118,8 @@ impl Zone {
         pinned(platform, |_| claim().map(|section| self.bring_up_claimed(platform, section)))
     }
 
-    /// The caller has claimed the section. Nothing here is inlined: at a boot all of it runs for
-    /// the first time, and less code is faster then.
+    /// Brings up a section that the caller has claimed. Nothing here is inlined: during a boot all
+    /// of it runs for the first time, and then less code is faster.
     #[inline(never)]
     fn bring_up_claimed<P: Platform>(&self, platform: &P, section: u32) -> u64 {
         let mut pages = 0;
@@ -131,14 +135,16 @@ impl Zone {
         pages
     }
 
-    /// At most a section, so that the lock is held for no more than that many heads.
+    /// Brings up withheld blocks of at most one section, which bounds the number of heads that one
+    /// hold of the lock visits.
     fn bring_up_blocks<P: Platform>(
         &self,
         platform: &P,
         segment: &Segment,
         blocks: Range<u32>,
     ) -> u64 {
-        // A bit for each block that is withheld: what others free beside them may merge meanwhile.
+        // One bit for each withheld block. The blocks beside them may be merged meanwhile as others
+        // free.
         let mut withheld = 0_u64;
         {
             let _locked = self.read(platform);
@@ -165,19 +171,20 @@ impl Zone {
                 self.table.state(index)
                     == BlockState::head(State::Deferred, order, MigrateType::Movable)
             );
-            // To the tail, as everything from bring-up.
+            // To the tail of its list, like everything at bring-up.
             locked.buddy.free(index, order, MigrateType::Movable, Position::Tail);
             pages += order.pages();
             Some(order)
         });
-        // Whoever adds what is withheld and what is free, in this order, misses nothing.
+        // A reader that reads first the withheld and then the free pages, and adds them, misses
+        // none.
         locked.publish();
         self.changing.deferred_pages.fetch_sub(pages, Ordering::Release);
         pages
     }
 
-    /// Gives withheld heads that cover `blocks` to `with`, ascending, each with the first block of
-    /// `blocks` in it that is not done; `with` says which order it has done from there on.
+    /// Passes withheld heads that cover `blocks` to `with`, ascending, each with its first block in
+    /// `blocks` that is not done yet. `with` returns the order that it has done from there on.
     #[inline(never)]
     fn for_each_withheld(
         &self,
@@ -200,12 +207,12 @@ impl Zone {
         &self.deferred_init
     }
 
-    /// Withholds these sections; before anything is initialised.
+    /// Withholds these sections. Called before anything is initialised.
     pub(crate) fn defer(&mut self, sections: Sections) {
         self.sections = sections;
     }
 
-    /// After everything was initialised.
+    /// Records how much is withheld. Called after everything else is initialised.
     pub(crate) fn note_withheld(&mut self) {
         self.deferred_init.pages = self.deferred_pages();
     }

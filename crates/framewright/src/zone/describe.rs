@@ -1,7 +1,7 @@
-//! Page descriptors and reference counts of a zone: made ready at bring-up, found without the lock.
+//! Page descriptors and reference counts of a zone: prepared at bring-up, found without the lock.
 //!
-//! Orders of memory: Relaxed: counts and owner words are made zero before the state word says that
-//! there are any (Release in `set_state`), or looked at under the zone lock.
+//! Orders of memory: Relaxed: counts and owner words are set to zero before the state word says
+//! that they exist (Release in `set_state`), or are accessed under the zone lock.
 
 use super::Zone;
 use super::locked::LockedZone;
@@ -16,7 +16,7 @@ use crate::vmemmap::BootPages;
 use crate::vmemmap_space::VMEMMAP_PAGES_PER_BLOCK;
 use core::ops::Range;
 
-/// What counts references to a frame, as long as the reader is inside.
+/// Where the references to a frame are counted. Valid as long as the reader is inside.
 pub(crate) enum Counted<'a> {
     /// The frame lies in a split block.
     Page {
@@ -25,7 +25,7 @@ pub(crate) enum Counted<'a> {
         /// The block's free frames, at some moment.
         free: &'a FreeMap,
     },
-    /// A block that is allocated whole and counted.
+    /// A block that is allocated whole and has a reference count.
     Block {
         /// Its frames.
         run: PfnRange,
@@ -37,17 +37,17 @@ pub(crate) enum Counted<'a> {
 }
 
 impl Zone {
-    /// At bring-up, when all is initialised: how descriptors are found, and those of memory that is
-    /// not withheld. Where they lie inside blocks, frames of blocks too small to hold their own
-    /// descriptors and one page more become reserved.
+    /// Called at bring-up once all is initialised. Sets how descriptors are found, and describes
+    /// the memory that is not withheld. Where descriptors lie inside blocks, the frames of a block
+    /// that has too few of them to hold its own descriptors and one page more become reserved.
     pub(crate) fn attach_descriptors(&mut self, descriptors: Descriptors, without: &BootPages) {
         self.descriptors = Some(descriptors);
         if let Some(array) = descriptors.array() {
             for segment in self.segments {
                 for HeadIn { head, state, .. } in self.table.heads(segment.indices()) {
                     let start = segment.block_of(head).start();
-                    // What is allocated already is the array, which describes itself as well, or a
-                    // page without a map.
+                    // Blocks that are allocated already belong to the array, which describes itself
+                    // as well, or are pages without a map.
                     let whole =
                         state.is(State::Free) || state.is(State::Whole) && !without.contains(start);
                     if whole || state.is(State::Split) && state.managed_pages() != 0 {
@@ -89,20 +89,21 @@ impl Zone {
         self.finish_initialising();
     }
 
-    /// [`attach_descriptors`](Self::attach_descriptors) where there are none.
+    /// [`attach_descriptors`](Self::attach_descriptors) for a zone without descriptors.
     pub(crate) fn attach_no_descriptors(&mut self) {
         self.find_pfn_range();
         self.finish_initialising();
     }
 
-    /// Looks at what counts the frames of the block at `index`, with interrupts off and without the
-    /// lock. `look` is short, takes no lock and calls nobody. Nothing when nothing counts it.
+    /// Passes the reference counts that cover the frames of the block at `index` to `look`, with
+    /// interrupts off and without the lock. `look` must be short, take no lock and call no foreign
+    /// code. Returns nothing if no count covers the block.
     #[inline]
     pub(crate) fn look<R>(&self, index: u32, look: impl FnOnce(Counted<'_>) -> R) -> Option<R> {
         let descriptors = self.descriptors.as_ref()?;
         let (head, _) = self.table.head_unlocked(index)?;
         let reading = descriptors.enter(head);
-        // What the state was before does not count.
+        // Read the state again: what it was before the reader entered does not count.
         let state = self.table.state_as_reader(head);
         if state.is(State::Whole)
             && state.has(BlockState::COUNTED)
@@ -119,8 +120,9 @@ impl Zone {
         Some(look(Counted::Page { map, free: self.table.free_map(index) }))
     }
 
-    /// Gives the block of `order` that is allocated whole, with its head at `index`, a count of
-    /// one. The error says how many references it has already; nothing when there is no such block.
+    /// Gives the block of `order` that is allocated whole and has its head at `index` a count of
+    /// one. The error is the number of references that it has already. Returns nothing if there is
+    /// no such block.
     pub(crate) fn start_block_count<P: Platform>(
         &self,
         platform: &P,
@@ -138,7 +140,7 @@ impl Zone {
         }
         let (count, owner) = (self.table.count(index), self.table.owner(index));
         if !state.has(BlockState::COUNTED) {
-            // Nobody looks at them yet.
+            // No reader looks at these words yet.
             count.store(0, Ordering::Relaxed);
             self.table.set_state(index, state.with(BlockState::COUNTED));
         }
@@ -194,8 +196,8 @@ impl LockedZone {
             .map_or(DescriptorForm::None, |descriptors| descriptors.form(index))
     }
 
-    /// Puts the descriptors of a split block into `frames`, all free, so that it is in the inside
-    /// form.
+    /// Puts the descriptors of a split block into `frames`, which are all free, so that the block
+    /// has the inside form.
     pub(super) fn describe(&mut self, index: u32, frames: DescriptorFrames) {
         if !cfg!(feature = "vmemmap") {
             return;
@@ -207,15 +209,15 @@ impl LockedZone {
         let free = before.free_pages() - VMEMMAP_PAGES_PER_BLOCK;
         let described =
             descriptors.write(&mut self.buddy, index, frames, before.with_free_pages(free));
-        // The word is stored once all of them are zero.
+        // The state word is stored once all descriptors are zero.
         self.buddy.table.set_state(index, described);
         *self.free_counter(before) -= before.free_pages();
         *self.free_counter(described) += free;
         self.descriptor_pages += VMEMMAP_PAGES_PER_BLOCK;
     }
 
-    /// [`describe`](Self::describe) of a block that is undescribed, if it has more free frames than
-    /// that takes.
+    /// [`describe`](Self::describe) for an undescribed block, if it has more free frames than its
+    /// descriptors take.
     pub(super) fn describe_if_possible(&mut self, index: u32) {
         if !cfg!(feature = "vmemmap") {
             return;
@@ -227,8 +229,8 @@ impl LockedZone {
         }
     }
 
-    /// Takes the descriptors of a split block, all of whose other frames are free, away: the frames
-    /// belong to the block again.
+    /// Removes the descriptors of a split block whose other frames are all free. The frames that
+    /// held them belong to the block again.
     pub(super) fn take_descriptors(&mut self, index: u32) {
         if !cfg!(feature = "vmemmap") {
             return;
@@ -247,7 +249,8 @@ impl LockedZone {
         }
     }
 
-    /// Ends the count of a block that is allocated whole, before its links become something else.
+    /// Ends the reference count of a block that is allocated whole, before its links are used for
+    /// anything else.
     pub(super) fn end_count(&mut self, head: u32) {
         if !cfg!(feature = "vmemmap") {
             return;

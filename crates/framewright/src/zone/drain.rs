@@ -1,14 +1,14 @@
-//! Draining a CPU's cache: many runs of one order back to the zone under one hold of its lock.
+//! Drains a CPU's cache: frees many runs of one order into the zone under one hold of its lock.
 //!
-//! [`Zone::drain`] is the dispatcher for many runs, as [`Zone::free_order`] is for one. It takes
-//! a path by what comes back:
+//! [`Zone::drain`] frees many runs, as [`Zone::free_order`] frees one. The order decides the path:
 //!
 //! 1. words of runs (orders 0 to 3): one word of a free map each;
 //! 2. halves of a block (order 8): two states and two comparisons (`halves`);
-//! 3. other runs (orders 4 to 7): all runs of whole blocks together, or those of one block, or one;
+//! 3. other runs (orders 4 to 7): all runs of whole blocks together, those of one block, or one
+//!    run;
 //! 4. blocks (order 9): their merge is deferred, neighbours together.
 //!
-//! Each path has its own loop: what is decided once here would be decided for each entry there.
+//! Each path has its own loop, so that the path is chosen once and not for each entry.
 
 use super::Zone;
 use super::halves::HALF;
@@ -22,14 +22,14 @@ use crate::platform::Platform;
 use crate::units::{Order, PAGES_PER_BLOCK};
 use crate::vmemmap_space::BlockNumber;
 
-/// How many entries ahead of the one that is freed memory is asked for.
+/// How many entries ahead of the one that is being freed are prefetched.
 const AHEAD: usize = 8;
-/// Orders below this one have words.
+/// Orders below this one are cached as words of runs.
 pub(super) const WORDS_BELOW: u8 = 4;
 
 impl Zone {
-    /// Frees words of runs of one order below 9, or blocks of order 9. Those that are not wholly as
-    /// they should be go to `refused`, unchanged and when the lock is open again.
+    /// Frees words of runs of one order below 9, or blocks of order 9. An entry that is not
+    /// allocated as a whole is passed to `refused`, unchanged and after the lock was released.
     pub(crate) fn drain<P: Platform>(
         &self,
         platform: &P,
@@ -38,7 +38,7 @@ impl Zone {
         refused: &mut dyn FnMut(Runs),
     ) {
         for batch in batch.chunks(MOST_RETURNED) {
-            // What can be done before is not done under the lock, where others wait for it.
+            // Look up the blocks before taking the lock, for which others may wait.
             let mut indices = [NONE; MOST_RETURNED];
             let indices = &mut indices[..batch.len()];
             self.find_blocks(batch, order, indices);
@@ -55,8 +55,9 @@ impl Zone {
         }
     }
 
-    /// Writes the index of each entry's block to `indices`, where it has one and for words one that
-    /// may be read, and asks for what freeing it will touch.
+    /// Writes the index of each entry's block to `indices` and prefetches what freeing it will
+    /// touch. An entry keeps `NONE` if no block has it or, for words, if the block's own entry may
+    /// not be read.
     #[inline]
     fn find_blocks(&self, batch: &[Runs], order: Order, indices: &mut [u32]) {
         let Some(mut near) = self.segments.first() else { return };
@@ -68,10 +69,10 @@ impl Zone {
                 near = segment;
             }
             let found = near.index_of(block);
-            // Of larger runs neighbours go back as one, so that it is asked once for many under the
-            // lock.
+            // Neighbouring runs of higher orders are freed as one, so readiness is checked once for
+            // many of them, under the lock.
             if order.get() >= WORDS_BELOW || self.table.is_ready(found) {
-                // Runs of one block follow one another.
+                // Runs of the same block follow one another.
                 if last.replace(found) != Some(found) {
                     self.table.prefetch(found, order);
                 }
@@ -82,8 +83,8 @@ impl Zone {
 }
 
 impl LockedZone {
-    /// Frees entries up to the first that is not as it should be, whose blocks are at `indices`;
-    /// returns how many. In one copy for all kinds of what refuses.
+    /// Frees entries, whose blocks are at `indices`, up to the first that cannot be freed. Returns
+    /// how many it freed. Not inlined, so that all callers share one copy.
     #[inline(never)]
     fn drain(&mut self, order: Order, batch: &[Runs], indices: &[u32]) -> usize {
         let (before, unused) = (self.free_pages(), self.unused_pages());
@@ -109,8 +110,9 @@ impl LockedZone {
         done
     }
 
-    /// Calls `free` with the index of the first entry that is left, and all that are left; it says
-    /// how many it freed. `ahead` is called with the index of one that is freed soon.
+    /// Calls `free` repeatedly with the index of the first entry that is left and all entries that
+    /// are left; `free` returns how many it freed. `ahead` is called with the index of an entry
+    /// that is freed soon.
     #[inline]
     fn drain_each(
         &mut self,
@@ -134,7 +136,8 @@ impl LockedZone {
         batch.len() - rest.len()
     }
 
-    /// Frees the first half of `rest`, and with it others where they come in order.
+    /// Frees the first half of `rest`, together with the following runs if their addresses are
+    /// consecutive.
     #[inline]
     fn drain_halves(&mut self, index: u32, rest: &[Runs]) -> usize {
         let start = rest[0].base;
@@ -145,8 +148,8 @@ impl LockedZone {
         self.drain_runs(index, rest, HALF)
     }
 
-    /// Frees the first run of `rest`, and with it those that follow in the same block, or all of
-    /// some neighbouring blocks; returns how many entries that were.
+    /// Frees the first run of `rest`, together with those that follow it in the same block, or with
+    /// all of some neighbouring blocks. Returns how many entries that were.
     fn drain_runs(&mut self, index: u32, rest: &[Runs], order: Order) -> usize {
         let start = rest[0].base;
         let offset = offset_in_block(start);
@@ -177,7 +180,7 @@ impl LockedZone {
         usize::from(self.free_run(index, offset, order))
     }
 
-    /// Frees the first block of `rest`, and with it its neighbours that follow.
+    /// Frees the first block of `rest` together with the neighbours that follow it.
     #[inline]
     fn drain_blocks(&mut self, index: u32, rest: &[Runs]) -> usize {
         if !self.buddy.table.is_ready(index) {
@@ -191,7 +194,8 @@ impl LockedZone {
             if blocks > 1 && self.buddy.defer_merge(index, blocks) {
                 return blocks as usize;
             }
-            // Here and not below only: a sixth of what a free in random order takes.
+            // `free_block` below would do this, too. Doing it here saves a sixth of the time that a
+            // free in random order takes.
             if self.buddy.defer_merge_of_one(index) {
                 return 1;
             }
@@ -209,8 +213,8 @@ impl LockedZone {
         usize::from(plain && self.free_block(index, state))
     }
 
-    /// How many blocks of `rest` from the first on are neighbours within 64 whose entries say what
-    /// the first's does.
+    /// How many blocks of `rest`, from the first on, are neighbours in the same word of 64 and have
+    /// the same state word as the first.
     #[inline]
     fn neighbours_of(&self, index: u32, rest: &[Runs], state: BlockState) -> u32 {
         let base = rest[0].base;
@@ -222,7 +226,7 @@ impl LockedZone {
         follow.last().map_or(1, |(block, _)| block + 1)
     }
 
-    /// How many blocks from `index` on share its word of a set and its segment.
+    /// How many blocks from `index` on share its word of a bit set and its segment.
     #[inline]
     fn most_neighbours(&self, index: u32) -> u32 {
         (64 - index % 64).min(self.buddy.segment_of(index).end - index)

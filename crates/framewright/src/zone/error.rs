@@ -7,45 +7,47 @@ use core::fmt;
 
 /// Why a range was not freed. Nothing was changed.
 ///
-/// Frees of at most a block may go into the CPU's cache. One that is full makes room first, and
-/// what is wrong with a run that leaves it, because it was freed twice long ago, is told by that
-/// free, whose own run is free all the same: [`concerns`](Self::concerns) tells the two apart.
+/// A free of at most one block may go into the CPU's cache. If the cache is full it makes room
+/// first, and one of the runs that leave it may turn out to be wrong, because it was freed twice
+/// long ago. The current free then reports that error although its own run was freed:
+/// [`concerns`](Self::concerns) tells the two cases apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FreeError {
     /// There is no frame in the range.
     Empty(PfnRange),
     /// No zone manages this frame: it is a hole, or lies beyond all memory.
     NotManaged(Pfn),
-    /// The range lies in more than one zone; no allocation does.
+    /// The range lies in more than one zone, which no allocation does.
     SpansZones(PfnRange),
-    /// This frame is not part of an allocation; `state` says what its block is.
+    /// This frame is not part of an allocation.
     NotAllocated {
-        /// First frame that is not.
+        /// The first frame that is not allocated.
         pfn: Pfn,
-        /// What its block is; [`State::Free`] and [`State::Reserved`] also for such a frame of a
-        /// split block, [`State::Reserved`] for what the manager keeps for itself, and
-        /// [`State::Offline`] for what left a pool with a memory error.
+        /// The state of its block. For a frame of a split block, [`State::Free`] if it is free and
+        /// [`State::Reserved`] if it is not managed. [`State::Reserved`] also for what the manager
+        /// keeps for itself, and [`State::Offline`] for a block that left a pool with a memory
+        /// error.
         state: Option<State>,
-        /// Who had it and who freed it, with `page_owner=on` and unless it was never allocated.
+        /// Who allocated and who freed it, with `page_owner=on`; none if it was never allocated.
         history: Option<PageHistory>,
     },
-    /// The first frame is not aligned to the order, as that of each allocation is.
+    /// The first frame is not aligned to the order, as that of every allocation is.
     NotAligned {
         /// The first frame.
         start: Pfn,
         /// The order.
         order: Order,
     },
-    /// This frame is free and was never anything else (`page_owner=on`; without it this is
+    /// This frame is free and was never allocated (`page_owner=on`; without it this error is
     /// [`NotAllocated`](Self::NotAllocated)).
     NeverAllocated(Pfn),
-    /// The range holds more than the allocation that it begins in (`page_owner=on`).
+    /// The range is larger than the allocation in which it begins (`page_owner=on`).
     WrongSize {
         /// The range.
         range: PfnRange,
-        /// That of its first frame.
+        /// The allocation of its first frame.
         allocation: Option<PageHistory>,
-        /// First frame that belongs to another.
+        /// The first frame that belongs to another allocation.
         pfn: Pfn,
     },
 }
@@ -91,8 +93,8 @@ impl fmt::Display for FreeError {
 impl core::error::Error for FreeError {}
 
 impl FreeError {
-    /// Whether it is about frames of this range. The error of a free that is not about what was to
-    /// be freed tells of an earlier one, and the free itself has succeeded.
+    /// Whether the error is about frames of `range`. If the error of a free is not about the range
+    /// to be freed, it reports an earlier free, and this free has succeeded.
     #[must_use]
     pub fn concerns(&self, range: PfnRange) -> bool {
         match *self {
@@ -105,7 +107,7 @@ impl FreeError {
         }
     }
 
-    /// A frame that is free already.
+    /// The error for a frame that is free already.
     pub(crate) const fn free_already(pfn: Pfn) -> Self {
         Self::NotAllocated { pfn, state: Some(State::Free), history: None }
     }

@@ -1,9 +1,9 @@
-//! In which order nodes are asked when the preferred one has nothing.
+//! The order in which nodes are tried when the preferred one has no memory to give.
 
 use crate::firmware::{Topology, UNREACHABLE_DISTANCE};
 use crate::units::{MAX_NODES, NodeId, sort};
 
-/// What decides where a node stands in another's list.
+/// What decides the place of a node in another node's fallback list.
 pub(crate) struct Candidate {
     pub(crate) node: NodeId,
     pub(crate) distance: u8,
@@ -12,10 +12,11 @@ pub(crate) struct Candidate {
     pub(crate) has_cpus: bool,
 }
 
-/// Where a node stands in another's list: the least comes first, then faster tiers before slower
-/// ones, and in each tier the nearest first. Among equally far nodes those without CPUs, who share
-/// with nobody, come first, then the ones after `from` in cyclic order, so that nodes do not all
-/// lean on node 0. Nodes out of reach come last.
+/// The place of a node in another node's fallback list, in ascending order: the node itself, then
+/// the others by tier, faster tiers first, and in each tier the nearest first. Among equally
+/// distant nodes those without CPUs come first, as they have no users of their own, then the ones
+/// after `from` in cyclic order, so that not all nodes fall back to node 0. Unreachable nodes come
+/// last.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank {
     is_another: bool,
@@ -27,7 +28,7 @@ pub(crate) struct Rank {
 }
 
 impl Rank {
-    /// In the list of `from`, on a machine of so many nodes.
+    /// The place of `candidate` in the list of `from`, on a machine of `nodes` nodes.
     pub(crate) fn of(from: NodeId, nodes: usize, candidate: &Candidate) -> Self {
         let &Candidate { node, distance, tier, has_cpus } = candidate;
         Self {
@@ -41,8 +42,8 @@ impl Rank {
     }
 }
 
-/// All nodes with memory by [`Rank`], where all are of one tier, written to `order`; returns how
-/// many.
+/// Writes all nodes with memory to `order`, sorted by [`Rank`] as if all were of one tier. Returns
+/// how many there are.
 pub fn fallback_order(
     topology: &Topology<'_>,
     from: NodeId,

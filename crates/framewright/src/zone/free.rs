@@ -1,16 +1,16 @@
 //! Frees in one zone, under its lock.
 //!
-//! [`Zone::free_order`] is the dispatcher for one run, as `drain` is for many. It takes the first
-//! path that applies:
+//! [`Zone::free_order`] frees one run, as `drain` does many. It takes the first path that applies:
 //!
-//! 1. a block of 1 GiB: [`Zone::free_largest`], which the manager tries before;
-//! 2. an aligned run of a split block: [`LockedZone::free_run`], one word of a free map;
-//! 3. a block of 2 MiB that is movable or has a grade: its merge is deferred, which is one bit;
+//! 1. a block of 1 GiB: [`Zone::free_largest`], which the manager tries before it calls this;
+//! 2. an aligned run of a split block: [`LockedZone::free_run`], which changes one word of a free
+//!    map;
+//! 3. a block of 2 MiB that is movable or has a grade: setting one bit defers its merge;
 //! 4. any other block that was allocated whole: it is merged, or stays isolated;
-//! 5. all else: every frame is checked, and what was allocated whole is divided.
+//! 5. anything else: every frame is checked, and blocks that were allocated whole are divided.
 //!
-//! Whatever fails has changed nothing: all is checked before anything is freed (invariant 13),
-//! unless somebody frees a part of it meanwhile.
+//! A free that fails has changed nothing: the whole range is checked before any of it is freed
+//! (invariant 13). The one exception is a range of which somebody else frees a part meanwhile.
 
 use super::locked::{LockedZone, ZoneGuard};
 use super::page_free::Refused;
@@ -26,11 +26,11 @@ use crate::vmemmap_space::BlockNumber;
 use core::ops::Range;
 
 const FRAMES: usize = FreeMap::<8>::PAGES;
-/// Heads that are looked at and freed under one hold of the lock.
+/// How many heads are checked and freed under one hold of the lock.
 const HEADS: usize = 64;
 
 impl Zone {
-    /// Gives frames back, all of which must be allocated and lie in `segment`; they need not be
+    /// Frees frames, all of which must be allocated and lie in `segment`. They need not be exactly
     /// what one call allocated.
     pub(crate) fn free<P: Platform>(
         &self,
@@ -44,7 +44,7 @@ impl Zone {
         self.free_heads(platform, self.lock(platform), segment, range)
     }
 
-    /// [`free`](Self::free) of 2^`order` frames.
+    /// [`free`](Self::free) for 2^`order` frames.
     pub(crate) fn free_order<P: Platform>(
         &self,
         platform: &P,
@@ -62,10 +62,10 @@ impl Zone {
         Ok(())
     }
 
-    /// The general way. What has more than some heads is looked at and then freed in several holds
-    /// of the lock: as all of it is the caller's (invariant 42), nothing of it changes in between,
-    /// and where it does all the same, because two free the same, each looks again at what it is
-    /// about to free.
+    /// Frees any range. A range of more than [`HEADS`] heads is first checked and then freed, in
+    /// several holds of the lock. As all of it is the caller's (invariant 42), none of it changes
+    /// between the holds. Two callers that free the same range can break that rule, so each hold
+    /// checks again what it is about to free.
     fn free_heads<P: Platform>(
         &self,
         platform: &P,
@@ -95,7 +95,7 @@ impl Zone {
         Ok(())
     }
 
-    /// Whether all frames of `range`, which lies in `segment`, are allocated.
+    /// Checks that all frames of `range`, which lies in `segment`, are allocated.
     pub(crate) fn check_allocated<P: Platform>(
         &self,
         platform: &P,
@@ -109,8 +109,8 @@ impl Zone {
         Ok(())
     }
 
-    /// Frames of the vmemmap are about to be freed: the manager keeps the blocks they lie in no
-    /// more.
+    /// Clears the mark *kept* of the blocks in `range`, frames of the vmemmap that are about to be
+    /// freed: the manager does not keep these blocks for itself any longer.
     pub(crate) fn end_keeping<P: Platform>(
         &self,
         platform: &P,
@@ -133,7 +133,7 @@ impl Zone {
         }
     }
 
-    /// What the block of `block` is, with the order of the block that covers it.
+    /// The state of `block`, with the order of the block that covers it.
     pub(crate) fn state_of<P: Platform>(
         &self,
         platform: &P,
@@ -146,8 +146,8 @@ impl Zone {
 }
 
 impl LockedZone {
-    /// Frees an aligned run of a split block, or just what one allocation of a block gave. False,
-    /// and nothing is changed, for all else.
+    /// Frees an aligned run of a split block, or exactly the block that one allocation returned.
+    /// Returns false and changes nothing in all other cases.
     #[inline]
     fn free_exactly(&mut self, index: u32, start: Pfn, order: Order) -> bool {
         if !start.is_aligned(order) {
@@ -156,7 +156,8 @@ impl LockedZone {
         if order < Order::BLOCK {
             return self.free_run(index, offset_in_block(start), order);
         }
-        // The head itself: readable when its group is ready or it is the group's first.
+        // `index` must be the head itself. Its entry may be read if its group is ready or if it is
+        // the group's first entry, as the head of a block of the largest order is.
         let table = &self.buddy.table;
         if !table.is_ready(index) && order < Order::MAX {
             return false;
@@ -168,8 +169,8 @@ impl LockedZone {
         self.free_block(index, state)
     }
 
-    /// Frees a block that is allocated whole and has its head at `index`; false when it is free
-    /// already.
+    /// Frees a block that is allocated whole and has its head at `index`. Returns false if the
+    /// block is free already.
     #[inline]
     pub(super) fn free_block(&mut self, index: u32, state: BlockState) -> bool {
         if state == MERGE_DEFERRED {
@@ -204,7 +205,7 @@ impl LockedZone {
         self.buddy.free(index, state.order(), state.migrate_type(), Position::Head);
     }
 
-    /// [`free_and_merge`](Self::free_and_merge) of a block that has a reference count or is
+    /// [`free_and_merge`](Self::free_and_merge) for a block that has a reference count or is
     /// isolated.
     #[cold]
     fn free_marked(&mut self, index: u32) {
@@ -217,7 +218,7 @@ impl LockedZone {
         }
     }
 
-    /// An isolated block is free and stays where it is.
+    /// Marks an isolated block as free. It stays isolated.
     pub(super) fn keep_isolated(&mut self, index: u32, state: BlockState) {
         let (order, migrate_type) = (state.order(), state.migrate_type());
         self.isolated_pages += order.pages();
@@ -226,8 +227,8 @@ impl LockedZone {
         self.buddy.table.set_state(index, isolated);
     }
 
-    /// Whether all frames of `range` are allocated (invariant 13), up to where it returns that it
-    /// got: some heads further.
+    /// Checks that the frames of `range` are allocated (invariant 13). Stops after [`HEADS`] heads
+    /// and returns the frame up to which it got.
     fn check(&self, segment: &Segment, range: PfnRange) -> Result<Pfn, FreeError> {
         let mut position = range.start;
         for _ in 0..HEADS {
@@ -247,7 +248,7 @@ impl LockedZone {
                 return Err(FreeError::NotAllocated { pfn, state, history: None });
             }
             position = match self.buddy.table.head_of(index) {
-                // The rest of a large block needs no look at each of its blocks.
+                // A large block needs no look at each 2 MiB of it.
                 Some((head, state)) if state.is(State::Whole) => {
                     segment.block_of(head).start().add(state.order().pages()).max(next)
                 }
@@ -257,7 +258,7 @@ impl LockedZone {
         Ok(position.min(range.end))
     }
 
-    /// Frees frames all of which [`check`](Self::check) found allocated.
+    /// Frees frames that [`check`](Self::check) found to be all allocated.
     fn free_checked(&mut self, segment: &Segment, range: PfnRange) {
         let table = self.buddy.table;
         let end = segment.index + (BlockNumber::containing(range.end).0 - segment.start.0);
@@ -284,8 +285,8 @@ impl LockedZone {
     }
 }
 
-/// The frames of `position..end` that lie in `position`'s block, as offsets in it, and where the
-/// next block begins.
+/// Returns the frames of `position..end` that lie in `position`'s block, as offsets in it, and
+/// where the next block begins.
 fn part_of_block(position: Pfn, end: Pfn) -> (Range<usize>, Pfn) {
     let start = offset_in_block(position);
     let next = Pfn(position.0 - start as u64 + PAGES_PER_BLOCK).min(end);

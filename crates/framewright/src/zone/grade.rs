@@ -1,7 +1,8 @@
-//! Grades of blocks: who may have them.
+//! Grades of blocks: which requests may have a block.
 //!
-//! Linux divides memory at boot into a zone for what can be moved and the rest. Here a block has a
-//! grade, which may change at any time: metadata follows use, and no border has to be guessed.
+//! Linux divides memory at boot into a zone for movable pages and the rest. Here each block has a
+//! grade, which may change at any time: no zone border has to be guessed, and metadata follows the
+//! use of a block.
 //!
 //! ```text
 //!   Any          ──> movable, unmovable, reclaimable: whoever asks (the type follows the use)
@@ -9,11 +10,12 @@
 //!   Removable    ──> movable requests alone, by the half rule        (Linux: MIGRATE_CMA)
 //! ```
 //!
-//! A grade is a migrate type that blocks keep whatever takes of them and that merges with no other.
-//! What is free of a grade is counted by itself: others do not see it above their watermarks.
+//! A grade is a migrate type that a block keeps whatever is allocated from it, and that merges with
+//! no other type. Free memory of a grade is counted separately: requests that may not have it do
+//! not see it above their watermarks.
 //!
-//! Orders of memory: Relaxed: counters are written under the zone lock; read without it they are
-//! what they were at some moment.
+//! Orders of memory: Relaxed: counters are written under the zone lock. Without it a reader gets
+//! values that were true at some moment.
 
 use super::Zone;
 use super::reserve::takes_reserve_first;
@@ -28,16 +30,17 @@ use crate::sync::table_atomic::Ordering;
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 use core::ops::Range;
 
-/// Who may have the memory of a block.
+/// Which requests may have the memory of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Grade {
-    /// Everybody.
+    /// Any request.
     #[default]
     Any,
-    /// Only what can be moved, which takes it first.
+    /// Only movable requests, which take this memory first.
     MovableOnly,
-    /// Only what can be moved, which takes it when more than half of what is free is such memory,
-    /// or nothing else is left: memory that is to be had back as one piece, or to be removed.
+    /// Only movable requests, which take it if more than half of the free memory is of this grade,
+    /// or if nothing else is left. For memory that is to be had back as one piece, or to be
+    /// removed.
     Removable,
 }
 
@@ -66,13 +69,13 @@ impl Grade {
 /// The blocks of a grade in a zone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct GradedMemory {
-    /// The first frame of the lowest and one past the highest; empty where there are none.
+    /// From the first frame of the lowest block to the end of the highest; empty if there are none.
     pub span: PfnRange,
-    /// Frames of memory in them.
+    /// Frames of the blocks that are memory.
     pub present_pages: u64,
-    /// Of these, those that the allocator was given.
+    /// Present pages that the allocator was given.
     pub managed_pages: u64,
-    /// Of these, those that are unaccepted, as [`Zone::unaccepted_pages`] counts them.
+    /// Managed pages that are unaccepted, as [`Zone::unaccepted_pages`] counts them.
     pub(crate) unaccepted_pages: u64,
 }
 
@@ -97,7 +100,7 @@ fn graded(segment: &Segment, found: HeadIn) -> GradedMemory {
     let span = PfnRange { start, end };
     let (present_pages, managed_pages) = match state.state() {
         Some(State::Split) => (state.present_pages(), state.managed_pages()),
-        // It could not be accepted.
+        // A reserved block with a grade is one that could not be accepted.
         Some(State::Reserved) => (span.pages(), 0),
         _ => (span.pages(), span.pages()),
     };
@@ -106,8 +109,8 @@ fn graded(segment: &Segment, found: HeadIn) -> GradedMemory {
 }
 
 impl Zone {
-    /// The blocks of a grade that are memory. Where there are any, all heads are looked at, some
-    /// for each hold of the lock: exact when nobody changes grades meanwhile.
+    /// The blocks of a grade that are memory. If there may be any, this looks at all heads, some
+    /// under each hold of the lock. Exact if nobody changes grades meanwhile.
     pub(crate) fn graded_memory<P: Platform>(&self, platform: &P, grade: Grade) -> GradedMemory {
         let mut memory = GradedMemory::default();
         let blocks = self.read(platform).buddy.blocks_of_type();
@@ -116,7 +119,7 @@ impl Zone {
         }
         self.for_each_head(platform, &mut |segment, found| {
             let state = found.state;
-            // What a window's tables lie in is of what is around them.
+            // The blocks of a window's tables have the grade of what is around them.
             let is_table = self.has_own_tables && state.is(State::Reserved) && !is_lost(state);
             let is_memory = !is_table && !state.is(State::Offline);
             if is_memory && Grade::of(state.migrate_type()) == grade {
@@ -126,7 +129,7 @@ impl Zone {
         memory
     }
 
-    /// Frames of the blocks with a grade among those at `range`; some heads are looked at for each
+    /// Frames of those of the blocks at `range` that have a grade. Looks at some heads under each
     /// hold of the lock.
     pub(crate) fn graded_in<P: Platform>(&self, platform: &P, range: Range<u32>) -> u64 {
         let (mut blocks, end) = (0, range.end);
@@ -138,7 +141,7 @@ impl Zone {
         blocks * PAGES_PER_BLOCK
     }
 
-    /// Frames of all blocks with a grade, those among them that are no memory included.
+    /// Frames of all blocks with a grade, including frames that are no memory.
     pub(crate) fn most_graded_pages<P: Platform>(&self, platform: &P) -> u64 {
         if !cfg!(feature = "moving") {
             return 0;
@@ -148,7 +151,7 @@ impl Zone {
         (of(Grade::MovableOnly) + of(Grade::Removable)) * PAGES_PER_BLOCK
     }
 
-    /// Whether there are blocks that everybody may have, free or in use.
+    /// Whether there are blocks without a grade, free or in use.
     pub(crate) fn has_ungraded(&self) -> bool {
         self.final_managed_pages() != 0
             && self.changing.counters.ungraded_blocks.load(Ordering::Relaxed) != 0
@@ -197,12 +200,13 @@ impl Zone {
         if migrate_type == MigrateType::Movable {
             return 0;
         }
-        // First: what comes up is free before it is no longer unaccepted.
+        // Read this first: memory that comes up counts as free before it no longer counts as
+        // unaccepted.
         let unaccepted_pages = self.unaccepted_graded_pages();
         unaccepted_pages + self.graded_pages()
     }
 
-    /// The grade that a request is served from before all else, if any.
+    /// The grade that a request is served from first, if any.
     #[inline]
     pub(crate) fn preferred(&self, migrate_type: MigrateType) -> Option<MigrateType> {
         if !cfg!(feature = "moving") {
@@ -220,8 +224,8 @@ impl Zone {
         }
     }
 
-    /// Whether all blocks at `range`, isolated, may get a grade: nothing in them is known not to
-    /// move. Else where the first is that may not.
+    /// Checks that all blocks at `range`, which are isolated, may get a grade: nothing in them is
+    /// known to be unmovable. The error is the index of the first that may not.
     pub(crate) fn check_regrade<P: Platform>(
         &self,
         platform: &P,
@@ -243,8 +247,9 @@ impl Zone {
         }
     }
 
-    /// The first of the heads at `range` that has no grade ever, as it is now, as the part of it
-    /// that is there: nobody's to free, or no memory of the zone's to hand out.
+    /// Finds the first of the heads at `range` that never has a grade, and returns the part of it
+    /// that lies in `range`. Such heads are in use and nobody may free them, or are no memory that
+    /// the zone may hand out.
     pub(crate) fn without_grade<P: Platform>(
         &self,
         platform: &P,
@@ -255,16 +260,16 @@ impl Zone {
             locked.buddy.table.heads(range.clone()).find(|found| match found.state.state() {
                 Some(State::Reserved | State::Offline) => true,
                 Some(State::Whole) => found.state.is_nobodys(),
-                // Of a library that accepts nothing of it.
+                // Unaccepted memory that this build never accepts.
                 Some(State::Unaccepted) => found.state.has(BlockState::KEPT),
                 _ => false,
             })?;
         Some(found.index..found.end().min(range.end))
     }
 
-    /// Gives isolated blocks the type of a grade; without one, those that have one. Of heads that
-    /// reach over the ends of `range` the part in it is cut out. `range` is short enough for one
-    /// hold of the lock.
+    /// Gives isolated blocks the migrate type of a grade. For the grade *any* this changes only
+    /// blocks that have another grade. Heads that reach over the ends of `range` are divided there.
+    /// `range` is short enough for one hold of the lock.
     pub(crate) fn regrade<P: Platform>(&self, platform: &P, range: Range<u32>, grade: Grade) {
         let mut locked = self.lock_coalesced(platform);
         let to = grade.migrate_type();
@@ -272,8 +277,8 @@ impl Zone {
         let table = locked.buddy.table;
         let mut index = range.start;
         while let Some(found) = table.heads(index..range.end).next() {
-            // What was not isolated is nobody's to change: reserved, or no memory, whose entries
-            // may have gone with it (invariant 49).
+            // A head that is not isolated must not be changed: it is reserved, or no memory, and
+            // its entries may have gone with the memory (invariant 49).
             if !found.state.is_isolated() {
                 index = found.end();
                 continue;
@@ -285,13 +290,13 @@ impl Zone {
             } else {
                 match divide_whole(&table, index, range.end) {
                     Some(order) => order,
-                    // Checked before; nothing is changed where it is not so.
+                    // `check_regrade` has seen to this. If it is not so, nothing is changed.
                     None => state.order().max(Order::BLOCK),
                 }
             };
             let state = table.state(index);
             let from = state.migrate_type();
-            // What is of no grade has the type of its use.
+            // A block without a grade keeps the type of its use.
             if state.is_isolated() && (to.is_grade() || from.is_grade()) {
                 let blocks = blocks_of(order);
                 table.set_state(index, state.with_migrate_type(to));

@@ -1,14 +1,14 @@
-//! Split blocks without a free frame that become whole again: by all their runs at once, or by two
-//! halves.
+//! Split blocks without a free frame that become whole again, either by a free of all their runs at
+//! once or by frees of two halves.
 //!
 //! ```text
 //!   ALL_ALLOCATED ──first half──> HALF_FREE ──second half──> whole
 //!         └──────────────── all runs together ─────────────────^
 //! ```
 //!
-//! These two state words leave nothing else to check, so each step is one comparison, and the last
-//! never reaches the free map. Everything else takes the general path, [`LockedZone::free_run`].
-//! All of it is under the zone lock.
+//! Each of these two state words settles all that would have to be checked, so each step is one
+//! comparison, and the last never touches the free map. All other cases take the general path,
+//! [`LockedZone::free_run`]. All of this runs under the zone lock.
 
 use super::locked::LockedZone;
 use crate::block::deferred_merge::MERGE_DEFERRED;
@@ -21,17 +21,17 @@ pub(super) const HALF: Order = match Order::new(Order::BLOCK.get() - 1) {
     Some(order) => order,
     None => Order::PAGE,
 };
-/// A managed block of which every frame is allocated, in runs below 2 MiB: its free map is zero.
+/// A managed block all of whose frames are allocated in runs below 2 MiB: its free map is zero.
 const ALL_ALLOCATED: BlockState =
     BlockState::split(MigrateType::Movable).with_pages(0, PAGES_PER_BLOCK, PAGES_PER_BLOCK);
-/// Half of its frames are free, perhaps in one run: counts cannot tell.
+/// Half of the block's frames are free. Whether these are one run the counts cannot tell.
 const HALF_FREE: BlockState = ALL_ALLOCATED
     .with_pages(PAGES_PER_BLOCK / 2, PAGES_PER_BLOCK, PAGES_PER_BLOCK)
     .with_free_order(Some(HALF.get()));
 
 impl LockedZone {
-    /// Frees the half at frame `start` of a block, if that is in one of the usual two states.
-    /// False, and nothing is changed, when it is not, or when the half is free already.
+    /// Frees the half at frame `start` of a block that is in one of these two states. Returns false
+    /// and changes nothing if it is in another state or the half is free already.
     #[inline]
     pub(super) fn free_half(&mut self, index: u32, start: usize) -> bool {
         if !self.buddy.table.is_ready(index) {
@@ -46,7 +46,8 @@ impl LockedZone {
             self.free_index.insert(MigrateType::Movable, HALF.get(), index);
             return true;
         }
-        // One block is kept split when it is all free, which the general way sees to.
+        // If there is no spare yet, the all-free block becomes the spare; the general path does
+        // that.
         if state != HALF_FREE
             || self.spare == NONE
             || !self.buddy.table.free_map(index).is_half_taken(start)
@@ -61,8 +62,9 @@ impl LockedZone {
         true
     }
 
-    /// Frees all frames of the first of `blocks` neighbours within 64 that are in the state
-    /// [`ALL_ALLOCATED`]; returns how many those are. Nothing of the others is changed.
+    /// Frees all frames of those of `blocks` neighbours in one word of 64 that are in the state
+    /// [`ALL_ALLOCATED`], up to the first that is not. Returns how many blocks those are and
+    /// changes none of the others.
     #[inline]
     pub(super) fn free_allocated(&mut self, index: u32, blocks: u32) -> u32 {
         if !self.buddy.table.is_ready(index) {
@@ -70,7 +72,8 @@ impl LockedZone {
         }
         let mut freed = 0;
         while freed < blocks && self.buddy.table.state(index + freed) == ALL_ALLOCATED {
-            // What is free of a block may have been zero when it was split; all of it is not.
+            // The bit *zero* of a split block is about its free frames. It does not hold for the
+            // whole block.
             self.buddy.reported.set_zero(index + freed, false);
             self.buddy.table.set_state(index + freed, MERGE_DEFERRED);
             freed += 1;

@@ -1,12 +1,13 @@
-//! Blocks that become memory, and blocks that are memory no more, while the machine runs.
+//! Blocks that become memory, and blocks that stop being memory, while the machine runs.
 //!
 //! ```text
 //!   hole ──prepare──> offline ──bring_online──> free ... allocated ──take_offline──> offline
 //! ```
 //!
-//! A block that is *offline* has a place in the table and is no memory: it counts as nothing. What
-//! is offline is in heads as large as can be; a GiB all of which is offline is one head of a group
-//! that is not ready, so that nobody reads its other entries (invariant 5), wherever these are.
+//! A block that is *offline* has an entry in the table but is no memory in use and counts nowhere.
+//! Offline blocks are in heads as large as possible. A GiB that is all offline is one head of a
+//! group that is not ready, so that nobody reads its other entries (invariant 5), even where their
+//! memory is gone.
 //!
 //! Orders of memory: Relaxed: counters are written under the zone lock.
 
@@ -28,18 +29,18 @@ use crate::units::{Order, PfnRange, PhysRange};
 use crate::zone::{Grade, ZoneId};
 use core::ops::Range;
 
-/// Heads that are changed under one hold of the lock, some 50 ns each.
+/// How many heads are changed under one hold of the lock, some 50 ns each.
 const HEADS_AT_ONCE: u32 = 128;
 
-/// The type of what is offline, which means nothing.
+/// The migrate type of offline blocks, which means nothing.
 const NO_TYPE: MigrateType = MigrateType::Movable;
 
-/// What a block is to who adds and removes memory.
+/// What a block is to code that adds and removes memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Presence {
-    /// Memory that is handed out, or reserved.
+    /// Memory that is handed out or reserved.
     Online,
-    /// Memory that nobody gets: it is offline.
+    /// Memory that is offline: no request gets it.
     Offline,
     /// No memory.
     Absent,
@@ -54,7 +55,7 @@ impl Presence {
         }
     }
 
-    /// The word of a head that is no memory in use, and accepted or not.
+    /// The state word of a head that is no memory in use.
     pub(super) const fn word(self, order: Order, is_accepted: bool) -> BlockState {
         let there = if matches!(self, Self::Offline) { BlockState::THERE } else { 0 };
         let accepted = if is_accepted { BlockState::ACCEPTED } else { 0 };
@@ -62,11 +63,11 @@ impl Presence {
     }
 }
 
-/// What blocks were before they were removed, where they were offline; else it is the number of the
-/// type of their grade, and 0 where nobody knows.
+/// The past of a removed block that was offline before its removal. Otherwise the past is the
+/// number of the migrate type of its grade, or 0 if it is not known.
 const WAS_OFFLINE: u64 = 7;
 
-/// What a head was that is about to be no memory.
+/// The past to record for a head that is about to be no memory.
 fn past_of(state: BlockState) -> u64 {
     if state.is(State::Offline) {
         return WAS_OFFLINE;
@@ -74,25 +75,25 @@ fn past_of(state: BlockState) -> u64 {
     Grade::of(state.migrate_type()).migrate_type() as u64
 }
 
-/// What a window is made of.
+/// What a hotplug window is made of.
 pub(crate) struct Window {
     pub(crate) id: ZoneId,
-    /// Its number among the parts of its zone.
+    /// The window's number among the parts of its zone.
     pub(crate) part: u16,
     pub(crate) segments: &'static [Segment],
     pub(crate) tables: ZoneTables,
-    /// Memory of its tables outside of it.
+    /// The memory of the window's tables that lies outside of it.
     pub(crate) table_memory: PhysRange,
-    /// Whether others of its tables lie in it.
+    /// Whether other tables of the window lie inside it.
     pub(crate) has_own_tables: bool,
     pub(crate) remembered: Remembered,
     pub(crate) descriptors: Descriptors,
-    /// What its shuffle begins with, where that is on.
+    /// The seed of its shuffle, if shuffling is on.
     pub(crate) shuffle_seed: Option<u64>,
 }
 
-/// What memory is taken out of use in: so many blocks at most, a multiple of `align` and aligned to
-/// it.
+/// The pieces in which memory is taken out of use: at most `most` blocks each, a multiple of
+/// `align` and aligned to it.
 #[derive(Clone, Copy)]
 pub(crate) struct Pieces {
     pub(crate) most: u32,
@@ -100,7 +101,7 @@ pub(crate) struct Pieces {
 }
 
 impl Zone {
-    /// A part of a zone none of whose blocks is memory.
+    /// Makes a part of a zone none of whose blocks is memory yet.
     #[inline(always)]
     pub(crate) fn window(window: Window) -> Self {
         let Window { id, part, segments, tables, table_memory, descriptors, .. } = window;
@@ -122,8 +123,9 @@ impl Zone {
         zone
     }
 
-    /// Looks at the table for those who have no lock. One that may go with the memory that it lies
-    /// in is looked at under the lock, so that it is there as long as it takes (invariant 49).
+    /// Passes the table to `look`, for callers without the lock. A table that may go with the
+    /// memory in which it lies is looked at under the lock, so that it stays as long as `look` runs
+    /// (invariant 49).
     #[inline]
     pub(super) fn look_at_table<P: Platform, R>(
         &self,
@@ -134,7 +136,7 @@ impl Zone {
         look(&self.table)
     }
 
-    /// The head that block `index` is of and its state, for those who have no lock: a guess.
+    /// The head that covers block `index` and its state, for callers without the lock: a guess.
     pub(crate) fn head_unlocked<P: Platform>(
         &self,
         platform: &P,
@@ -143,7 +145,7 @@ impl Zone {
         self.look_at_table(platform, |table| table.head_unlocked(index))
     }
 
-    /// What the first block at `range` is, and where the blocks end that are the same.
+    /// What the first block at `range` is, and where the run of blocks that are alike ends.
     pub(crate) fn place_of<P: Platform>(
         &self,
         platform: &P,
@@ -156,9 +158,9 @@ impl Zone {
         (place.unwrap_or(Presence::Absent), end)
     }
 
-    /// What the first block at `range`, which is no memory, was before it was removed: a grade, or
-    /// none where it was offline; `unknown` where nobody knows any more. And where the blocks end
-    /// that were the same.
+    /// What the first block at `range`, which is no memory, was before its removal, and where the
+    /// run of blocks with that past ends. The past is a grade, none if the block was offline, and
+    /// `unknown` if it is not known any more.
     pub(crate) fn past_of<P: Platform>(
         &self,
         platform: &P,
@@ -176,8 +178,8 @@ impl Zone {
         (past, end)
     }
 
-    /// What `kind` says of the first block at `range`, given the head that it is of, and where the
-    /// blocks end of which it says the same.
+    /// What `kind` returns for the first block at `range`, given the state of the head that covers
+    /// it, and where the run of blocks with that result ends.
     #[inline(never)]
     pub(super) fn run_of<P: Platform>(
         &self,
@@ -207,8 +209,9 @@ impl Zone {
         (found.unwrap_or_else(|| kind(None)), range.end)
     }
 
-    /// Makes blocks offline that are none. What could not be accepted is known to be so still if it
-    /// `is_here`, as it never left. With `forgets` what comes is not accepted any more.
+    /// Makes absent blocks offline memory. If the memory `is_here`, because it never left, the mark
+    /// that it could not be accepted stays. With `forgets` the memory counts as not accepted any
+    /// more.
     pub(crate) fn put_offline<P: Platform>(
         &self,
         platform: &P,
@@ -226,7 +229,7 @@ impl Zone {
         self.gather_offline(platform, range);
     }
 
-    /// Makes blocks free, all of which are offline or holes.
+    /// Makes blocks free that are all offline or holes.
     pub(crate) fn bring_online<P: Platform>(
         &self,
         platform: &P,
@@ -235,13 +238,13 @@ impl Zone {
     ) {
         self.change_offline(platform, range, false, &mut |locked, index, order, _| {
             self.count_come(locked, order, migrate_type);
-            // Where blocks are shuffled a coin decides.
+            // With shuffling on, `free` flips a coin instead.
             let position = Position::tail_if(!self.shuffles);
             locked.buddy.free(index, order, migrate_type, position);
         });
     }
 
-    /// Counts blocks that are somebody's to have from now on.
+    /// Counts blocks that are managed from now on.
     pub(super) fn count_come(
         &self,
         locked: &mut LockedZone,
@@ -254,7 +257,7 @@ impl Zone {
         self.managed_pages.fetch_add(order.pages(), Ordering::Relaxed);
     }
 
-    /// Makes blocks reserved memory, all of which are offline: tables are there.
+    /// Makes blocks that are all offline reserved memory, because tables lie there.
     pub(crate) fn bring_tables_online<P: Platform>(&self, platform: &P, range: Range<u32>) {
         self.change_offline(platform, range, false, &mut |locked, index, order, _| {
             locked.buddy.count_blocks(NO_TYPE, blocks_of(order));
@@ -264,8 +267,9 @@ impl Zone {
         });
     }
 
-    /// Calls `change` for pieces of blocks that are offline or holes, each an inner head by then,
-    /// with what it was. `is_listed`: it becomes unaccepted memory, which is in a list.
+    /// Calls `change` for pieces of blocks that are offline or holes, with the state that each had;
+    /// by then the piece is an inner head. `is_listed` says that they become unaccepted memory,
+    /// which is in a list.
     pub(super) fn change_offline<P: Platform>(
         &self,
         platform: &P,
@@ -303,17 +307,18 @@ impl Zone {
         }
     }
 
-    /// Makes blocks offline, or none, that are the caller's, allocated whole, or tables that nobody
-    /// needs any more, or offline. Returns how many of them others had isolated meanwhile, which
-    /// ends.
+    /// Makes blocks offline or absent. They are allocated whole by the caller, hold tables that are
+    /// not needed any more, or are offline already. Returns how many of them others had isolated
+    /// meanwhile; their isolation ends.
     pub(crate) fn take_offline<P: Platform>(
         &self,
         platform: &P,
         range: Range<u32>,
         to: Presence,
     ) -> u64 {
-        // A GiB whose heads are not alike stays divided: nothing is remembered where nobody asks.
-        // Where a host forgets it may refuse what goes.
+        // Note what was accepted only if the platform accepts memory at all: a GiB whose heads are
+        // not alike stays divided. It is noted for a host that forgets, too, because the host may
+        // refuse to take the memory back.
         let remembers = platform.accept_memory().is_some();
         let mut isolated = 0;
         let mut index = range.start;
@@ -332,7 +337,8 @@ impl Zone {
                 }
                 let blocks_before = locked.isolated_blocks.iter().sum::<u32>();
                 let word = |order, state: BlockState| {
-                    // What could not be accepted is not asked for again unless it really leaves.
+                    // Memory that could not be accepted is not accepted again unless it really
+                    // leaves.
                     let is_bad = !was_accepted(state) && state.has(BlockState::POISONED);
                     let mark = if is_bad { BlockState::POISONED } else { 0 };
                     let past = if to == Presence::Absent { past_of(state) } else { 0 };
@@ -355,8 +361,8 @@ impl Zone {
         isolated
     }
 
-    /// Makes one head offline, with what `word` says of what it was. Returns how many blocks that
-    /// were.
+    /// Makes one head offline or absent. `word` returns its new state word, given its order and old
+    /// state. Returns how many blocks the head has.
     fn take_head_offline(
         &self,
         locked: &mut LockedZone,
@@ -394,7 +400,7 @@ impl Zone {
         blocks
     }
 
-    /// Merges offline heads of the GiBs that have a part in `range`.
+    /// Merges the offline heads of each GiB that has a part in `range`.
     fn gather_offline<P: Platform>(&self, platform: &P, range: Range<u32>) {
         let first = range.start & !(GROUP - 1);
         for group in (first..range.end).step_by(GROUP as usize) {
@@ -409,7 +415,7 @@ impl Zone {
         }
     }
 
-    /// From the first to the last of its blocks that are memory, of a window; the span of others.
+    /// From the first to the last block that is memory, for a window; the span, for other parts.
     pub(crate) fn present_span<P: Platform>(&self, platform: &P, is_window: bool) -> PfnRange {
         let none = PfnRange::new(0, 0);
         let Some(segment) = self.segments.first().filter(|_| is_window) else { return self.span };
@@ -429,9 +435,9 @@ impl Zone {
         span
     }
 
-    /// The longest run of blocks that are free, offline, not accepted or lost because they could
-    /// not be, within `range` and no longer than a piece may be; of equally long ones the highest.
-    /// A look without a lock held for long: others may take of it meanwhile.
+    /// The longest run of blocks within `range` that are free, offline, not accepted, or lost
+    /// because they could not be accepted, cut to the size of a piece. Of equally long runs, the
+    /// highest. The lock is not held throughout: others may take blocks of the run meanwhile.
     pub(crate) fn highest_free<P: Platform>(
         &self,
         platform: &P,
@@ -490,7 +496,7 @@ impl Zone {
 }
 
 impl LockedZone {
-    /// Nothing of these blocks is memory, whatever the table says of them.
+    /// Makes all these blocks absent, whatever the table says of them.
     pub(super) fn make_offline(&mut self, range: Range<u32>) {
         let table = self.buddy.table;
         let mut index = range.start;
@@ -508,13 +514,13 @@ impl LockedZone {
         }
     }
 
-    /// Merges offline heads among blocks of one GiB.
+    /// Merges the offline heads among blocks of one GiB.
     #[inline(never)]
     fn gather_offline(&mut self, range: Range<u32>) {
         let table = self.buddy.table;
         let place = |index: u32| {
             let (_, state) = table.head_of(index)?;
-            // What is being accepted, or could not be, stays as it is.
+            // A head that is being accepted or could not be accepted stays as it is.
             let is_marked = state.has(BlockState::GOING | BlockState::POISONED);
             let is_alike = state.is(State::Offline) && !is_marked;
             is_alike.then(|| state.with_order(Order::BLOCK))
@@ -532,14 +538,14 @@ impl LockedZone {
         }
     }
 
-    /// Blocks of one GiB are in the fewest heads that there can be.
+    /// Puts offline blocks of one GiB into as few heads as possible.
     pub(super) fn set_offline(&self, range: Range<u32>, word: BlockState) {
         let table = self.buddy.table;
         let mut index = range.start;
         if range.end - index == GROUP && index.is_multiple_of(GROUP) {
             table.make_unready(index);
         } else {
-            // Of a group that is one head, a part cannot be offline alone.
+            // While a group is one head, a part of it cannot be offline alone.
             table.make_ready(index, false);
             table.set_all_inner(range.clone());
         }

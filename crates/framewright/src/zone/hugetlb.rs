@@ -1,4 +1,4 @@
-//! Blocks between a zone and the pools of huge pages: whole runs at a time, under the zone lock.
+//! Moves blocks between a zone and the pools of huge pages, in whole runs, under the zone lock.
 
 use super::locked::LockedZone;
 use super::{Zone, segment};
@@ -12,29 +12,29 @@ use crate::units::{Order, Pfn, PfnRange};
 use crate::vmemmap_space::BlockNumber;
 use core::ops::RangeInclusive;
 
-/// Free blocks that are taken under one hold of the lock, and runs that are given back: what is
-/// neighbouring counts once.
+/// How many free blocks are taken, or runs of pages given back, under one hold of the lock.
+/// Neighbouring pages count as one run.
 const RUNS_AT_ONCE: u32 = 32;
-/// Blocks of 2 MiB in all of them, of those that have entries of their own.
+/// The most block entries that are written to give pages back under one hold of the lock.
 const BLOCKS_AT_ONCE: u32 = 128;
-/// Types whose free blocks a pool may have, in this order.
+/// Migrate types whose free blocks a pool may have, in this order.
 const TYPES: [MigrateType; 3] =
     [MigrateType::Movable, MigrateType::Reclaimable, MigrateType::Unmovable];
 
-/// What a pool wants of a zone.
+/// What a pool requests from a zone.
 pub(crate) struct ForPool {
-    /// Of a page.
+    /// The order of a page.
     pub(crate) order: Order,
-    /// Pages.
+    /// The most pages to take.
     pub(crate) most: u64,
     /// Free pages to leave in the zone.
     pub(crate) keep_pages: u64,
-    /// Blocks of at least this order come before all smaller ones.
+    /// Blocks of at least this order are taken before all smaller ones.
     pub(crate) least: Order,
 }
 
 impl Zone {
-    /// Its table, for the links of pages that pools have.
+    /// The zone's table, for the links of pages in pools.
     pub(crate) const fn table(&self) -> &BlockTable {
         &self.table
     }
@@ -44,9 +44,9 @@ impl Zone {
         segment::run(self.segments, index, 0, order)
     }
 
-    /// Takes blocks for a pool; fewer than there are when that takes long. The smallest free blocks
-    /// come first, and each is taken as a whole where it is not too large, so that what stays free
-    /// is in large pieces. `note` is told where they are.
+    /// Takes blocks for a pool, fewer than there are if taking all would take long. The smallest
+    /// free blocks come first, and each that is not too large is taken whole, so that the rest
+    /// stays in large pieces. `note` is called with the frames of each.
     pub(crate) fn take_for_pool<P: Platform>(
         &self,
         platform: &P,
@@ -55,7 +55,7 @@ impl Zone {
     ) -> PageList {
         let ForPool { order, most, keep_pages, least } = *wanted;
         let mut list = PageList::EMPTY;
-        // Without the lock: a zone that is full says so at once.
+        // Read without the lock, so that a full zone is refused at once.
         if self.free_pages() < keep_pages.saturating_add(order.pages()) {
             return list;
         }
@@ -81,8 +81,8 @@ impl Zone {
         list
     }
 
-    /// Makes what is allocated at `index` into pages of `order`, as a list: a page was reported if
-    /// all of it was.
+    /// Makes the allocated run at `index` into a list of pages of `order`. A page counts as
+    /// reported if all of it was reported.
     #[inline]
     fn make_lot(&self, moved: &Moved, order: Order) -> PageList {
         let (index, whole) = (moved.index, moved.order);
@@ -107,8 +107,8 @@ impl Zone {
         list
     }
 
-    /// Makes what is allocated at `index` into pages of `order`, linked in ascending order: as ones
-    /// that were reported, or that were not.
+    /// Makes the allocated run at `index` into pages of `order`, linked in ascending order, that
+    /// are either all reported or all unreported.
     fn make_pool(&self, index: u32, whole: Order, order: Order, reported: bool) -> Chain {
         if whole == Order::MAX && order < Order::MAX {
             self.table.make_ready(index, true);
@@ -122,7 +122,8 @@ impl Zone {
             let previous =
                 if position == index { NONE } else { first_link(position - step, reported) };
             let next = if position == last { NONE } else { position + step };
-            // The links first: whoever finds a page of a pool finds links that are a pool's.
+            // Write the links first: a reader that finds the state of a pool's page then also finds
+            // a pool's links.
             entry.set_links(previous, next);
             entry.set_state(word);
             if position == last {
@@ -133,9 +134,9 @@ impl Zone {
         Chain { first: index, last, pages: u64::from(blocks_of(whole) / step), reported }
     }
 
-    /// Gives pages of `order` that pools had back to the zone; neighbours together. Isolated ones
-    /// stay isolated, and ones with memory errors are nobody's from now on: they stay allocated for
-    /// ever. Returns how many those are. Those that were reported count as reported in the zone.
+    /// Gives pages of `order` from a pool back to the zone, neighbours together. Isolated ones stay
+    /// isolated. Ones with memory errors stay allocated for ever, owned by nobody; returns how many
+    /// those are. Pages that were reported count as reported in the zone.
     pub(crate) fn release_from_pool<P: Platform>(
         &self,
         platform: &P,
@@ -160,8 +161,8 @@ impl Zone {
         leaked
     }
 
-    /// Divides a page of `order` that a pool has into pages of `smaller`, as reported as it is;
-    /// nothing when it is isolated or has a memory error.
+    /// Divides a pool's page of `order` into pages of `smaller`, which are reported if it was.
+    /// Returns nothing if it is isolated or has a memory error.
     pub(crate) fn divide_for_pool<P: Platform>(
         &self,
         platform: &P,
@@ -175,8 +176,8 @@ impl Zone {
         plain.then(|| self.make_pool(page.first, order, smaller, page.reported))
     }
 
-    /// Makes a block that one allocation of `order` gave a page of a pool; nothing when it was
-    /// isolated meanwhile.
+    /// Makes the block that one allocation of `order` returned a page of a pool. Returns nothing if
+    /// the block was isolated meanwhile.
     pub(crate) fn adopt_for_pool<P: Platform>(
         &self,
         platform: &P,
@@ -187,8 +188,9 @@ impl Zone {
         let index = segment::find(self.segments, block)?.index_of(block);
         let mut locked = self.lock(platform);
         let (head, state) = self.table.head_of(index)?;
-        // Its count, if it ever had one, ended before it was allocated. What is isolated no pool
-        // gets: freed it stays so. Nor what has a grade, which it would lose.
+        // If the block ever had a reference count, that ended before this allocation. A pool gets
+        // no isolated block: freeing it keeps it isolated. Nor does it get a block with a grade,
+        // which would lose it.
         let plain = BlockState::head(State::Whole, order, state.migrate_type());
         (head == index && state == plain && !state.is_graded()).then(|| {
             locked.buddy.retype(state.migrate_type(), MigrateType::Movable, blocks_of(order));
@@ -196,9 +198,9 @@ impl Zone {
         })
     }
 
-    /// Makes the blocks in `frames`, which are one page of `order`, a page of a pool that keeps
-    /// their grade; nothing where they are not all of one, allocated as wholes and in use by nobody
-    /// else.
+    /// Makes the blocks in `frames`, which make up one page of `order`, a page of a pool that keeps
+    /// their grade. Returns nothing unless they are all of one grade, allocated whole and in no
+    /// other use.
     pub(crate) fn adopt_graded_for_pool<P: Platform>(
         &self,
         platform: &P,
@@ -230,8 +232,8 @@ impl Zone {
         Some(page)
     }
 
-    /// Makes the blocks in `frames` that were kept for it, and are not smaller than `order`, into
-    /// pages of a pool.
+    /// Makes those blocks in `frames` that were kept for the pool and are not smaller than `order`
+    /// into pages of the pool.
     pub(crate) fn adopt_all_for_pool<P: Platform>(
         &self,
         platform: &P,
@@ -246,7 +248,7 @@ impl Zone {
             let mut block = start;
             while block < end {
                 let index = segment.index_of(block);
-                // At most a GiB under each hold of the lock.
+                // At most one GiB under each hold of the lock.
                 let mut locked = self.lock(platform);
                 let Some((head, state)) =
                     self.table.head_of(index).filter(|&(head, _)| head == index)
@@ -265,8 +267,8 @@ impl Zone {
         chain
     }
 
-    /// Makes a page of a pool an allocated block again, isolated if it was; not one with a memory
-    /// error, which nobody is to free.
+    /// Makes a page of a pool an allocated block again, isolated if the page was. Returns false for
+    /// a page with a memory error, which must not be freed.
     pub(crate) fn disown_from_pool<P: Platform>(&self, platform: &P, index: u32) -> bool {
         let _locked = self.read(platform);
         let state = self.table.state(index);
@@ -282,7 +284,8 @@ impl Zone {
         true
     }
 
-    /// Notes a memory error in a page of a pool; false when its head is not at `index` any more.
+    /// Notes a memory error in a page of a pool. Returns false if its head is not at `index` any
+    /// more.
     pub(crate) fn poison_in_pool<P: Platform>(
         &self,
         platform: &P,
@@ -303,13 +306,14 @@ impl Zone {
         !self.table.state(index).has(BlockState::ISOLATED | BlockState::POISONED)
     }
 
-    /// Whether it may be divided, too: it is no area's.
+    /// Whether the free page at `index` may be handed out and divided. A page with a grade belongs
+    /// to a reserve area and may not be divided.
     pub(crate) fn is_divisible_in_pool(&self, index: u32) -> bool {
         self.is_good_in_pool(index) && !self.table.state(index).is_graded()
     }
 
-    /// Pages of pools by order, 9 first, counted from the table, some heads under each hold of the
-    /// lock; exact while no pool changes.
+    /// Pages of pools by order, 9 first, counted from the table with some heads under each hold of
+    /// the lock. Exact while no pool changes.
     pub(crate) fn count_pool_pages<P: Platform>(&self, platform: &P) -> [u64; BLOCK_ORDERS] {
         let mut counts = [0; BLOCK_ORDERS];
         self.for_each_head(platform, &mut |_, found| {
@@ -322,30 +326,31 @@ impl Zone {
     }
 }
 
-/// What was given back.
+/// What one call of `release_run` gave back.
 struct Released {
-    /// The next of the chain.
+    /// The index of the chain's next page.
     next: u32,
-    /// Blocks whose entries were written.
+    /// How many blocks' entries were written.
     blocks: u32,
 }
 
 impl LockedZone {
-    /// Takes a free block of one of `orders`: the smallest that there is, or a piece of it.
+    /// Takes a free block of one of `orders`: the smallest that there is, or a piece of a larger
+    /// one.
     fn move_out(&mut self, orders: RangeInclusive<Order>) -> Option<Moved> {
         for is_last in [false, true] {
             let moved = TYPES.iter().find_map(|&from| self.buddy.move_out(orders.clone(), from));
             if is_last || moved.is_some() {
                 return moved;
             }
-            // The block that is kept split may be all that is missing.
+            // The spare, once merged, may be all that is missing.
             self.release_spare();
         }
         None
     }
 
-    /// Gives the page at `first` back with those that follow it in the chain and in memory; returns
-    /// the next of the chain.
+    /// Gives back the page at `first` together with those that follow it both in the chain and in
+    /// memory.
     fn release_run(
         &mut self,
         order: Order,
@@ -388,7 +393,7 @@ impl LockedZone {
         Released { next, blocks: end - first }
     }
 
-    /// One that is isolated, or has a memory error.
+    /// Gives back a page that is isolated or has a memory error.
     #[cold]
     fn release_marked(&mut self, index: u32, leaked: &mut u64) {
         let table = self.buddy.table;
@@ -405,7 +410,7 @@ impl LockedZone {
     }
 }
 
-/// The largest order of a run of at most `pages` blocks of `order`; nothing for none.
+/// The largest order that at most `pages` pages of `order` make up; nothing if `pages` is 0.
 fn largest_order(order: Order, pages: u64) -> Option<Order> {
     let above = pages.checked_ilog2()?;
     let most = u32::from(order.get()).saturating_add(above).min(u32::from(Order::MAX.get()));

@@ -1,9 +1,9 @@
-//! Taking blocks out of circulation, under the zone lock, a bounded number at a time.
+//! Takes blocks out of circulation, under the zone lock, a bounded number at a time.
 //!
-//! A free block that is isolated is in no list and merges with nothing; a block that is allocated
-//! or split keeps its place, but what is freed of it stays. Linux has the migrate type *isolate*
-//! for this (`mm/page_isolation.c`); here it is a bit of the state word, so that the type of before
-//! is not lost.
+//! An isolated free block is in no list and merges with nothing. An isolated block that is
+//! allocated or split keeps its place, but memory freed in it stays there. Linux has the migrate
+//! type *isolate* for this (`mm/page_isolation.c`). Here it is a bit of the state word, so the
+//! block keeps its migrate type.
 //!
 //! ```text
 //!   free ──Isolate──> isolated ──Claim──> allocated       in use ──Isolate──> in use, isolated
@@ -26,16 +26,16 @@ use crate::vmemmap_space::BlockRange;
 use core::fmt;
 use core::ops::{AddAssign, Range};
 
-/// What the pages of a range of blocks are.
+/// The use of the pages in a range of blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct IsolatedPages {
-    /// Nobody has them; in an isolated block nobody gets them either.
+    /// Free pages. In an isolated block no request can have them.
     pub free_pages: u64,
-    /// Allocated.
+    /// Allocated pages.
     pub in_use_pages: u64,
-    /// They hold descriptors of others.
+    /// Pages that hold the descriptors of others.
     pub descriptor_pages: u64,
-    /// Memory that the manager was not given, or that is withheld still.
+    /// Memory that the manager was not given, or that is still withheld.
     pub reserved_pages: u64,
     /// No memory, or memory of another zone.
     pub absent_pages: u64,
@@ -65,16 +65,17 @@ pub enum IsolateError {
     Isolated(Pfn),
     /// The block at this frame is not isolated.
     NotIsolated(Pfn),
-    /// The block with its head at this frame is larger than what lies of it in the range and cannot
-    /// be divided: it has a reference count, or is a pool's or will be.
+    /// The block with its head at this frame reaches out of the range and cannot be divided: it has
+    /// a reference count, or belongs or will belong to a pool.
     Indivisible(Pfn),
-    /// Not all of the range is free: what its pages were just after that was found.
+    /// Not all of the range is free. Tells what its pages were just after that was found.
     InUse(IsolatedPages),
-    /// The caches of CPUs cannot be emptied from this context ([`Platform::can_wait`]), or somebody
-    /// is bringing up withheld memory of the range and cannot be waited for.
+    /// The caches of CPUs cannot be emptied from this context ([`Platform::can_wait`]), or another
+    /// CPU is bringing up withheld memory of the range and cannot be waited for.
     CannotWait,
-    /// The memory had been written to while it was free (`page_poison=1`). It was filled again and
-    /// is isolated still: by others, what these isolated while it was looked at.
+    /// The memory was written to while it was free (`page_poison=1`). It was filled with poison
+    /// again and stays isolated. Blocks of it that others isolated during the check are now
+    /// isolated by them.
     Damaged(Damage),
 }
 
@@ -107,23 +108,23 @@ impl fmt::Display for IsolateError {
 
 impl core::error::Error for IsolateError {}
 
-/// What is to happen to blocks.
+/// A change to a range of blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Change {
-    /// Nobody gets what is free.
+    /// Free memory of the blocks is handed out no more.
     Isolate,
-    /// The opposite.
+    /// The opposite of `Isolate`.
     PutBack,
     /// Isolated blocks that are free become allocated ones.
     Claim,
-    /// The opposite.
+    /// The opposite of `Claim`.
     Unclaim,
 }
 
 impl Zone {
-    /// Changes the blocks at `range`, all or none. `segment` holds them; they are so few that the
-    /// lock may be held meanwhile. Returns how many were changed: those with at least one frame
-    /// that is managed.
+    /// Changes either all blocks at `range` or none. They lie in `segment` and are so few that the
+    /// lock may be held meanwhile. Returns how many were changed, which are those with at least one
+    /// managed frame.
     pub(crate) fn change<P: Platform>(
         &self,
         platform: &P,
@@ -143,21 +144,21 @@ impl Zone {
                 index = found.index + blocks;
             }
         }
-        // Blocks that are claimed no longer.
+        // `Unclaim` frees blocks.
         locked.note_freed_since(before);
         Ok(changed)
     }
 
-    /// Where a piece of a range that begins at `from` ends: before a multiple of `at_once`, or
-    /// behind what cannot be divided if that ends later.
+    /// Where a piece of a range that begins at `from` ends: at the next multiple of `at_once`, or
+    /// at the end of an indivisible block that begins at `from` if that is later.
     pub(crate) fn slice_end<P: Platform>(&self, platform: &P, from: u32, at_once: u32) -> u32 {
         let whole = self.whole(platform, from);
         let behind = if whole.start == from { whole.end } else { 0 };
         behind.max((from / at_once + 1) * at_once)
     }
 
-    /// The blocks of what cannot be divided and has the block at `index`; that block alone where
-    /// nothing of the kind has it.
+    /// The blocks of the indivisible head that covers `index`, or the block at `index` alone if its
+    /// head is divisible.
     #[inline(never)]
     pub(crate) fn whole<P: Platform>(&self, platform: &P, index: u32) -> Range<u32> {
         match self.head_unlocked(platform, index).filter(|(_, state)| is_indivisible(*state)) {
@@ -166,7 +167,7 @@ impl Zone {
         }
     }
 
-    /// Whether [`change`](Self::change) would do it.
+    /// Checks whether [`change`](Self::change) would succeed.
     pub(crate) fn check_change<P: Platform>(
         &self,
         platform: &P,
@@ -178,7 +179,7 @@ impl Zone {
         self.check(segment, range, change)
     }
 
-    /// Under the lock, with nothing deferred to be merged.
+    /// Checks a change under the lock, with no merge deferred.
     fn check(
         &self,
         segment: &Segment,
@@ -189,7 +190,7 @@ impl Zone {
             let pfn = segment.block_of(index).start();
             let isolated = state.is_isolated();
             match change {
-                // It is brought up first.
+                // Withheld memory is brought up before it is isolated.
                 Change::Isolate if is_withheld(state) => Err(IsolateError::CannotWait),
                 Change::PutBack if is_withheld(state) => Err(IsolateError::NotIsolated(pfn)),
                 _ if !is_managed(state) && change != Change::Claim => Ok(()),
@@ -199,7 +200,8 @@ impl Zone {
                     Err(IsolateError::NotIsolated(pfn))
                 }
                 Change::Claim if !state.is(State::Isolated) => {
-                    // Whoever claims looks at all of his range, of which this is a part.
+                    // The counts are empty: a caller that claims surveys its whole range, of which
+                    // this is a part.
                     Err(IsolateError::InUse(IsolatedPages::default()))
                 }
                 _ if is_indivisible(state) && !is_inside(head, state, range) => {
@@ -215,7 +217,7 @@ impl Zone {
         Ok(())
     }
 
-    /// What the pages of the blocks at `range` are.
+    /// Counts what the pages of the blocks at `range` are.
     pub(crate) fn survey<P: Platform>(&self, platform: &P, range: &Range<u32>) -> IsolatedPages {
         let _locked = self.read_coalesced(platform);
         self.survey_of(range)
@@ -254,8 +256,8 @@ impl Zone {
 }
 
 impl LockedZone {
-    /// Changes the block that begins at `index`, cut out of what it is a part of, before `end`;
-    /// says how many blocks of 2 MiB that are.
+    /// Changes the block that begins at `index` and ends at or before `end`, after cutting it out
+    /// of its head. Returns its size in blocks of 2 MiB.
     fn change_one(&mut self, index: u32, end: u32, state: BlockState, change: Change) -> u32 {
         let blocks = self.change_head(index, end, state, change);
         let isolated = &mut self.isolated_blocks[state.migrate_type() as usize];
@@ -283,7 +285,7 @@ impl LockedZone {
             self.buddy.isolate_from(head, index, order, migrate_type);
             order
         } else {
-            // One that cannot be divided lies in the range.
+            // An indivisible block lies wholly in the range, which `check` has seen to.
             divide_whole(&table, index, end).unwrap_or(state.order())
         };
         let now = table.state(index);
@@ -322,13 +324,13 @@ fn is_managed(state: BlockState) -> bool {
     )
 }
 
-/// Whether memory comes up once it is wanted.
+/// Whether this is memory that comes up once it is wanted.
 fn is_withheld(state: BlockState) -> bool {
     state.is(State::Deferred) || is_listed(state)
 }
 
 fn is_indivisible(state: BlockState) -> bool {
-    // What is kept of a GiB may be a page of a pool that is not there yet.
+    // A kept GiB may become a page of a pool that does not exist yet.
     let is_whole = |bit: u64| state.is(State::Whole) && state.has(bit);
     state.is(State::Pool)
         || is_whole(BlockState::COUNTED)

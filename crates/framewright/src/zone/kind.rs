@@ -1,28 +1,30 @@
-//! The zones of a node and where they end.
+//! The zones of a node and their borders.
 
 use crate::units::{NodeId, Pfn, PfnRange};
 use core::fmt;
 
-/// A zone of a node, by the width of the addresses that reach it.
+/// A kind of zone, by how many address bits a device needs to reach it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum ZoneKind {
-    /// Below 16 MiB: devices with 24 address bits. Without the feature `dma-zones` it has no
+    /// Below 16 MiB, for devices with 24 address bits. Without the feature `dma-zones` it has no
     /// memory.
     Dma = 0,
-    /// Below 4 GiB: devices with 32 address bits. As for [`Dma`](Self::Dma).
+    /// Below 4 GiB, for devices with 32 address bits. Without the feature it has no memory, like
+    /// [`Dma`](Self::Dma).
     Dma32 = 1,
-    /// The rest.
+    /// All other memory.
     Normal = 2,
 }
 
 impl ZoneKind {
-    /// How many there are.
+    /// The number of kinds.
     pub const COUNT: usize = 3;
-    /// All, ascending.
+    /// All kinds, ascending.
     pub const ALL: [Self; Self::COUNT] = [Self::Dma, Self::Dma32, Self::Normal];
 
-    /// One past the highest frame that devices reach for which memory of this kind is kept.
+    /// One past the highest frame that is reachable for the devices that this kind of memory is
+    /// kept for.
     #[must_use]
     pub const fn reach(self) -> Pfn {
         match self {
@@ -32,8 +34,8 @@ impl ZoneKind {
         }
     }
 
-    /// The frames that a zone of this kind may have; without the feature `dma-zones` all frames
-    /// are for [`Normal`](Self::Normal).
+    /// The frames that a zone of this kind may have. Without the feature `dma-zones` all frames
+    /// belong to [`Normal`](Self::Normal).
     #[must_use]
     pub const fn frames(self) -> PfnRange {
         let has_zones = cfg!(feature = "dma-zones");
@@ -47,8 +49,8 @@ impl ZoneKind {
         PfnRange { start, end: self.reach() }
     }
 
-    /// The highest zone that has what is in reach of `self` and below `max_address`, and below
-    /// which address it is.
+    /// The highest zone that may serve a request for memory in reach of `self` and below
+    /// `max_address`, and the address below which that memory must then be.
     pub(crate) const fn within(self, max_address: u64) -> (Self, u64) {
         if cfg!(feature = "dma-zones") {
             return (self, max_address);
@@ -70,7 +72,7 @@ impl ZoneKind {
         }
     }
 
-    /// The next lower one.
+    /// The next lower kind.
     pub(crate) const fn below(self) -> Option<Self> {
         match self {
             Self::Dma => None,
@@ -96,29 +98,29 @@ impl fmt::Display for ZoneKind {
     }
 }
 
-/// A zone of a machine before it has a place in memory: node and kind.
+/// Identifies a zone of a machine by node and kind.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ZoneId {
     /// The node.
     pub node: NodeId,
-    /// Which of its zones.
+    /// The kind of zone.
     pub kind: ZoneKind,
 }
 
 impl ZoneId {
-    /// Dense number: nodes ascending, kinds ascending in each.
+    /// A dense number: nodes ascending, and kinds ascending in each node.
     #[must_use]
     pub const fn index(self) -> usize {
         self.node.index() * ZoneKind::COUNT + self.kind as usize
     }
 
-    /// The one of this [`index`](Self::index).
+    /// The zone with this [`index`](Self::index).
     pub(crate) fn at(index: usize) -> Option<Self> {
         let node = crate::units::NodeId::new(index / ZoneKind::COUNT)?;
         Some(Self { node, kind: ZoneKind::ALL[index % ZoneKind::COUNT] })
     }
 
-    /// All that there can be, by [`index`](Self::index).
+    /// All possible zones, by [`index`](Self::index).
     pub(crate) fn all() -> impl Iterator<Item = Self> + Clone {
         (0..crate::units::MAX_NODES)
             .filter_map(NodeId::new)

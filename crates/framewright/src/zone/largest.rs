@@ -1,11 +1,11 @@
-//! The short path of blocks of 1 GiB, which no cache keeps: taken from the front of their list and
-//! put back there. Whatever needs more than that is left to the general path.
+//! The fast path for blocks of 1 GiB, which no cache keeps: they are taken from the front of their
+//! list and put back there. All other cases are left to the general path.
 //!
-//! Of an operation that takes 10 ns the lock is 5, so the rest is a handful of loads, each of which
-//! is a part of what the usual way does. There is nothing to merge a block of the largest order
-//! with, and nothing to divide; only the free pages change, so that they alone are published.
+//! The lock alone takes 5 of an operation's 10 ns, so the rest is a handful of loads. Nothing
+//! merges with a block of the largest order, and nothing is divided. Only the number of free pages
+//! changes, so only that is published.
 //!
-//! Orders of memory: Relaxed: a counter, written under the zone lock.
+//! Orders of memory: Relaxed: a counter that is written under the zone lock.
 
 use super::locked::LockedZone;
 use super::{Zone, ZoneKind};
@@ -17,10 +17,10 @@ use crate::units::{Order, Pfn};
 use crate::vmemmap_space::BlockNumber;
 
 impl Zone {
-    /// Takes the block of the largest order that is next in its list, if the zone stays above its
-    /// low watermark for the usual request. Nothing when that takes more than to unlink it, or when
-    /// the zone has several segments or free memory with a grade, which comes first or does not
-    /// count.
+    /// Takes the next block of the largest order from its list, if an ordinary request leaves the
+    /// zone above its low watermark. Returns nothing if more is needed than to unlink it, if the
+    /// zone has several segments, or if it has free memory with a grade, which has to be taken
+    /// first or does not count.
     #[inline(always)]
     pub(crate) fn take_largest<P: Platform>(
         &self,
@@ -64,8 +64,8 @@ impl Zone {
         Some(segment.block_of(index).start())
     }
 
-    /// Gives back a block of the largest order. False, and nothing is changed, when it is not just
-    /// that, or not of this zone, or when more is to be done than to link it.
+    /// Frees a block of the largest order. Returns false and changes nothing if it is not exactly
+    /// that, not of this zone, or if more is needed than to link it.
     #[inline(always)]
     pub(crate) fn free_largest<P: Platform>(&self, platform: &P, start: Pfn) -> bool {
         let [segment] = self.segments else { return false };
@@ -75,7 +75,7 @@ impl Zone {
         if start < segment.start.start() || start.0 > last || !start.is_aligned(Order::MAX) {
             return false;
         }
-        // A whole GiB of one segment is a group of entries.
+        // An aligned GiB of one segment is exactly one group of entries.
         let index = segment.index_of(BlockNumber::containing(start));
         match self.changing.locked.try_lock(platform) {
             Some(locked) => self.link_largest(locked, index),

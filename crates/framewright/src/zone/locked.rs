@@ -1,18 +1,18 @@
 //! A zone's free memory under its lock.
 //!
-//! [`Zone::lock`](super::Zone::lock) gives a [`ZoneGuard`], through which a [`LockedZone`] is
-//! reached and whose drop publishes the counters that others read without the lock. Whoever only
-//! looks takes a [`ReadGuard`], which publishes nothing. The logic is methods of [`LockedZone`],
-//! which knows no platform: blocks in `block::buddy`, pages in `page_alloc` and `page_free`, what a
-//! block is split into in `split`.
+//! [`Zone::lock`](super::Zone::lock) returns a [`ZoneGuard`], which dereferences to [`LockedZone`]
+//! and whose drop publishes the counters that others read without the lock. Code that only looks
+//! takes a [`ReadGuard`], which publishes nothing. The logic is in the methods of [`LockedZone`],
+//! which do not depend on the platform: blocks in `block::buddy`, pages in `page_alloc` and
+//! `page_free`, and the splitting of a block into pages in `split`.
 //!
 //! ```text
 //!   Zone ──lock(platform)──> ZoneGuard ──deref──> LockedZone { buddy, free_index, ... }
 //!     ^ free_pages, descriptor_pages, ...        drop: publish, then unlock
 //! ```
 //!
-//! Orders of memory: Relaxed: counters are written under the lock, and whoever reads them without
-//! it takes them for what they were at some moment.
+//! Orders of memory: Relaxed: counters are written under the lock. Readers without the lock get
+//! values that were true at some moment.
 
 use super::unaccepted::Unaccepted;
 use crate::block::MigrateType;
@@ -31,24 +31,25 @@ use crate::units::{Order, Pfn, PfnRange};
 use core::mem::MaybeUninit;
 use core::ops::{AddAssign, Deref, DerefMut};
 
-/// Words of 64 blocks that are coalesced under one hold of the lock: each takes a microsecond at
-/// most.
+/// How many words of 64 blocks are coalesced under one hold of the lock. Each takes at most a
+/// microsecond.
 pub(super) const COALESCED_AT_ONCE: u32 = 16;
 
-/// Vain looks of one hold of the lock, each of which costs a few cache lines: 50 to 300 ns.
+/// The most vain looks (searches of a split block that find no run) under one hold of the lock.
+/// Each costs a few cache lines: 50 to 300 ns.
 pub(super) const MOST_VAIN_LOOKS: u32 = 32;
 
-/// Pages between a zone and everybody else since bring-up. Both only grow.
+/// Pages that moved between a zone and its users since bring-up. Both counts only grow.
 ///
-/// Frees alone are counted: what somebody has now and what came back make what was handed out. The
-/// caches of CPUs are somebody: a page that goes to and fro between a caller and its CPU's cache
-/// stays out of the zone. Up to eight pages of a block that wait for its descriptors count as come
-/// back, and as had until they are free.
+/// Only frees are counted: the pages that are in use now plus those that came back are the pages
+/// that were handed out. The caches of CPUs are users, too: a page that moves between a caller and
+/// its CPU's cache does not pass through the zone. In a block whose pages are to have descriptors
+/// inside it, up to eight free frames may wait until they can hold these; they count as come back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ZoneFlow {
-    /// Handed out: to callers, to caches of CPUs, to pools.
+    /// Pages handed out to callers, CPU caches and pools.
     pub allocated_pages: u64,
-    /// Come back from any of these.
+    /// Pages that came back from any of these.
     pub freed_pages: u64,
 }
 
@@ -58,7 +59,7 @@ impl AddAssign for ZoneFlow {
     }
 }
 
-/// What is published: how many pages of a zone are in which state.
+/// The published counters: how many pages of a zone are in which state.
 #[repr(C)]
 pub(super) struct Counters {
     pub(super) free_pages: AtomicU64,
@@ -68,7 +69,8 @@ pub(super) struct Counters {
     pub(super) reported_pages: AtomicU64,
     pub(super) unreported_pages: AtomicU64,
     pub(super) graded_pages: [AtomicU64; GRADES],
-    /// Blocks that everybody may have; any number but 0 while none has a grade.
+    /// Blocks without a grade, which any request may have. While no block has a grade, any number
+    /// but 0.
     pub(super) ungraded_blocks: AtomicU64,
 }
 
@@ -87,7 +89,7 @@ impl Counters {
         }
     }
 
-    /// Says what is so now.
+    /// Stores the current counts.
     #[cfg_attr(feature = "smp", inline)]
     #[cfg_attr(not(feature = "smp"), inline(never))]
     pub(super) fn publish(&self, locked: &LockedZone) {
@@ -115,45 +117,45 @@ impl Counters {
     }
 }
 
-/// See the module documentation. What every operation changes comes first.
+/// See the module documentation. The fields that every operation changes come first.
 #[repr(C)]
 pub(crate) struct LockedZone {
-    /// Free frames in split blocks, which are in no list.
+    /// Free frames in split blocks without a grade. Such blocks are in no buddy list.
     pub(super) split_pages: u64,
     /// Free frames in split blocks of each grade.
     pub(super) graded_split_pages: [u64; GRADES],
-    /// Frames that hold descriptors, and free ones that are too few to do so.
+    /// Frames that hold descriptors, and unallocated ones of blocks with too few of them to do so.
     pub(super) descriptor_pages: u64,
-    /// Free frames in isolated blocks, which are in no list and are not counted as free.
+    /// Unallocated frames in isolated blocks. They are in no list and do not count as free.
     pub(super) isolated_pages: u64,
-    /// Isolated blocks by migrate type, whatever they are used for.
+    /// Isolated blocks by migrate type, whatever their use.
     pub(super) isolated_blocks: [u32; MigrateType::COUNT],
-    /// Free frames that are with the hypervisor, which are in no list and are not counted as free.
+    /// Unallocated frames that the hypervisor has. They are in no list and do not count as free.
     pub(super) reporting_pages: u64,
-    /// All that came back since bring-up.
+    /// Pages that came back since bring-up.
     pub(super) freed_pages: u64,
-    /// There is something to publish that most zones have not: grades, reports.
+    /// Whether there are counts to publish that most zones do not have: those of grades or of
+    /// reports.
     pub(super) is_unusual: bool,
-    /// A split block all of whose frames are free, kept as it is.
+    /// The spare: a split block all of whose frames are free, which is kept split.
     pub(super) spare: u32,
-    /// Split blocks that turned out to have less than the index said, since the lock was taken to
-    /// search.
+    /// Split blocks in which a search under this hold of the lock found less than the index said.
     pub(super) vain_looks: u32,
-    /// Free blocks.
+    /// The buddy system of free blocks.
     pub(super) buddy: Buddy,
-    /// Split blocks with free frames.
+    /// The index of split blocks with free frames.
     pub(super) free_index: FreeIndex,
-    /// Runs of split blocks that are with the hypervisor.
+    /// Runs of split blocks that the hypervisor has.
     pub(super) in_flight: InFlight,
     /// Frames of blocks that the manager keeps for itself.
     pub(super) kept_pages: u64,
-    /// Heads of memory that is not accepted yet.
+    /// Heads of blocks that are not accepted yet.
     pub(super) unaccepted: Unaccepted,
-    /// Blocks that are managed in part.
+    /// Blocks of which only a part is managed.
     pub(super) partials: Partials,
-    /// Blocks that are memory in part: which of their frames are.
+    /// Blocks of which only a part is memory, and which of their frames are.
     pub(super) present: &'static [Partial],
-    /// How descriptors are found.
+    /// How page descriptors are found.
     pub(super) descriptors: Option<Descriptors>,
 }
 
@@ -196,21 +198,22 @@ impl LockedZone {
         core::array::from_fn(|grade| listed[grade] + self.graded_split_pages[grade])
     }
 
-    /// Managed frames that nobody has.
+    /// Managed frames that are not allocated.
     #[inline(never)]
     pub(super) const fn unused_pages(&self) -> u64 {
         self.free_pages() + self.descriptor_pages + self.isolated_pages + self.reporting_pages
     }
 
-    /// Counts what nobody has now and somebody had when [`unused_pages`](Self::unused_pages) was
+    /// Counts as freed the pages that became unused since [`unused_pages`](Self::unused_pages) was
     /// `before`.
     #[inline(never)]
     pub(super) const fn note_freed_since(&mut self, before: u64) {
         self.freed_pages += self.unused_pages().saturating_sub(before);
     }
 
-    /// Whether a search that found nothing ended before its time. Each vain look has moved a block
-    /// to where it belongs, so another search, after others had the lock, comes further.
+    /// Whether a search that found nothing stopped at the limit of vain looks. Each vain look moved
+    /// a block to the set where it belongs, so that another search, after other CPUs had the lock,
+    /// gets further.
     pub(super) const fn is_cut_short(&self) -> bool {
         self.vain_looks >= MOST_VAIN_LOOKS
     }
@@ -227,7 +230,7 @@ impl LockedZone {
     }
 }
 
-/// The lock of a zone, to change something.
+/// Holds the lock of a zone for changes.
 pub(super) struct ZoneGuard<'a, P: Platform> {
     counters: &'a Counters,
     locked: SpinGuard<'a, LockedZone, P>,
@@ -239,7 +242,8 @@ impl<'a, P: Platform> ZoneGuard<'a, P> {
         Self { counters, locked }
     }
 
-    /// Publishes the counters now, for what has to be seen after them.
+    /// Publishes the counters before the drop does, for stores that must be seen after the
+    /// counters.
     pub(super) fn publish(&self) {
         self.counters.publish(&self.locked);
     }
@@ -262,14 +266,14 @@ impl<P: Platform> DerefMut for ZoneGuard<'_, P> {
 }
 
 impl<P: Platform> Drop for ZoneGuard<'_, P> {
-    // Before the lock is released, which the drop of the field does afterwards.
+    // This runs before the drop of the field `locked` releases the lock.
     #[inline]
     fn drop(&mut self) {
         self.counters.publish(&self.locked);
     }
 }
 
-/// The lock of a zone, to look, and to change what is not counted.
+/// Holds the lock of a zone to look, or to change what no published counter counts.
 pub(super) struct ReadGuard<'a, P: Platform>(pub(super) SpinGuard<'a, LockedZone, P>);
 
 impl<P: Platform> Deref for ReadGuard<'_, P> {

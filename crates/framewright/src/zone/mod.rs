@@ -1,9 +1,9 @@
-//! Zones: the memory of a node by the width of the addresses that reach it.
+//! Zones: the memory of a node, grouped by how many address bits a device needs to reach it.
 //!
-//! A [`Zone`] is what everybody may read, and `LockedZone` what its lock
-//! guards. [`zone_runs`] cuts memory into zones (`runs`), `initialise` and `describe` fill a zone
-//! at bring-up, and `deferred` brings up later what was withheld then, `unaccepted` what has to be
-//! accepted first.
+//! A [`Zone`] holds what anybody may read without a lock, and `LockedZone` what the zone lock
+//! guards. [`zone_runs`] cuts memory into zones (`runs`). `initialise` and `describe` fill a zone
+//! at bring-up. `deferred` later brings up memory that bring-up withheld, and `unaccepted` memory
+//! that has to be accepted first.
 //!
 //! ```text
 //!          one request     a CPU's cache     blocks of 1 GiB
@@ -14,14 +14,15 @@
 //! ```
 //!
 //! `hugetlb` moves blocks to and from the pools, `reporting` lends free memory to the hypervisor,
-//! `isolate` takes blocks out of circulation, `occupied` says what is in them, `grade` says who may
-//! have them, `unpublish` takes their descriptors, `shuffle` puts free blocks into random order.
-//! `areas`, `blocks` and `verify` look at everything. Rules of compaction and of reserves are in
-//! `compaction_index`, `defer` and `reserve`.
+//! `isolate` takes blocks out of circulation, `occupied` tells what their frames hold, `grade`
+//! limits which requests may have them, `unpublish` takes their descriptors, and `shuffle` puts
+//! free blocks into random order. `areas`, `blocks` and `verify` walk a whole zone. The rules of
+//! compaction and of reserves are in `compaction_index`, `defer` and `reserve`.
 //!
-//! Orders of memory: Relaxed: counters are written under the zone lock, watermarks by whoever
-//! changes a parameter. Read without it they are what they were at some moment. What is withheld is
-//! Acquire, so that what came up since is in the free pages that are read after it.
+//! Orders of memory: Relaxed: counters are written under the zone lock, and watermarks by the CPU
+//! that changes a parameter. Without the lock a reader gets values that were true at some moment.
+//! Counters of withheld pages are read with Acquire, so that a later read of the free pages
+//! includes the pages that have come up since.
 
 mod alloc;
 mod areas;
@@ -120,14 +121,14 @@ use core::mem::MaybeUninit;
 use locked::{COALESCED_AT_ONCE, Counters, LockedZone, ReadGuard, ZoneGuard};
 use remembered::Remembered;
 
-/// What CPUs change, on cache lines of its own, so that what they only read stays in all their
-/// caches.
+/// Fields that CPUs write. They have cache lines of their own, so that the fields that are only
+/// read stay in every CPU's cache.
 #[repr(C, align(128))]
 struct Changing {
     counters: Counters,
     deferred_pages: AtomicU64,
     unaccepted_pages: AtomicU64,
-    /// Those of them with a grade.
+    /// Those of `unaccepted_pages` that have a grade.
     unaccepted_graded_pages: AtomicU64,
     lost_pages: AtomicU64,
     accepting_runs: AtomicU32,
@@ -135,7 +136,7 @@ struct Changing {
 }
 
 impl Changing {
-    /// Of a zone without memory, in place.
+    /// Initialises the fields of a zone without memory, in place.
     fn write(place: &mut MaybeUninit<Self>) -> &mut Self {
         write_fields!(
             Changing at place,
@@ -152,42 +153,42 @@ impl Changing {
     }
 }
 
-/// Watermarks and reserves: read by every request, changed when somebody changes a parameter.
+/// Watermarks and reserves: read by every request, written when a parameter changes.
 struct Limits {
     /// min, low, high and promo.
     watermarks: [AtomicU64; 4],
     reserve: [AtomicU64; ZoneKind::COUNT],
 }
 
-/// One zone of one node, or a part of one: where several CPUs use a zone, its memory is divided at
-/// multiples of 1 GiB into parts, each with a lock, tables and counters of its own. Counts are in
-/// pages and may be read at any time; they are exact when nobody allocates.
+/// One zone of one node, or one part of such a zone. Where several CPUs use a zone, its memory is
+/// divided at multiples of 1 GiB into parts, each with a lock, tables and counters of its own.
+/// Counts are in pages and may be read at any time. They are exact while nobody allocates or frees.
 pub struct Zone {
     id: ZoneId,
     part: u16,
-    /// Of the zone; a window that comes makes them one more.
+    /// Number of parts of the zone. A hotplug window that is added makes one more.
     parts: AtomicU16,
     span: PfnRange,
     pfn_range: PfnRange,
-    /// Changed, as what is managed and reserved, under the lock.
+    /// Changed under the lock, as are `managed_pages` and `reserved_pages`.
     present_pages: AtomicU64,
     stray_pages: u64,
-    /// Those that are withheld included.
+    /// Includes pages that are withheld.
     managed_pages: AtomicU64,
     reserved_pages: AtomicU64,
     limits: Limits,
-    /// As the locked part has it, to look without the lock.
+    /// The locked part's table, for lookups without the lock.
     table: BlockTable,
     table_memory: PhysRange,
-    /// As the locked part has them.
+    /// The locked part's segments.
     segments: &'static [Segment],
-    /// As the locked part has them.
+    /// The locked part's descriptors.
     descriptors: Option<Descriptors>,
     /// Whether free blocks are shuffled.
     shuffles: bool,
-    /// Whether its tables lie in its own memory, and go with it.
+    /// Whether the zone's tables lie in its own memory and disappear with it.
     has_own_tables: bool,
-    /// What it knows of its memory while they are gone.
+    /// What the zone remembers of its memory while its tables are gone.
     remembered: Remembered,
     array: Option<Array>,
     sections: Sections,
@@ -195,14 +196,14 @@ pub struct Zone {
     changing: Changing,
 }
 
-/// A counter of what there is.
+/// The value of a counter, or 0 if the feature that counts is left out of this build.
 #[inline]
 fn counted(exists: bool, counter: &AtomicU64) -> u64 {
     if exists { counter.load(Ordering::Relaxed) } else { 0 }
 }
 
 impl Zone {
-    /// Part `part` of `parts` of a zone, without memory.
+    /// Makes part `part` of a zone that has `parts` of them, without memory.
     pub(crate) fn new(id: ZoneId, part: u16, parts: u16) -> Self {
         let mut place = MaybeUninit::uninit();
         Self::write(&mut place, id, part, parts);
@@ -248,53 +249,54 @@ impl Zone {
         )
     }
 
-    /// Says which zone it is, before it has memory.
+    /// Names a zone that has no memory yet.
     pub(crate) fn name(&mut self, id: ZoneId, part: u16, parts: u16) {
         (self.id, self.part) = (id, part);
         self.set_parts(parts);
     }
 
-    /// The lock. What changed under it is published when it is released.
+    /// Takes the lock. Dropping the guard publishes the counters before it releases the lock.
     #[inline]
     fn lock<'a, P: Platform>(&'a self, platform: &'a P) -> ZoneGuard<'a, P> {
         ZoneGuard::new(&self.changing.counters, self.changing.locked.lock(platform))
     }
 
-    /// The lock, to look, and to change what is not counted.
+    /// Takes the lock to look, or to change what no published counter counts.
     fn read<'a, P: Platform>(&'a self, platform: &'a P) -> ReadGuard<'a, P> {
         ReadGuard(self.changing.locked.lock(platform))
     }
 
-    /// Sees whatever was done under the lock before; whoever takes it after sees what the caller
-    /// did before.
+    /// Takes and releases the lock: the caller sees everything that was done under the lock before,
+    /// and whoever takes the lock afterwards sees everything that the caller did before.
     pub(crate) fn pass_lock<P: Platform>(&self, platform: &P) {
         drop(self.read(platform));
     }
 
-    /// The lock, with no merge deferred: free neighbours are merged and in the lists. Whoever looks
-    /// for something in the tables, or wants more than one block, takes it this way. What is freed
-    /// under the guard may be deferred again.
+    /// Takes the lock once no merge is deferred: all free neighbours are merged and in the lists.
+    /// Callers that search the tables or want more than one block use this. What is freed under the
+    /// guard may be deferred again.
     fn lock_coalesced<'a, P: Platform>(&'a self, platform: &'a P) -> ZoneGuard<'a, P> {
         ZoneGuard::new(&self.changing.counters, self.coalesced(platform))
     }
 
-    /// [`lock_coalesced`](Self::lock_coalesced), to look.
+    /// [`lock_coalesced`](Self::lock_coalesced) for callers that only look.
     fn read_coalesced<'a, P: Platform>(&'a self, platform: &'a P) -> ReadGuard<'a, P> {
         ReadGuard(self.coalesced(platform))
     }
 
-    /// Coalescing changes no counter.
+    /// Takes the lock and does all deferred merges, which changes no published counter.
     fn coalesced<'a, P: Platform>(&'a self, platform: &'a P) -> SpinGuard<'a, LockedZone, P> {
         let mut locked = self.changing.locked.lock(platform);
         if locked.buddy.is_coalesced() {
             return locked;
         }
-        // Nobody defers a merge meanwhile, so that others who free all the time cannot keep one
-        // here for ever.
+        // While this runs no CPU may defer another merge. Otherwise CPUs that free all the time
+        // could keep this loop busy for ever.
         locked.buddy.begin_coalescing();
         while !locked.buddy.is_coalesced() {
             locked.buddy.coalesce(COALESCED_AT_ONCE);
-            // What the caller does has a hold of its own.
+            // Drop the lock even when all is coalesced, so that the caller's work starts a new hold
+            // of it.
             drop(locked);
             locked = self.changing.locked.lock(platform);
         }
@@ -308,7 +310,7 @@ impl Zone {
         self.id
     }
 
-    /// Which of the zone's parts this is, ascending by address from 0 on.
+    /// The number of this part: parts count from 0, ascending by address.
     #[must_use]
     pub const fn part(&self) -> u16 {
         self.part
@@ -324,19 +326,19 @@ impl Zone {
         self.parts.load(Ordering::Relaxed)
     }
 
-    /// The zone has so many parts now.
+    /// Sets the zone's number of parts.
     pub(crate) fn set_parts(&self, parts: u16) {
         self.parts.store(parts, Ordering::Relaxed);
     }
 
-    /// From its first frame to its last, holes included: the node's frames within the kind's
-    /// limits, as Linux counts them; of these a part has those between its borders.
+    /// The frames from the zone's first to its last, holes included: the node's frames within the
+    /// kind's limits, as Linux counts them. A part has those of them between its borders.
     #[must_use]
     pub const fn span(&self) -> PfnRange {
         self.span
     }
 
-    /// Frames that are memory.
+    /// Frames that are memory, managed or not.
     #[must_use]
     pub fn present_pages(&self) -> u64 {
         self.present_pages.load(Ordering::Relaxed)
@@ -348,10 +350,11 @@ impl Zone {
         self.stray_pages
     }
 
-    /// Frames that the allocator was given by now.
+    /// Frames that the allocator has been given so far.
     #[must_use]
     pub fn managed_pages(&self) -> u64 {
-        // Read first: what is withheld of less cannot be more.
+        // Read the withheld pages first, so that memory that goes meanwhile makes the result too
+        // small rather than too large.
         let withheld_pages = self.withheld_pages();
         self.final_managed_pages().saturating_sub(withheld_pages)
     }
@@ -364,7 +367,7 @@ impl Zone {
     /// Frames that are withheld until their part of the memory map is initialised.
     #[must_use]
     pub fn deferred_pages(&self) -> u64 {
-        // Nobody has what a part of the library that is left out would count, here and below.
+        // Where a feature is left out, what it would count cannot exist, here and below.
         if cfg!(feature = "vmemmap") {
             self.changing.deferred_pages.load(Ordering::Acquire)
         } else {
@@ -372,33 +375,35 @@ impl Zone {
         }
     }
 
-    /// Present frames that the allocator was not given, counted on their own (invariant 9).
+    /// Present frames that the allocator was not given. They have a counter of their own (invariant
+    /// 9).
     #[must_use]
     pub fn reserved_pages(&self) -> u64 {
         self.kept_pages() + self.lost_pages()
     }
 
-    /// Those of them that were never meant for it, as tables are.
+    /// Reserved frames that were never meant for the allocator, such as those of its tables.
     pub(crate) fn kept_pages(&self) -> u64 {
         self.reserved_pages.load(Ordering::Relaxed)
     }
 
-    /// Managed frames that hold the descriptors of other pages of their block (the inside form),
-    /// and those that nobody has of blocks with too few of them to hold any, eight at most each:
-    /// nobody gets these until more of the block is free.
+    /// Managed frames that hold the descriptors of the other pages of their block (the inside
+    /// form), and unallocated frames of blocks that have too few of them to hold descriptors, at
+    /// most eight a block. Requests cannot have the latter until more of the block is free.
     #[must_use]
     pub fn descriptor_pages(&self) -> u64 {
         counted(cfg!(feature = "vmemmap"), &self.changing.counters.descriptor_pages)
     }
 
-    /// Frames of isolated blocks that nobody has: not free, for nobody gets them.
+    /// Unallocated frames of isolated blocks. They do not count as free, because no request can
+    /// have them.
     #[must_use]
     pub fn isolated_pages(&self) -> u64 {
         counted(cfg!(feature = "moving"), &self.changing.counters.isolated_pages)
     }
 
-    /// Free frames that are with the hypervisor at this moment: not free, for nobody gets them
-    /// until they are back.
+    /// Unallocated frames that the hypervisor has at this moment. They do not count as free,
+    /// because no request can have them until they are back.
     #[must_use]
     pub fn reporting_pages(&self) -> u64 {
         counted(cfg!(feature = "reporting"), &self.changing.counters.reporting_pages)
@@ -411,21 +416,21 @@ impl Zone {
     }
 
     /// Frames of free blocks of 2 MiB and more that were not reported to the hypervisor. Zero until
-    /// the first device for reports is registered.
+    /// the first reporting device is registered.
     #[must_use]
     pub fn unreported_pages(&self) -> u64 {
         counted(cfg!(feature = "reporting"), &self.changing.counters.unreported_pages)
     }
 
-    /// Frames that are free. Where pages have descriptors inside their blocks, the first eight that
-    /// come back to a block that somebody allocated whole are none of them: they wait until there
-    /// are more, which they can describe ([`descriptor_pages`](Self::descriptor_pages)).
+    /// Frames that are free. Where pages have descriptors inside their blocks, the first eight
+    /// frames that are freed of a block that was allocated whole do not count: they wait until
+    /// there are more, which they can then describe ([`descriptor_pages`](Self::descriptor_pages)).
     #[must_use]
     pub fn free_pages(&self) -> u64 {
         self.changing.counters.free_pages.load(Ordering::Relaxed)
     }
 
-    /// The free pages at which the zone as a whole changes its behaviour.
+    /// The numbers of free pages at which the zone as a whole changes its behaviour.
     #[must_use]
     pub fn watermarks(&self) -> Watermarks {
         let [min_pages, low_pages, high_pages, promo_pages] =
@@ -433,7 +438,7 @@ impl Zone {
         Watermarks { min_pages, low_pages, high_pages, promo_pages }
     }
 
-    /// The low watermark alone, for requests.
+    /// The low watermark alone, for the allocation path.
     pub(crate) fn low_pages(&self) -> u64 {
         self.limits.watermarks[1].load(Ordering::Relaxed)
     }
@@ -443,24 +448,25 @@ impl Zone {
         self.limits.watermarks[0].load(Ordering::Relaxed)
     }
 
-    /// Pages that the zone as a whole keeps from requests that could use zones up to each kind.
+    /// Pages that the zone as a whole keeps back, for each kind of zone, from requests whose
+    /// highest usable zone is of that kind.
     #[must_use]
     pub fn lowmem_reserve(&self) -> [u64; ZoneKind::COUNT] {
         [0, 1, 2].map(|kind: usize| self.limits.reserve[kind].load(Ordering::Relaxed))
     }
 
-    /// What it did since bring-up, as far as that is counted.
+    /// Counts of the zone's events since bring-up.
     pub(crate) fn events<P: Platform>(&self, platform: &P) -> ZoneEvents {
         self.read(platform).buddy.events
     }
 
-    /// Its runs of blocks, ascending.
+    /// The zone's runs of blocks, ascending.
     #[must_use]
     pub const fn segments(&self) -> &'static [Segment] {
         self.segments
     }
 
-    /// Free blocks by order, 9 first, over all migrate types.
+    /// The number of free blocks of each order from 9 on, over all migrate types.
     pub(crate) fn free_blocks<P: Platform>(&self, platform: &P) -> [u32; BLOCK_ORDERS] {
         let locked = self.read_coalesced(platform);
         core::array::from_fn(|slot| {
@@ -471,7 +477,7 @@ impl Zone {
         })
     }
 
-    /// A part's share of what the zone as a whole keeps.
+    /// This part's share of `pages` that the zone as a whole keeps back.
     pub(crate) fn share_of(&self, pages: u64) -> u64 {
         if !cfg!(any(feature = "smp", feature = "hotplug")) {
             return pages;
@@ -480,25 +486,26 @@ impl Zone {
         if parts == 1 { pages } else { pages.div_ceil(u64::from(parts)) }
     }
 
-    /// Pages that requests for zones up to `highest` leave, given a watermark: the zone's reserve
-    /// against them comes on top (`__zone_watermark_ok` in Linux's `mm/page_alloc.c`).
+    /// The free pages that a request whose highest usable zone is `highest` has to leave: the
+    /// watermark plus the zone's reserve against such requests (`__zone_watermark_ok` in Linux's
+    /// `mm/page_alloc.c`).
     pub(crate) fn watermark_for(&self, watermark_pages: u64, highest: ZoneKind) -> u64 {
         let reserve = &self.limits.reserve[highest as usize];
         watermark_pages.saturating_add(reserve.load(Ordering::Relaxed))
     }
 
-    /// Where its table lies; empty when it has none.
+    /// Where the zone's table lies; empty if it has none.
     #[must_use]
     pub const fn table_memory(&self) -> PhysRange {
         self.table_memory
     }
 
-    /// Entries of its table.
+    /// The number of entries of the zone's table.
     pub(crate) fn table_entries(&self) -> usize {
         self.table.len() as usize
     }
 
-    /// The array, where it describes the zone.
+    /// The descriptor array, if one describes the zone.
     pub(crate) const fn array(&self) -> Option<Array> {
         self.array
     }
@@ -511,7 +518,7 @@ impl Zone {
         self.table_memory = range;
     }
 
-    /// Leaves it to chance which of equally good places memory is taken from.
+    /// Makes the zone choose at random among equally good places to take memory from.
     pub(crate) fn randomise_placement(&mut self, seed: u64) {
         if !cfg!(feature = "debug") {
             return;
@@ -519,7 +526,8 @@ impl Zone {
         self.changing.locked.get_mut().buddy.placement = Placement::random(seed);
     }
 
-    /// Requests that are under way may still use the old ones, or some of each.
+    /// Sets watermarks and reserve. Requests under way may still use the old values, or some old
+    /// and some new ones.
     pub(crate) fn set_watermarks(&self, watermarks: Watermarks, reserve: [u64; ZoneKind::COUNT]) {
         let Watermarks { min_pages, low_pages, high_pages, promo_pages } = watermarks;
         let pages = [min_pages, low_pages, high_pages, promo_pages];
@@ -531,7 +539,8 @@ impl Zone {
         }
     }
 
-    /// Pages that were handed out and came back. Exact at the zone; see [`ZoneFlow`] for caches.
+    /// Pages that the zone handed out and got back since bring-up. [`ZoneFlow`] says how the caches
+    /// of CPUs count.
     pub(crate) fn flow<P: Platform>(&self, platform: &P) -> ZoneFlow {
         let locked = self.read(platform);
         let used = self.managed_pages().saturating_sub(locked.unused_pages());

@@ -1,5 +1,5 @@
-//! Runs of free frames that are not one block: neighbouring blocks that are free, and what is free
-//! at the edges of those on either side.
+//! Runs of free frames that are larger than a block: neighbouring free blocks, and the free frames
+//! at the edges of the split blocks on either side.
 
 use super::{Segment, Zone};
 use crate::block::State;
@@ -7,12 +7,12 @@ use crate::block::table::blocks_of;
 use crate::platform::Platform;
 use crate::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 
-/// Heads that are looked at under one hold of the lock.
+/// How many heads are looked at under one hold of the lock.
 const HEADS_AT_ONCE: u32 = 128;
 
 impl Zone {
-    /// Follows a run through a segment of the zone, or until it is long enough. A look without a
-    /// lock held for long: others may take of it meanwhile.
+    /// Follows a run through a segment of the zone until it is long enough or the segment ends. The
+    /// lock is not held throughout: others may take frames of the run meanwhile.
     pub(crate) fn follow_free<P: Platform>(
         &self,
         platform: &P,
@@ -55,11 +55,11 @@ impl Zone {
     }
 }
 
-/// Free frames one after the other, as far as they were followed, and what is wanted of them.
+/// Consecutive free frames as far as they were followed, and what is wanted of them.
 pub(crate) struct FreeRun {
-    /// Where it begins.
+    /// Where the current run begins, if there is one.
     start: Option<Pfn>,
-    /// Where the memory ends that is looked at.
+    /// Where the memory that is being looked at ends.
     end: Pfn,
     pages: u64,
     align: Order,
@@ -67,12 +67,14 @@ pub(crate) struct FreeRun {
 }
 
 impl FreeRun {
-    /// The first `pages` frames at `from` or above that begin at a multiple of `align`.
+    /// Asks for the first run of `pages` frames at `from` or above that begins at a multiple of
+    /// `align`.
     pub(crate) const fn new(pages: u64, align: Order, from: Pfn) -> Self {
         Self { start: None, end: from, pages, align, from }
     }
 
-    /// What is looked at next begins at `start`: the run ends where that does not touch.
+    /// Goes on with the memory from `start` to `end`. The run ends if that does not adjoin the
+    /// memory before.
     fn go_on_at(&mut self, start: Pfn, end: Pfn) {
         if self.end != start {
             self.start = None;
@@ -80,8 +82,8 @@ impl FreeRun {
         self.end = end;
     }
 
-    /// What is free goes on up to `end`, from `start` on if it begins there. The run, if it is
-    /// long enough by now.
+    /// Extends the run to `end`, or begins one at `start`. Returns the wanted run once it is long
+    /// enough.
     fn extend(&mut self, start: Pfn, end: Pfn) -> Option<PfnRange> {
         let start = *self.start.get_or_insert(start);
         let first = start.max(self.from).0.checked_next_multiple_of(self.align.pages())?;
@@ -89,8 +91,8 @@ impl FreeRun {
         (last <= end.0).then_some(PfnRange::new(first, last))
     }
 
-    /// Goes over a block from `start` on of which so many frames are free at its beginning, and so
-    /// many at its end.
+    /// Goes on over a block at `start` that has `leading` free frames at its beginning and
+    /// `trailing` ones at its end.
     fn cross(&mut self, start: Pfn, leading: u64, trailing: u64) -> Option<PfnRange> {
         let end = start.add(PAGES_PER_BLOCK);
         let found = if leading == 0 { None } else { self.extend(start, start.add(leading)) };

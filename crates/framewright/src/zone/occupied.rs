@@ -1,8 +1,8 @@
-//! Which frames of a block somebody has, for whoever moves contents; taking frames at a place that
-//! was made free, and giving back many frames of one block.
+//! Tells code that moves contents which frames of a block are in use, takes frames at a place that
+//! was made free, and frees many frames of one block.
 //!
-//! Nothing here decides whether contents can be moved: that is up to those who own them
-//! (`manager::moving`). What the tables know by themselves is said as [`Held`].
+//! Nothing here decides whether contents can be moved: that is up to their owners
+//! (`manager::moving`). [`Held`] says what the tables know by themselves.
 
 use super::Zone;
 use super::locked::LockedZone;
@@ -16,31 +16,31 @@ use core::ops::Range;
 /// A bit for each frame of a block.
 pub(crate) type FrameBits = [u64; FreeMap::<8>::PAGES / 64];
 
-/// What no owner of contents can move away.
+/// Memory that no owner of contents can move away.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Held {
     /// No memory, or memory that the manager was not given.
     Reserved,
-    /// The manager's own.
+    /// Memory that the manager keeps for itself.
     Manager,
-    /// A pool's.
+    /// A page of a pool.
     Pool,
     /// It has a memory error.
     Poisoned,
-    /// The hypervisor's at this moment.
+    /// The hypervisor has it at this moment.
     Reporting,
 }
 
 /// The frames of a split block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct UsedFrames {
-    /// Somebody has them, or a CPU's cache.
+    /// Frames that are allocated or in a CPU's cache.
     pub(crate) in_use: FrameBits,
-    /// They hold descriptors of others of the block.
+    /// Frames that hold descriptors of others of the block.
     pub(crate) descriptors: FrameBits,
-    /// They are holes or reserved.
+    /// Frames that are holes or reserved.
     pub(crate) reserved: FrameBits,
-    /// They are with the hypervisor.
+    /// Frames that the hypervisor has.
     pub(crate) reporting: FrameBits,
 }
 
@@ -52,13 +52,13 @@ pub(crate) enum Occupied {
     Nothing,
     /// A split block.
     Frames(UsedFrames),
-    /// It is a part of what was allocated as these frames.
+    /// It is a part of one allocation, which has these frames.
     Whole(PfnRange),
     /// Nobody can move it.
     Held(Held),
 }
 
-/// Sets the bits of frames, as far as the block has them.
+/// Sets the bits of frames, ignoring frames beyond the block.
 pub(crate) fn set_frames(bits: &mut FrameBits, frames: Range<usize>) {
     for frame in frames {
         if let Some(word) = bits.get_mut(frame / 64) {
@@ -71,7 +71,7 @@ pub(crate) fn set_frames(bits: &mut FrameBits, frames: Range<usize>) {
 #[derive(Clone, Copy)]
 pub(crate) struct Fullness {
     pub(crate) index: u32,
-    /// Frames that somebody has, or a CPU's cache.
+    /// Frames that are allocated or in a CPU's cache.
     pub(crate) in_use: u64,
     pub(crate) free: u64,
 }
@@ -80,14 +80,15 @@ pub(crate) struct Fullness {
 pub(crate) struct InBlock<'a> {
     pub(crate) segment: &'a Segment,
     pub(crate) index: u32,
-    /// Of the block.
+    /// The migrate type of the block.
     pub(crate) migrate_type: MigrateType,
-    /// Of the runs, below 9.
+    /// The order of the runs, below 9.
     pub(crate) order: Order,
 }
 
 impl Fullness {
-    /// Of a block whose frames can be moved into others and others' into it, of a type.
+    /// The fullness of a block of `migrate_type` whose contents can be moved out and which others
+    /// can be moved into; nothing for any other block.
     fn of(index: u32, state: BlockState, migrate_type: MigrateType) -> Option<Self> {
         let plain = state.is(State::Split)
             && state.migrate_type() == migrate_type
@@ -129,8 +130,8 @@ impl Zone {
         }
     }
 
-    /// Takes frames of a block that is split and isolated, if all of them are free and none has to
-    /// wait for its descriptor.
+    /// Takes frames of a block that is split and isolated. Returns false unless all of them are
+    /// free and no descriptors are missing for them.
     pub(crate) fn take_isolated<P: Platform>(
         &self,
         platform: &P,
@@ -158,8 +159,8 @@ impl Zone {
         true
     }
 
-    /// Takes runs out of one split block, as many as `out` has room for; returns how many. None
-    /// where it is not one from which frames are handed out.
+    /// Takes runs out of one split block, as many as `out` has room for and one hold of the lock
+    /// allows. Returns how many; 0 if no frames may be handed out from the block.
     pub(crate) fn take_in_block<P: Platform>(
         &self,
         platform: &P,
@@ -188,7 +189,7 @@ impl Zone {
         taken
     }
 
-    /// Frees frames of one split block that is managed whole, all or none.
+    /// Frees frames of one split block that is entirely managed. Frees either all of them or none.
     pub(crate) fn free_frames<P: Platform>(
         &self,
         platform: &P,
@@ -218,9 +219,9 @@ impl Zone {
         true
     }
 
-    /// Calls `visit` for split blocks of a type among `indices` whose contents may be moved or
-    /// added to, without the lock: what it says was so at some moment. Returns false when `visit`
-    /// did.
+    /// Calls `visit` for split blocks of a type among `indices` that contents may be moved out of
+    /// or into. Works without the lock: what it passes was true at some moment. Returns false if
+    /// `visit` did.
     pub(crate) fn for_each_split<P: Platform>(
         &self,
         platform: &P,
@@ -256,8 +257,8 @@ impl Zone {
         Fullness::of(index, state, migrate_type)
     }
 
-    /// What has to be moved to have each of the blocks from `index` on, as many as there are
-    /// places. Blocks of a grade cannot be had by who may not have such. Without the lock.
+    /// Writes to `costs` what has to be moved to get each of the blocks from `index` on. Blocks
+    /// with a grade are out of reach unless `has_graded`. Works without the lock.
     pub(crate) fn to_move<P: Platform>(
         &self,
         platform: &P,
@@ -266,12 +267,12 @@ impl Zone {
         costs: &mut [Cost],
     ) {
         self.look_at_table(platform, |table| {
-            // Of what heads are, and where the last one ends.
+            // The cost of each block of the current head, and where that head ends.
             let (mut each, mut end) = (Cost::NEVER, index);
             for (next, place) in (index..).zip(costs) {
                 if next >= end {
                     (end, each) = match table.state_if_ready(next) {
-                        // What most are, as a search asks for thousands of blocks.
+                        // Most blocks are split, and a search asks for thousands of blocks.
                         Some(state) if state.is(State::Split) => {
                             (next + 1, Cost::to_have(state, has_graded))
                         }
@@ -284,7 +285,7 @@ impl Zone {
     }
 }
 
-/// How many frames somebody has in a block that is to be had, if it can be had.
+/// How many frames are in use in a block that is to be freed, if it can be freed at all.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cost(u16);
 
@@ -296,16 +297,16 @@ impl Cost {
         Self(pages as u16)
     }
 
-    /// Of each block of a head.
+    /// The cost of each block of a head.
     #[inline(never)]
     fn to_have(state: BlockState, has_graded: bool) -> Self {
         let movable = matches!(state.migrate_type(), MigrateType::Movable)
             || !state.migrate_type().is_mergeable();
         match state.state() {
             _ if state.is_isolated() || state.is_graded() && !has_graded => Self::NEVER,
-            // What is withheld comes up when it is isolated.
+            // Withheld memory comes up when it is isolated.
             Some(State::Free | State::Deferred) => Self::of(0),
-            // What is accepted already is as good and costs nothing.
+            // Costs 1, so that memory that is accepted already, as good otherwise, is preferred.
             Some(State::Accepting) => Self::of(1),
             Some(State::Unaccepted) if !state.has(BlockState::KEPT) => Self::of(1),
             Some(State::Whole) if movable && !state.is_nobodys() => Self::of(PAGES_PER_BLOCK),
@@ -330,7 +331,7 @@ fn to_move_of_head(table: &BlockTable, index: u32, has_graded: bool) -> (u32, Co
     (end.max(index + 1), Cost::to_have(state, has_graded))
 }
 
-/// Runs that are taken under one hold of the lock.
+/// How many runs are taken under one hold of the lock.
 const RUNS_AT_ONCE: usize = 64;
 
 impl LockedZone {
@@ -339,7 +340,8 @@ impl LockedZone {
         let mut frames =
             UsedFrames { in_use: [0; 8], descriptors: [0; 8], reserved: [0; 8], reporting: [0; 8] };
         if state.managed_pages() != PAGES_PER_BLOCK {
-            // Of a block that could not be noted, what is not free may be anything.
+            // If there was no room to note which frames of the block are managed, a frame that is
+            // not free may be anything.
             let managed = self.partials.managed_frames(index);
             frames.reserved =
                 managed.map_or(free, |managed| managed.words()).map(|managed| !managed);

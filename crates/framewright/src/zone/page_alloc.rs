@@ -1,9 +1,10 @@
-//! Taking pages out of split blocks, under the zone lock.
+//! Allocates pages out of split blocks, under the zone lock.
 //!
-//! A split block is in the set of the free index that names an order which no free run of it
-//! exceeds: the logarithm of how many frames are free, so that the fullest blocks are asked first
-//! and a free looks at one word of the map. A search that finds less there moves the block to the
-//! set of what is left, where it stays until the next free into it.
+//! The free index keeps split blocks in one set for each order. A block's set names an order that
+//! no free run of the block exceeds: the logarithm of the number of its free frames. So a search
+//! tries the fullest blocks first, and a free has to look at only one word of the free map. A
+//! search that finds no run of that order moves the block to the set of its largest run, where it
+//! stays until the next free into it.
 //!
 //! ```text
 //!            few free <-- the sets that a block moves through --> all free
@@ -21,12 +22,13 @@ use crate::units::{Order, PAGES_PER_BLOCK};
 
 const FRAMES: usize = FreeMap::<8>::PAGES;
 
-/// Free frames with which a block of another type is claimed rather than stolen from: a quarter.
-/// What is in it is not known by type, so that Linux's rule, half of it with what is alike, cannot
-/// be followed; it spoils more blocks, too (docs/log/measurements.md).
+/// From this many free frames on, a quarter of a block, a request claims a block of another migrate
+/// type instead of stealing pages from it. Linux claims a block if at least half of it is free or
+/// of a compatible type. That rule cannot be followed here, because the allocated pages of a block
+/// are not known by type. It also spoils more blocks (docs/log/measurements.md).
 const CLAIM_PAGES: u64 = PAGES_PER_BLOCK / 4;
 
-/// How many blocks ahead of the one in use memory is asked for.
+/// How many blocks ahead of the one in use are prefetched.
 const AHEAD: u32 = 4;
 
 /// The largest order that a run among `free` frames can have.
@@ -35,15 +37,16 @@ pub(super) fn most_order(free: u64) -> Option<u8> {
     free.checked_ilog2().and_then(|order| u8::try_from(order).ok())
 }
 
-/// A run in a split block: small enough to come back in registers, as through memory it costs 5 ns.
+/// A run in a split block. It is small enough to be returned in registers; through memory it would
+/// cost 5 ns.
 #[derive(Clone, Copy)]
 pub(super) struct Found {
     pub(super) index: u32,
     pub(super) start: u16,
 }
 
-/// Runs of one order in one word of a block's free map: the word's first frame in the block, and a
-/// bit for the first frame of each.
+/// Runs of one order in one word of a block's free map: the frame in the block at which the word
+/// begins, and a set bit at the first frame of each run.
 #[derive(Clone, Copy)]
 pub(super) struct WordRuns {
     pub(super) index: u32,
@@ -55,12 +58,12 @@ pub(super) struct WordRuns {
 pub(super) struct WordsWanted {
     pub(super) order: Order,
     pub(super) migrate_type: MigrateType,
-    /// Words.
+    /// The most words to take.
     pub(super) most: usize,
-    /// Runs in all of them.
+    /// The most runs to take in all these words.
     pub(super) limit: u32,
-    /// Whether the caller has another way than reported memory, which is not even taken for the
-    /// first word then.
+    /// Whether the caller can do without reported memory. If so, not even the first word is taken
+    /// from it.
     pub(super) spares: bool,
 }
 
@@ -68,11 +71,12 @@ impl LockedZone {
     /// Takes an aligned run of 2^`order` frames, order below 9. Returns the block's index and the
     /// run's first frame in it.
     ///
-    /// Split blocks of the own type come first, fullest first and lowest first among equals; then a
-    /// whole block is split, of the own type or of one that it may take from; last, a split block
-    /// of another type gives up a run: for what cannot be moved the freest, and with the run its
-    /// type, if a quarter of it is free (Linux's rule, `try_to_claim_block` in `mm/page_alloc.c`,
-    /// counts which pages move); else the fullest.
+    /// Split blocks of the request's own migrate type come first: the fullest first, and among
+    /// equals the lowest. Next, a whole block is split, of the own type or of one that it may fall
+    /// back to. Last, a split block of another type gives up a run. An unmovable or reclaimable
+    /// request takes the freest such block, and with the run it claims the block for its own type
+    /// if a quarter of the block is free (Linux's rule, `try_to_claim_block` in `mm/page_alloc.c`,
+    /// also counts pages of compatible types). A movable request takes from the fullest.
     pub(super) fn take_pages(
         &mut self,
         order: Order,
@@ -84,8 +88,8 @@ impl LockedZone {
         Some((index, start))
     }
 
-    /// Takes every run of `order` (at most 5), but at most `limit`, in one word of a block's free
-    /// map.
+    /// Takes all runs of `order` (at most 5) in one word of a block's free map, but no more than
+    /// `limit`.
     pub(super) fn take_word(
         &mut self,
         order: Order,
@@ -98,13 +102,14 @@ impl LockedZone {
         Some(WordRuns { index, first, runs })
     }
 
-    /// Takes the runs of many words, of as many blocks as it takes, and gives each word to `give`
-    /// at once. Blocks are taken 64 at a time out of their set, which then changes once for all
-    /// that are used up. Reported memory is taken for the first word only: nobody waits for the
-    /// rest.
+    /// Takes the runs of many words, from as many blocks as needed, and passes each word to `give`
+    /// at once. Up to 64 blocks at a time come out of one set, which is updated once for all of
+    /// them that are used up. Reported memory is taken for the first word only: no caller waits for
+    /// the rest.
     pub(super) fn take_words(&mut self, wanted: &WordsWanted, mut give: impl FnMut(WordRuns)) {
         let WordsWanted { order, migrate_type, most, mut limit, spares } = *wanted;
-        // A copy in registers: one reached through `self` would be loaded again after each store.
+        // A copy in registers: a table reached through `self` would be loaded again after each
+        // store.
         let table = self.buddy.table;
         let mut filled = 0;
         while filled < most && limit != 0 {
@@ -136,7 +141,8 @@ impl LockedZone {
                 if soon != 0 {
                     table.prefetch(base + soon.trailing_zeros(), order);
                 }
-                // Found and counted once: that is a good part of the work.
+                // Entry and map are looked up only once, because the lookup is a good part of the
+                // work.
                 let (entry, map) = (table.entry(index), table.free_map(index));
                 let state = entry.state();
                 let Some((first, runs)) = map.take_first_word(order.get(), limit) else {
@@ -169,8 +175,9 @@ impl LockedZone {
         }
     }
 
-    /// Takes up to `out.len()` runs of any order below 9 out of one block, whose first frames in it
-    /// are written to `out`. Returns the block and how many there are.
+    /// Takes up to `out.len()` runs of any order below 9 out of one block, and writes the first
+    /// frame of each to `out`, counted from the block's start. Returns the block's index and the
+    /// number of runs.
     pub(super) fn take_runs(
         &mut self,
         order: Order,
@@ -181,7 +188,8 @@ impl LockedZone {
             && out.len() >= FRAMES >> order.get()
             && self.free_index.smallest(migrate_type, order.get()).is_none();
         if all && let Some(index) = self.buddy.take(Order::BLOCK, migrate_type) {
-            // All of a block that was whole: nothing of it is ever free.
+            // The caller gets all of a block that was whole, so none of it ever has to be marked
+            // free.
             self.split_allocated(index, self.buddy.table.state(index));
             let starts = (0..FRAMES).step_by(1 << order.get());
             let taken = out.iter_mut().zip(starts).map(|(out, start)| *out = start).count();
@@ -193,7 +201,7 @@ impl LockedZone {
         Some((index, taken))
     }
 
-    /// A split block with a free run of `order`, and its lowest run.
+    /// Finds a split block with a free run of `order`, and the lowest such run in it.
     #[inline]
     fn find(&mut self, order: u8, migrate_type: MigrateType) -> Option<(u32, usize)> {
         let found = self
@@ -205,17 +213,18 @@ impl LockedZone {
     #[cold]
     fn find_elsewhere(&mut self, order: u8, migrate_type: MigrateType) -> Option<Found> {
         if let Some(index) = self.buddy.take(Order::BLOCK, migrate_type) {
-            // A block with a grade keeps it.
+            // A block with a grade keeps that grade.
             let migrate_type = self.buddy.table.state(index).migrate_type();
             self.split_free(index, migrate_type, 0..1 << order);
             return Some(Found { index, start: 0 });
         }
         if self.is_cut_short() {
-            // Before another type's memory is touched, all of the own is looked at.
+            // All memory of the own type has to be looked at before that of another type is
+            // touched.
             return None;
         }
-        // What is in a block tells whether it can be made free as a whole: one with pages that
-        // cannot be moved does not become a movable one.
+        // A block's type tells whether all of it can be made free. So a movable request never
+        // claims a block that may have pages that cannot be moved.
         let claims = migrate_type != MigrateType::Movable;
         if claims && let Some(found) = self.claim_freest(order, migrate_type) {
             return Some(found);
@@ -236,9 +245,9 @@ impl LockedZone {
         None
     }
 
-    /// A run of the block of another type that has the most free frames, as far as the index tells,
-    /// which is of this type from now on: the next requests find room there, too, so that what
-    /// cannot be moved spoils few blocks.
+    /// Finds a run in the block of another migrate type that has the most free frames, as far as
+    /// the index tells, and makes the block one of this type. The next requests of this type find
+    /// room there, too, so that pages that cannot be moved spoil few blocks.
     fn claim_freest(&mut self, order: u8, migrate_type: MigrateType) -> Option<Found> {
         if self.buddy.placement.is_random() {
             return None;
@@ -265,7 +274,7 @@ impl LockedZone {
         None
     }
 
-    /// Makes a split block of another type one of this type.
+    /// Changes the migrate type of a split block of another type to this one.
     fn claim(&mut self, index: u32, migrate_type: MigrateType) {
         let state = self.buddy.table.state(index);
         self.change(index, state, state.with_migrate_type(migrate_type));
@@ -273,10 +282,11 @@ impl LockedZone {
         self.buddy.events.fallback_claims += 1;
     }
 
-    /// A split block of `migrate_type` that really has a run of `order`. Each block that turns out
-    /// to have less moves to a lower set, where only a free brings it up again, so that every
-    /// correction of a block after its first was paid for by a free. After so many in one hold of
-    /// the lock a whole block is used if there is one; else whoever searches does so again
+    /// Finds a split block of `migrate_type` that really has a run of `order`. A block that turns
+    /// out to have less moves to a lower set, and only a free moves it up again. So each such
+    /// correction of a block, except its first, was paid for by a free. When one hold of the lock
+    /// has made [`MOST_VAIN_LOOKS`](super::locked::MOST_VAIN_LOOKS) of them, a whole block is used
+    /// if there is one; otherwise the caller searches again
     /// ([`Zone::search`](super::Zone::search)).
     fn find_split(&mut self, order: u8, migrate_type: MigrateType) -> Option<Found> {
         if self.buddy.placement.is_random() {
@@ -294,15 +304,15 @@ impl LockedZone {
         None
     }
 
-    /// A block has no run of the order that the index named: names the one that it has.
+    /// Moves a block that has no run of the order its set named to the set of its largest run.
     pub(super) fn looked_in_vain(&mut self, index: u32) {
         let (state, map) = (self.buddy.table.state(index), self.buddy.table.free_map(index));
         self.change(index, state, state.with_free_order(map.largest_order()));
         self.vain_looks += 1;
     }
 
-    /// Takes exactly the run of `order` at frame `start` of a block, if it is free. One that is
-    /// free as a whole becomes of the type, unless it has a grade.
+    /// Takes exactly the run of `order` at frame `start` of a block, if that is free. A block that
+    /// was free as a whole takes on the migrate type, unless it has a grade.
     pub(super) fn take_at(
         &mut self,
         index: u32,
@@ -317,7 +327,7 @@ impl LockedZone {
             self.split_free(index, now, start..start + (1 << order.get()));
             state = self.buddy.table.state(index);
         }
-        // The head's word from here on: the block's own entry may be one that was never cleared
+        // From here on use the head's state word: the block's own entry may never have been cleared
         // (invariant 5).
         let map = self.buddy.table.free_map(index);
         if !state.is(State::Split) || state.is_unavailable() || !map.is_run_free(start, order.get())
@@ -329,7 +339,7 @@ impl LockedZone {
         true
     }
 
-    /// Counts frames that were cleared in the map.
+    /// Counts frames as taken whose bits in the free map were cleared.
     #[inline]
     pub(super) fn taken(&mut self, index: u32, pages: u64) {
         let state = self.buddy.table.state(index);
@@ -340,7 +350,7 @@ impl LockedZone {
         }
         let new = state.with_free_pages(free);
         let most = most_order(free);
-        // Not at once: the next free may raise it again.
+        // Do not lower the order at once: the next free may raise it again.
         let lower = free == 0 || state.free_order() > most.map(|most| most + 1);
         self.change(index, state, if lower { new.with_free_order(most) } else { new });
     }

@@ -1,9 +1,9 @@
-//! Giving pages back to split blocks, under the zone lock.
+//! Frees pages into split blocks, under the zone lock.
 //!
-//! A free sets bits of the block's free map, adds to the count in its state word, and moves it to a
-//! higher set of the free index where that follows. What it gives back must be allocated as far as
-//! the tables can tell: neither free, nor unmanaged, nor holding descriptors, nor in flight to the
-//! hypervisor.
+//! A free sets bits of the block's free map, adds to the count in its state word, and moves the
+//! block to a higher set of the free index if the new count calls for that. The frames must be
+//! allocated as far as the tables can tell: not free, not unmanaged, not holding descriptors, and
+//! not with the hypervisor.
 
 use super::locked::LockedZone;
 use super::page_alloc::most_order;
@@ -24,7 +24,7 @@ pub(super) enum Refused {
 }
 
 impl LockedZone {
-    /// Whether the frames `range` of a block are allocated, as far as the tables can tell.
+    /// Checks that the frames `range` of a block are allocated, as far as the tables can tell.
     pub(super) fn check_part(&self, index: u32, range: &Range<usize>) -> Result<(), Refused> {
         let Some((_, state)) = self.buddy.table.head_of(index) else {
             return Err(Refused::State(None));
@@ -64,14 +64,15 @@ impl LockedZone {
         if state.managed_pages() == PAGES_PER_BLOCK {
             return None;
         }
-        // Counts tell, too, where the block could not be noted.
+        // The counts tell, too, where there was no room to note which frames of the block are
+        // managed.
         let too_many = state.free_pages() + state.descriptor_pages() + (end - start) as u64
             > state.managed_pages();
         self.partials.first_unmanaged(index, start, end).or(too_many.then_some(start))
     }
 
-    /// The first frame of `range` of a split block that is with the hypervisor, which its free map
-    /// does not tell from allocated ones.
+    /// The first frame of `range` of a split block that the hypervisor has. In the free map such
+    /// frames look allocated.
     #[inline]
     fn first_in_flight(
         &self,
@@ -82,8 +83,8 @@ impl LockedZone {
         if state.has(BlockState::REPORTING) { self.in_flight.first_in(index, range) } else { None }
     }
 
-    /// Frees frames of a block that [`check_part`](Self::check_part) found allocated; whole blocks
-    /// that lose only a part become split.
+    /// Frees frames of a block that [`check_part`](Self::check_part) found allocated. A whole block
+    /// that loses only a part becomes split.
     pub(super) fn free_part(&mut self, index: u32, range: Range<usize>) {
         let Some((head, state)) = self.buddy.table.head_of(index) else { return };
         if state.is(State::Whole) {
@@ -109,8 +110,8 @@ impl LockedZone {
         }
     }
 
-    /// Frees the aligned run of `order`, below 9, at frame `start` of a block, if that is split and
-    /// the run allocated as far as can be told.
+    /// Frees the aligned run of `order`, below 9, at frame `start` of a block. Returns false if the
+    /// block is not split or if the run is not allocated as far as the tables can tell.
     #[cfg_attr(feature = "smp", inline)]
     #[cfg_attr(not(feature = "smp"), inline(never))]
     pub(super) fn free_run(&mut self, index: u32, start: usize, order: Order) -> bool {
@@ -134,7 +135,8 @@ impl LockedZone {
         true
     }
 
-    /// Frees frames of a block that is split and managed whole, if none of them is free.
+    /// Frees frames of a block that is split and entirely managed. Returns false if any of them is
+    /// free.
     #[inline]
     pub(super) fn free_range(&mut self, index: u32, range: Range<usize>) -> bool {
         if !self.buddy.table.is_ready(index) {
@@ -154,11 +156,11 @@ impl LockedZone {
     }
 
     /// Frees the runs of `order` (at most 5) that begin at the set bits of `runs`, counted from
-    /// frame `start`, which begins a word of the free map of a block whose entry may be read. All
-    /// or none.
+    /// frame `start`, which begins a word of the free map of a block whose entry may be read. Frees
+    /// either all of them or none.
     #[inline]
     pub(super) fn free_word(&mut self, index: u32, start: usize, runs: u64, order: Order) -> bool {
-        // Found once: that is a good part of the work.
+        // The entry is looked up only once, because the lookup is a good part of the work.
         let entry = self.buddy.table.entry(index);
         let state = entry.state();
         if !state.is_plain() {
@@ -180,8 +182,8 @@ impl LockedZone {
         true
     }
 
-    /// Counts the first frames that come back to a block with nothing special about it, less than
-    /// all of it.
+    /// Counts the first frames that are freed into a plain block ([`BlockState::is_plain`]) with no
+    /// free frame, fewer than all of its frames.
     #[inline(never)]
     fn first_freed(&mut self, index: u32, state: BlockState, pages: u64) {
         let Some(most) = most_order(pages) else { return };
@@ -190,7 +192,7 @@ impl LockedZone {
         self.free_index.insert(state.migrate_type(), most, index);
     }
 
-    /// [`free_word`](Self::free_word) of a block with something special about it.
+    /// [`free_word`](Self::free_word) for a block that is not plain ([`BlockState::is_plain`]).
     #[cold]
     #[inline(never)]
     fn free_special_word(&mut self, index: u32, start: usize, runs: u64, order: Order) -> bool {
@@ -199,8 +201,7 @@ impl LockedZone {
         }
         let state = self.buddy.table.state(index);
         let free = state.free_pages() + (u64::from(runs.count_ones()) << order.get());
-        // What a word's runs cover is looked at one by one in the few blocks that are not managed
-        // whole.
+        // The few blocks that are not entirely managed free the runs of a word one by one.
         if !state.is(State::Split)
             || state.managed_pages() != PAGES_PER_BLOCK
             || state.has(BlockState::REPORTING)
@@ -219,7 +220,8 @@ impl LockedZone {
         true
     }
 
-    /// Counts frames that were set in the map: `free` are free now.
+    /// Counts frames as freed whose bits in the free map were set. The block now has `free` free
+    /// frames.
     pub(super) fn freed(&mut self, index: u32, before: BlockState, free: u64) {
         let new = before.freed_to(free);
         if before.is_unavailable() {

@@ -1,4 +1,4 @@
-//! The parts of one zone: those that bring-up made, then the windows of memory that came later.
+//! The parts of one zone: those made at bring-up, then the windows of memory that was added later.
 
 use super::{Zone, ZoneId};
 use crate::platform::Platform;
@@ -9,9 +9,9 @@ use core::slice;
 #[derive(Clone, Copy)]
 pub struct ZoneParts<'a> {
     id: ZoneId,
-    /// Of bring-up, ascending.
+    /// The parts made at bring-up, ascending.
     first: &'a [Zone],
-    /// All windows, of this zone and of others.
+    /// The windows of all zones.
     windows: &'a [Zone],
 }
 
@@ -20,24 +20,24 @@ impl<'a> ZoneParts<'a> {
         Self { id, first, windows: if cfg!(feature = "hotplug") { windows } else { &[] } }
     }
 
-    /// The zone.
+    /// The zone whose parts these are.
     #[must_use]
     pub const fn id(self) -> ZoneId {
         self.id
     }
 
-    /// Each of them: those of bring-up ascending, then windows as they came.
+    /// Iterates over the parts: those of bring-up ascending, then windows in the order they came.
     pub fn iter(self) -> impl Iterator<Item = &'a Zone> + Clone {
         self.first.iter().chain(self.windows())
     }
 
-    /// What `of` says of each, added up. In one copy for all who count.
+    /// The sum of `of` over all parts. Not inlined, so that all callers share one copy.
     #[inline(never)]
     pub(crate) fn sum(self, of: &dyn Fn(&Zone) -> u64) -> u64 {
         self.iter().map(of).sum()
     }
 
-    /// Calls `each` with each of them, as [`sum`](Self::sum).
+    /// Calls `each` with each part. Not inlined, like [`sum`](Self::sum).
     #[inline(never)]
     pub(crate) fn for_each(self, each: &mut dyn FnMut(&'a Zone)) {
         self.iter().for_each(each);
@@ -53,13 +53,14 @@ impl<'a> ZoneParts<'a> {
         self.windows.iter().filter(move |zone| zone.id() == self.id)
     }
 
-    /// Those of bring-up from the one of number `first` on, those before it, then windows.
+    /// The parts of bring-up from number `first` on, then those before it, then windows.
     pub(crate) fn in_turn(self, first: usize) -> impl Iterator<Item = &'a Zone> + Clone {
         let (before, from) = self.first.split_at(first.checked_rem(self.first.len()).unwrap_or(0));
         from.iter().chain(before).chain(self.windows())
     }
 
-    /// [`in_turn`](Self::in_turn) one by one: the part at `place`, which then names the next.
+    /// [`in_turn`](Self::in_turn) one part at a time: returns the part at `place` and advances
+    /// `place`.
     pub(crate) fn turn(self, first: usize, place: &mut usize) -> Option<&'a Zone> {
         let count = self.first.len();
         if *place < count {
@@ -77,7 +78,8 @@ impl<'a> ZoneParts<'a> {
         None
     }
 
-    /// What each covers: windows from the first to the last of their blocks that are memory.
+    /// The frames that each part covers: a window, from the first to the last of its blocks that
+    /// are memory; any other part, its span.
     pub(crate) fn spans<P: Platform>(
         self,
         platform: &'static P,
@@ -86,19 +88,19 @@ impl<'a> ZoneParts<'a> {
         first.chain(self.windows().map(|part| part.present_span(platform, true)))
     }
 
-    /// How many there are.
+    /// The number of parts.
     #[must_use]
     pub fn len(self) -> usize {
         self.first.len() + self.windows().count()
     }
 
-    /// Whether there is none.
+    /// Whether the zone has no part.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.first.is_empty() && self.windows().next().is_none()
     }
 
-    /// The first.
+    /// The first part.
     #[must_use]
     pub fn first(self) -> Option<&'a Zone> {
         self.iter().next()

@@ -1,8 +1,8 @@
-//! The frames of a zone that caches of CPUs keep: from the first to the last that can ever be
-//! handed out.
+//! The range of a zone's frames that CPU caches may keep: from the first to the last that can ever
+//! be handed out.
 //!
-//! Tables are often placed at an end of a zone. A cache asks two numbers about a frame that is
-//! freed, whatever they are, so that with these two a free of such tables is refused at no cost.
+//! Tables are often placed at an end of a zone. A cache compares each frame that is freed with two
+//! bounds anyway, so with these bounds it refuses to free such tables at no extra cost.
 
 use super::{Segment, Zone};
 use crate::block::table::blocks_of;
@@ -11,7 +11,7 @@ use crate::page::Near;
 use crate::units::{Order, Pfn, PfnRange};
 use core::ops::Range;
 
-/// The frames of a zone that has these parts.
+/// The frames of the zone that has these parts.
 pub(crate) fn range_of<'a>(parts: impl Iterator<Item = &'a Zone>) -> PfnRange {
     let ranges = parts.map(|part| part.pfn_range).filter(|range| !range.is_empty());
     let all = ranges.reduce(|all, range| PfnRange {
@@ -21,9 +21,9 @@ pub(crate) fn range_of<'a>(parts: impl Iterator<Item = &'a Zone>) -> PfnRange {
     all.unwrap_or(PfnRange::new(0, 0))
 }
 
-/// What a CPU's cache knows of a zone whose frames are `range`, with a part of it: of its frames
-/// those in the `nth` longest segment of that part are found at once. The second longest is for
-/// caches that have no other zone to know, as memory has a hole below 4 GiB.
+/// What a CPU's cache knows of a zone whose frames are `range`, and of one part of it: frames in
+/// the `nth` longest segment of that part are found at once. The second longest is for caches that
+/// have no other zone to know, as memory has a hole below 4 GiB.
 #[inline(never)]
 pub(crate) fn near(range: PfnRange, part: Option<&Zone>, nth: usize) -> Near<'_> {
     let Some(part) = part else { return Near::NONE };
@@ -43,13 +43,13 @@ pub(crate) fn near(range: PfnRange, part: Option<&Zone>, nth: usize) -> Near<'_>
 }
 
 impl Zone {
-    /// See the module documentation; as bring-up left the zone.
+    /// The range in the module documentation, as bring-up found it.
     pub(crate) const fn pfn_range(&self) -> PfnRange {
         self.pfn_range
     }
 
-    /// Finds it, at the end of bring-up, while what is free in a block that is managed in part is
-    /// all that is managed there.
+    /// Finds the range at the end of bring-up, when all managed frames of a partly managed block
+    /// are still free.
     pub(super) fn find_pfn_range(&mut self) {
         let first = self.segments.iter().find_map(|segment| self.first_of(segment));
         let last = self.segments.iter().rev().find_map(|segment| self.last_of(segment));
@@ -88,8 +88,8 @@ impl Zone {
         None
     }
 
-    /// The first and the last frame of a block that can be handed out, if any can. What the manager
-    /// keeps for the vmemmap can, once that is given back.
+    /// The first and the last frame of a block that can be handed out, if any can. The vmemmap's
+    /// blocks that the manager keeps can be, once they are given back.
     fn ends_of(&self, segment: &Segment, head: u32, state: BlockState) -> Option<(Pfn, Pfn)> {
         let (first, last) = match state.state()? {
             State::Free | State::Deferred | State::Whole | State::Accepting => {

@@ -1,9 +1,9 @@
-//! Refilling a CPU's cache: many runs under one hold of the zone lock.
+//! Refills a CPU's cache: takes many runs under one hold of the zone lock.
 //!
-//! The paths by order: words of runs (0 to 3), a stack of runs out of one block after the other (4
-//! to 8), a stack of blocks (9). Only the one run that the caller waits for is worth taking
-//! reported memory; where an entry is a run, also splitting a block or falling back on another
-//! migrate type.
+//! The order decides the path: words of runs (0 to 3), a stack of runs out of one block after the
+//! other (4 to 8), a stack of blocks (9). Only for the one run that the caller waits for does a
+//! refill take reported memory and, where an entry is one run, split a block or fall back to
+//! another migrate type.
 
 use super::Zone;
 use super::drain::WORDS_BELOW;
@@ -15,25 +15,26 @@ use crate::page::{CpuCache, Lot, MOST_RUNS, Put, Runs};
 use crate::platform::Platform;
 use crate::units::{Order, PAGES_PER_BLOCK, Pfn};
 
-/// Groups of neighbours that a refill of blocks takes at most.
+/// The most groups of neighbours that a refill of blocks takes.
 const MOST_GROUPS: usize = 16;
-/// Runs of the smallest order that has no words in a block.
+/// How many runs of the smallest order without words a block has.
 const RUNS_OF_A_BLOCK: usize = FreeMap::<8>::PAGES >> WORDS_BELOW;
-/// A refill takes at most one in so many of the blocks that the zone has as a whole: when they are
-/// few, one CPU would have them all, and the next that wants one would empty everybody's cache.
+/// A refill takes at most one in this many of the zone's free whole blocks. When few are left, one
+/// CPU would otherwise take all of them, and the next CPU that wants one would empty every CPU's
+/// cache.
 const SHARE_OF_BLOCKS: u32 = 8;
 
-/// What a cache has no more of.
+/// What a cache has run out of.
 pub(crate) struct Refill {
     pub(crate) order: Order,
     pub(crate) migrate_type: MigrateType,
-    /// Runs to take, the caller's included.
+    /// The most runs to take, the caller's included.
     pub(crate) most: u32,
     /// Free pages to leave in the zone.
     pub(crate) keep_pages: u64,
 }
 
-/// Blocks of 2 MiB that were taken.
+/// Blocks of 2 MiB that were taken for a cache.
 struct BlockGroups {
     groups: [Neighbours; MOST_GROUPS],
     len: usize,
@@ -51,13 +52,13 @@ impl BlockGroups {
 }
 
 impl Zone {
-    /// The state of block `index`, as far as it has one of its own. A guess for those without the
+    /// The state of block `index`, if it has an entry of its own. A guess for callers without the
     /// lock.
     pub(crate) fn state_unlocked(&self, index: u32) -> Option<BlockState> {
         self.table.state_if_ready(index)
     }
 
-    /// Fills a cache whose words or stack for this order are used up and takes one run for the
+    /// Fills a cache whose words or stack for this order are used up, and takes one run for the
     /// caller.
     pub(crate) fn refill<P: Platform>(
         &self,
@@ -66,15 +67,15 @@ impl Zone {
         wanted: &Refill,
     ) -> Option<Pfn> {
         let order = wanted.order;
-        // Without the lock: a zone that is full says so at once.
+        // Read without the lock, so that a full zone is refused at once.
         self.free_pages().checked_sub(wanted.keep_pages + order.pages())?;
         self.preferred(wanted.migrate_type)
             .and_then(|grade| self.refill_from(platform, cache, wanted, grade))
             .or_else(|| self.refill_from(platform, cache, wanted, wanted.migrate_type))
     }
 
-    /// [`refill`](Self::refill) from blocks of one type and those that it falls back on.
-    // Once for both, as it is long and comes for many pages at a time.
+    /// [`refill`](Self::refill) from blocks of one type and those that it falls back to.
+    // Not inlined at both calls: it is long, and one call fetches many pages.
     #[inline(never)]
     fn refill_from<P: Platform>(
         &self,
@@ -115,11 +116,11 @@ impl Zone {
             locked.buddy.events.cache_refill_pages += taken;
             first
         });
-        // Blocks are put into the cache when others may have the lock.
+        // Put blocks into the cache after releasing the lock.
         first.or_else(|| self.stack_blocks(cache, wanted.migrate_type, blocks.as_ref()?))
     }
 
-    /// Puts blocks into the cache, but for the lowest of those taken first, which is returned.
+    /// Puts blocks into the cache, except the lowest of those taken first, which is returned.
     fn stack_blocks(
         &self,
         cache: &CpuCache,
@@ -128,7 +129,7 @@ impl Zone {
     ) -> Option<Pfn> {
         let lot = Lot::of_type(migrate_type)?;
         let mut first = None;
-        // The lowest on top, so that addresses ascend.
+        // Put the lowest on top of the stack, so that addresses ascend.
         for &Neighbours { base, bits } in taken.groups[..taken.len].iter().rev() {
             let mut rest = bits;
             while rest != 0 {
@@ -168,7 +169,7 @@ impl LockedZone {
                 take_over(more);
             }
         });
-        // On top, so that a page that is freed next comes again next.
+        // Put the first word on top, so that a page that is freed next is taken again next.
         let Runs { base, runs } = first?;
         take_over(Runs { base, runs: runs & runs.wrapping_sub(1) });
         Some(base.add(u64::from(runs.trailing_zeros())))
@@ -193,7 +194,7 @@ impl LockedZone {
                 && (room < FreeMap::<8>::PAGES >> order.get()
                     || self.buddy.is_next_reported(migrate_type, Order::BLOCK))
             {
-                // Nobody waits for more, so no block is divided for a part of it.
+                // No caller waits for more, so no block is split for just a part of it.
                 break;
             }
             let Some((index, taken)) = self.take_runs(order, migrate_type, &mut offsets[..room])
@@ -207,7 +208,7 @@ impl LockedZone {
             filled += taken;
         }
         let (&first, others) = starts[..filled].split_first()?;
-        // The lowest on top, so that addresses ascend.
+        // Put the lowest on top of the stack, so that addresses ascend.
         for &start in others.iter().rev() {
             let put = cache.put(start, order, lot);
             debug_assert!(put == Put::Cached, "no more is taken than there is room for");
@@ -215,8 +216,8 @@ impl LockedZone {
         Some(first)
     }
 
-    /// Takes up to `most` blocks: those whose merge is deferred, else free blocks as whole as they
-    /// are, the smallest first. Nothing when there is none.
+    /// Takes up to `most` blocks: first those whose merge is deferred, then free blocks, undivided
+    /// where possible and the smallest first. Returns nothing if there is none.
     fn take_blocks(&mut self, migrate_type: MigrateType, most: u32) -> Option<BlockGroups> {
         let mut taken = BlockGroups::EMPTY;
         let mut left = most;
@@ -228,7 +229,8 @@ impl LockedZone {
             taken.push(some);
         }
         if taken.len == 0 && most != 0 {
-            // By all means that there are for one.
+            // For one block all means are tried, such as merging the spare and falling back to
+            // other types.
             let (index, _) = self.take(Order::BLOCK, migrate_type)?;
             taken.push(Neighbours::new(index, 1));
         }

@@ -1,7 +1,7 @@
-//! Reserved frames that become the zone's to hand out.
+//! Reserved frames that are handed over to the zone.
 //!
-//! They are made allocated ones, which whoever releases them then frees like anybody: so merging,
-//! descriptors and the free index are what they are in every free.
+//! They are made allocated frames, which the caller that releases them then frees like any others.
+//! So merging, descriptors and the free index work as in every free.
 //!
 //! Orders of memory: Relaxed: counters are written under the zone lock.
 
@@ -15,7 +15,7 @@ use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
 use crate::units::{PAGES_PER_BLOCK, PfnRange};
 
-/// Why frames of a block cannot be released; the frame as it lies in the block.
+/// Why frames of a block cannot be released, with the offset of the first such frame in the block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Unreleasable {
     NotMemory(usize),
@@ -23,7 +23,7 @@ pub(crate) enum Unreleasable {
     Unaccepted,
 }
 
-/// Frames of a block.
+/// The number of frames of a block.
 #[expect(clippy::cast_possible_truncation, reason = "512")]
 const FRAMES: usize = PAGES_PER_BLOCK as usize;
 
@@ -33,8 +33,9 @@ fn blocks_in(part: PfnRange) -> u32 {
 }
 
 impl Zone {
-    /// Whether a part, which is frames of the block at `index` or whole blocks from it on, is
-    /// reserved memory; if so, whether its block would be one more that is managed in part.
+    /// Checks that a part, which is frames of the block at `index` or whole blocks from it on, is
+    /// reserved memory. Returns whether the release makes its block one more that is managed only
+    /// in part.
     pub(crate) fn check_release<P: Platform>(
         &self,
         platform: &P,
@@ -56,13 +57,13 @@ impl Zone {
                 .head_of(block)
                 .ok_or(Unreleasable::NotMemory(offset(range.start)))?;
             match state.state() {
-                // It could not be accepted.
+                // Memory that could not be accepted.
                 Some(State::Reserved) if state.has(BlockState::POISONED) => {
                     return Err(Unreleasable::Unaccepted);
                 }
                 Some(State::Reserved) => {
                     wants |= !is_whole;
-                    // The rest of the head is the same.
+                    // The rest of the head is reserved, too.
                     next = head + blocks_of(state.order());
                 }
                 Some(State::Split) if state.managed_pages() < PAGES_PER_BLOCK => {
@@ -95,12 +96,13 @@ impl Zone {
         Ok(wants)
     }
 
-    /// How many more blocks may be managed in part.
+    /// How many more blocks can be noted as managed only in part.
     pub(crate) fn partials_left<P: Platform>(&self, platform: &P) -> usize {
         self.read(platform).partials.room()
     }
 
-    /// Makes reserved frames allocated ones, which were found to be such.
+    /// Makes frames allocated ones that [`check_release`](Self::check_release) found to be
+    /// reserved.
     pub(crate) fn adopt<P: Platform>(&self, platform: &P, index: u32, part: PfnRange) {
         let mut locked = self.lock_coalesced(platform);
         if part.pages() < PAGES_PER_BLOCK {
@@ -118,8 +120,8 @@ impl Zone {
 }
 
 impl LockedZone {
-    /// Makes the reserved block at `index`, as large as lies before `end`, an allocated one; the
-    /// index of the next.
+    /// Makes the reserved block at `index` an allocated one, or as much of it as lies before `end`.
+    /// Returns the index of the next block.
     fn adopt_blocks(&mut self, index: u32, end: u32) -> u32 {
         let table = &self.buddy.table;
         let Some((_, state)) = table.head_of(index) else { return index + 1 };

@@ -1,12 +1,13 @@
 //! What is known of a window while its memory is gone, and its tables with it.
 //!
-//! A host may leave memory accepted that it takes away, and die of one who accepts it twice. So one
-//! bit for each block is kept outside of the window, 64 bytes for each GiB: written when the last
-//! of the memory goes, read when some of it comes. The heads, which lie outside too, only say then
-//! that nothing is there (invariant 49).
+//! A host may leave memory accepted when it takes it away, and then accepting it a second time may
+//! be fatal. So one bit for each block is kept outside of the window, 64 bytes for each GiB. The
+//! bits are written when the last of the window's memory goes and read when some of it comes. The
+//! head of each GiB, which lies outside too, only says meanwhile that nothing is there (invariant
+//! 49).
 //!
-//! Orders of memory: Relaxed: bits are read and written by who changes what memory there is, one at
-//! a time.
+//! Orders of memory: Relaxed: only the CPU that adds or removes memory reads and writes the bits,
+//! and there is one at a time.
 
 use super::Zone;
 use super::hotplug::Presence;
@@ -18,18 +19,19 @@ use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::Order;
 use core::ops::Range;
 
-/// A bit for each block of a window, set where it is accepted; none where nobody asks.
+/// One bit for each block of a window, set while the block is accepted. Empty if the platform
+/// accepts no memory.
 pub(crate) struct Remembered(&'static [AtomicU64]);
 
 impl Remembered {
     pub(super) const NOTHING: Self = Self(&[]);
 
-    /// Over words that are zero.
+    /// Uses `words`, which are zero.
     pub(crate) const fn new(words: &'static [AtomicU64]) -> Self {
         Self(words)
     }
 
-    /// Words for so many blocks.
+    /// The number of words for `blocks` blocks.
     pub(crate) const fn words_for(blocks: usize) -> usize {
         blocks.div_ceil(64)
     }
@@ -49,18 +51,18 @@ impl Remembered {
 }
 
 impl Zone {
-    /// Whether its tables lie in its own memory, and go with it.
+    /// Whether the zone's tables lie in its own memory and go with it.
     pub(crate) const fn has_own_tables(&self) -> bool {
         self.has_own_tables
     }
 
-    /// Whether its tables are gone with its memory, or never were there.
+    /// Whether the zone's tables are gone with its memory, or have not existed yet.
     pub(crate) fn is_gone(&self) -> bool {
         self.has_own_tables && self.present_pages() == 0
     }
 
-    /// Whether the first block at `range`, whose window is gone, is accepted nevertheless, and
-    /// where the blocks end of which the same holds.
+    /// Whether the first block at `range`, whose window is gone, is still accepted, and where the
+    /// run of blocks ends of which the same holds.
     pub(crate) fn is_accepted_while_gone(&self, range: &Range<u32>) -> (bool, u32) {
         if self.remembered.0.is_empty() {
             return (false, range.end);
@@ -71,12 +73,13 @@ impl Zone {
         (first, end.unwrap_or(range.end))
     }
 
-    /// Blocks of a window that is gone were accepted.
+    /// Notes that blocks of a window that is gone were accepted.
     pub(crate) fn note_accepted_while_gone(&self, range: Range<u32>) {
         self.remembered.set(range, true);
     }
 
-    /// Nothing is left of a window: nobody reads its tables from now on (invariant 49).
+    /// Called when no memory of a window is left. Its tables must not be read from now on
+    /// (invariant 49).
     pub(super) fn leave_tables<P: Platform>(&self, platform: &P) {
         let is_remembered = !self.remembered.0.is_empty();
         for group in self.groups().filter(|_| is_remembered) {
@@ -93,7 +96,7 @@ impl Zone {
         self.lock(platform).buddy.reported.forget();
     }
 
-    /// The tables of a window that is gone are there, over memory of any content.
+    /// Attaches the tables of a window that was gone, over memory of any content.
     pub(crate) fn renew<P: Platform>(&self, platform: &P, tables: ZoneTables) {
         let ZoneTables { table, free_index, deferred, reported } = tables;
         let mut locked = self.lock(platform);
@@ -112,7 +115,8 @@ impl Zone {
         }
     }
 
-    /// The indices of its GiBs: a window that has its tables in itself is of whole ones.
+    /// The indices of each GiB of the zone. A window that has its tables in itself consists of
+    /// whole GiBs.
     fn groups(&self) -> impl Iterator<Item = Range<u32>> + use<> {
         let all = self.segments.first().map_or(0..0, |segment| segment.indices());
         all.step_by(GROUP as usize).map(|start| start..start + GROUP)

@@ -1,12 +1,12 @@
-//! Lending free memory to the hypervisor, under the zone lock: what is taken for a report, and how
-//! it comes back.
+//! Lends free memory to the hypervisor, under the zone lock: takes memory for a report and takes it
+//! back.
 //!
-//! A block that is out has a state of its own, is in no list and merges with nothing; a run of a
-//! split block is allocated to its free map. Nobody can get either, so the hypervisor may discard
-//! it until it says that it has done so. What is taken is never more than 64 MiB at once, and each
+//! A lent block has a state of its own, is in no list and merges with nothing. A lent run of a
+//! split block looks allocated in the free map. No request can get either, so the hypervisor may
+//! discard the memory until it says that it has done so. At most 64 MiB are lent at once, and each
 //! hold of the lock looks at no more than [`MOST_VISITED`] entries.
 //!
-//! Orders of memory: Relaxed: counters and bitmaps, written under the zone lock.
+//! Orders of memory: Relaxed: counters and bitmaps, which are written under the zone lock.
 
 use super::Zone;
 use super::locked::LockedZone;
@@ -20,12 +20,12 @@ use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{BLOCK_ORDER, Order, PAGES_PER_BLOCK, PfnRange};
 use core::ops::Range;
 
-/// Entries that are looked at under one hold of the lock.
+/// The most entries that are looked at under one hold of the lock.
 pub(crate) const MOST_VISITED: u32 = 1024;
 const FRAMES: usize = FreeMap::<8>::PAGES;
-/// Pieces in a batch.
+/// The most pieces in a batch.
 pub(crate) const MOST_PIECES: usize = MOST_IN_FLIGHT;
-/// The largest piece: 64 MiB, as much as may be out at once.
+/// The largest piece: 64 MiB, as much as may be lent at once.
 const LARGEST: Order = match Order::new(BLOCK_ORDER + 5) {
     Some(order) => order,
     None => Order::BLOCK,
@@ -35,20 +35,21 @@ const LARGEST_RUN: Order = match Order::new(BLOCK_ORDER - 1) {
     Some(order) => order,
     None => Order::PAGE,
 };
-/// Entries that cutting a piece out of the largest block looks at besides those that it clears.
+/// How many entries cutting a piece out of the largest block looks at, besides those that it
+/// clears.
 const CUT: u32 = 40;
 
-/// Something free that was taken for a report.
+/// A piece of free memory that was taken for a report.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece {
     index: u32,
-    /// First frame in the block, of a run of a split block.
+    /// The first frame in the block, if it is a run of a split block.
     start: Option<u16>,
     order: Order,
     pub(crate) range: PfnRange,
 }
 
-/// Pieces of one zone, all with the hypervisor or about to be.
+/// Pieces of one zone that the hypervisor has or is about to get.
 pub(crate) struct Batch {
     pieces: [Option<Piece>; MOST_PIECES],
     len: usize,
@@ -79,23 +80,23 @@ impl Batch {
     }
 }
 
-/// Words that are cleared under one hold of the lock, of each kind: about 1 us.
+/// How many words of each bitmap are cleared under one hold of the lock: about 1 us.
 const WORDS_AT_ONCE: usize = 1024;
 
-/// What a batch may hold, and what it must leave.
+/// What a batch may hold, and how much memory it must leave.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Goal {
     /// The smallest run that is reported.
     pub(crate) order: Order,
     pub(crate) most_pieces: usize,
     pub(crate) most_pages: u64,
-    /// What the zone must have above its low watermark, of which a part keeps its share.
+    /// Free pages that the zone must keep above its low watermark. A part keeps its share of this.
     pub(crate) guard_pages: u64,
-    /// Whether whole blocks are looked for as runs are, from the cursor on.
+    /// Whether whole blocks, too, are looked for by address from the cursor on.
     pub(crate) by_address: bool,
 }
 
-/// Where the search for runs of split blocks goes on, or that for anything by its address.
+/// Where a search by address goes on: one for runs of split blocks, or one for anything.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cursor {
     index: u32,
@@ -105,36 +106,38 @@ pub(crate) struct Cursor {
 /// How far a batch was filled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Collected {
-    /// There is nothing more.
+    /// There is nothing more to report.
     All,
-    /// It is full, or the lock was held long enough: there may be more.
+    /// The batch is full, or the lock was held long enough: there may be more.
     Some,
-    /// More would leave the zone with less than it must have.
+    /// Taking more would leave the zone with less than it must have.
     Short,
 }
 
 /// What became of a piece.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Returned {
-    /// The hypervisor took it, and it may be zero now.
+    /// The hypervisor took it. It may be zero now.
     Reported { zero: bool },
     /// The device failed: nobody knows whether it was reported.
     Refused,
-    /// It was not even asked.
+    /// The device was not even asked.
     Unasked,
 }
 
 impl Zone {
-    /// Begins to track what is reported, unless that was done before: nothing was reported yet.
+    /// Begins to track which memory is reported, unless the zone does so already. Nothing is
+    /// reported yet.
     pub(crate) fn track_reported<P: Platform>(&self, platform: &P) {
-        // Marks that lie in the zone's own memory are there while some of that is, which ends under
-        // the lock only; when it comes, they are tracked from then on.
+        // Bitmaps in the zone's own memory exist only while some of that is there, which may end
+        // whenever the lock is free. So they are cleared under one hold. Memory that comes later is
+        // tracked from then on.
         let at_once = if self.has_own_tables { usize::MAX } else { WORDS_AT_ONCE };
         let mut next = 0;
         loop {
             let mut locked = self.lock(platform);
-            // Who registers a device and who adds memory may both be here: the first to come to the
-            // end has cleared all of them, and from then on they are no longer cleared.
+            // One CPU may register a device here while another adds memory. The first that gets to
+            // the end has cleared all words; after that they must not be cleared any more.
             let is_gone = self.has_own_tables && self.present_pages() == 0;
             if locked.buddy.reported.is_tracked() || is_gone {
                 return;
@@ -147,7 +150,7 @@ impl Zone {
             clear(reported);
             clear(zero);
             next = next.saturating_add(at_once);
-            // Under the hold that has cleared the last, as all may be cleared under one.
+            // Track under the hold that cleared the last words, as one hold may have cleared all.
             if next >= reported.len().max(zero.len()) {
                 let unreported_pages = locked.buddy.unreported_pages();
                 locked.buddy.reported.track(unreported_pages);
@@ -157,30 +160,30 @@ impl Zone {
         }
     }
 
-    /// The least that was free in blocks and not reported since the last call, in pages.
+    /// The smallest number of pages since the last call that were free in blocks and not reported.
     pub(crate) fn unreported_floor<P: Platform>(&self, platform: &P) -> u64 {
         let mut locked = self.lock(platform);
         let free_pages = locked.buddy.free_pages();
         locked.buddy.reported.take_floor(free_pages)
     }
 
-    /// Whether there is a block of at least `order` with something to report.
+    /// Whether there is a block of at least `order` that has something to report.
     pub(crate) fn has_unreported<P: Platform>(&self, platform: &P, order: Order) -> bool {
         self.unreported_pages() != 0
             && self.read_coalesced(platform).buddy.coldest(order, false).is_some()
     }
 
-    /// Pages of reported blocks that were handed out again, and those of them that were although
-    /// there was another choice.
+    /// Pages of reported blocks that were handed out again, and how many of them although there was
+    /// another choice.
     pub(crate) fn reused_pages<P: Platform>(&self, platform: &P) -> (u64, u64) {
         self.read(platform).buddy.reported.reused_pages()
     }
 
-    /// Takes what is to be reported next: of blocks the largest, and of equal ones those that would
-    /// be handed out last; then, where the order is below 9, runs of split blocks from the cursor
-    /// on; or by address, all from the cursor on. Nothing is taken that was reported already.
-    /// Memory without a grade is taken only as long as enough of it stays, for those who can have
-    /// no other.
+    /// Takes the memory to report next: first blocks, the largest first and of equal ones those
+    /// that would be handed out last; then, if the order is below 9, runs of split blocks from the
+    /// cursor on. By address, all come from the cursor on. Memory that was reported already is not
+    /// taken. Memory without a grade is taken only while enough of it stays for requests that can
+    /// have no other.
     pub(crate) fn collect<P: Platform>(
         &self,
         platform: &P,
@@ -203,7 +206,7 @@ impl Zone {
         collector.collect(&mut locked)
     }
 
-    /// Takes the pieces of a batch back, which is empty afterwards. `returned` says what became of
+    /// Takes back the pieces of a batch, which is empty afterwards. `returned` says what became of
     /// each, by its number.
     pub(crate) fn give_back<P: Platform>(
         &self,
@@ -229,9 +232,9 @@ impl Zone {
         *batch = Batch::EMPTY;
     }
 
-    /// Takes the pieces of a batch back, all of whole blocks, as unaccepted memory; the batch is
-    /// empty then. What was isolated meanwhile stays with the reporter: the first run of it is
-    /// returned, and the batch is as it was, to come again when that is back
+    /// Takes back the pieces of a batch, all of them whole blocks, as unaccepted memory; the batch
+    /// is empty then. If blocks were isolated meanwhile, the first run of them is returned and the
+    /// batch stays as it was. The caller calls again when that run is back
     /// ([`end_report`](Self::end_report)).
     pub(crate) fn take_back_unaccepted<P: Platform>(
         &self,
@@ -262,8 +265,9 @@ impl Zone {
         None
     }
 
-    /// Takes blocks back of which the first `accepted` are accepted; the others, which could not
-    /// be, are lost. Returns how many of those others had isolated, which ends.
+    /// Takes back blocks of which the first `accepted` are accepted. The others could not be
+    /// accepted and are lost. Returns how many of the lost ones others had isolated; their
+    /// isolation ends.
     pub(crate) fn end_report<P: Platform>(
         &self,
         platform: &P,
@@ -298,15 +302,15 @@ impl Zone {
         isolated
     }
 
-    /// A search for runs ends here: the block in whose middle it is was not swept.
+    /// Ends a search for runs: the block in the middle of which it stopped counts as not swept.
     pub(crate) fn end_sweep<P: Platform>(&self, platform: &P, cursor: Cursor) {
         if cursor.frame != 0 {
             self.lock(platform).unsweep(cursor.index);
         }
     }
 
-    /// Forgets which split blocks are swept, some entries at a time from `from` on: runs that were
-    /// too small to be reported are not any more. Returns where to go on.
+    /// Forgets which split blocks are swept, some entries at a time from `from` on, because runs
+    /// that were too small to be reported no longer are. Returns where to go on.
     pub(crate) fn forget_sweeps<P: Platform>(&self, platform: &P, from: u32) -> Option<u32> {
         let mut locked = self.lock(platform);
         let mut next = None;
@@ -324,15 +328,15 @@ impl Zone {
 /// A search for what is to be reported next, under one hold of the lock.
 struct Collector<'a> {
     goal: Goal,
-    /// What was free of memory with a grade, which not everybody can have.
+    /// Free pages with a grade, which not every request can have.
     graded_pages: u64,
-    /// Nothing but that can be spared.
+    /// Only memory with a grade can be spared.
     graded_only: bool,
-    /// Its share of the zone's min watermark, below which nothing is taken.
+    /// This part's share of the zone's min watermark, below which nothing is taken.
     min_pages: u64,
     batch: &'a mut Batch,
     cursor: &'a mut Cursor,
-    /// Entries that were looked at.
+    /// How many entries were looked at.
     visited: u32,
 }
 
@@ -346,8 +350,8 @@ impl Collector<'_> {
             .filter(|_| self.batch.len() < self.goal.most_pieces)
     }
 
-    /// Whether taking `pages` more of such memory as `state` is of would leave the zone below its
-    /// min watermark, for those who can have it.
+    /// Whether taking `pages` more pages of the grade that `state` has would leave the zone below
+    /// its min watermark for requests that can have that memory.
     const fn is_short(&self, locked: &LockedZone, state: BlockState, pages: u64) -> bool {
         let out_of_reach = if state.is_graded() { 0 } else { self.graded_pages };
         locked.free_pages() < self.min_pages + out_of_reach + pages
@@ -372,7 +376,7 @@ impl Collector<'_> {
         Collected::All
     }
 
-    /// The smallest piece of whole blocks.
+    /// The order of the smallest piece of whole blocks.
     fn least_piece(&self) -> Order {
         self.goal.order.clamp(Order::BLOCK, LARGEST)
     }
@@ -381,7 +385,7 @@ impl Collector<'_> {
         self.goal.most_pages >= self.least_piece().pages()
     }
 
-    /// Takes the first piece of a free block at or after `from` that was not reported; returns
+    /// Takes the first piece of a free block, at or after `from`, that was not reported. Returns
     /// where it ends, or why there is none.
     fn take_piece(
         &mut self,
@@ -411,8 +415,8 @@ impl Collector<'_> {
         Ok(index + blocks_of(order))
     }
 
-    /// Takes from the cursor on: runs of split blocks, where the order is below 9, and whole blocks
-    /// where these are not taken largest first.
+    /// Takes memory from the cursor on: runs of split blocks if the order is below 9, and whole
+    /// blocks if these are not taken largest first.
     fn collect_by_address(&mut self, locked: &mut LockedZone) -> Collected {
         let table = locked.buddy.table;
         let takes_blocks = self.goal.by_address && self.has_room_for_blocks();
@@ -422,7 +426,7 @@ impl Collector<'_> {
             return Collected::All;
         }
         while self.cursor.index < table.len() {
-            // No block is begun that nothing of can be taken: it would count as swept.
+            // Begin no block of which nothing can be taken: it would count as swept.
             let is_full = self.most(least, LARGEST).is_none();
             if is_full || self.visited >= MOST_VISITED {
                 return Collected::Some;
@@ -452,15 +456,16 @@ impl Collector<'_> {
                 || begins && state.has(BlockState::SWEPT)
             {
                 if !begins {
-                    // Isolated in the middle of the sweep, perhaps: the rest was not looked at.
+                    // Perhaps it was isolated in the middle of the sweep, so its rest was not
+                    // looked at.
                     locked.unsweep(head);
                 }
                 *self.cursor = next;
                 continue;
             }
             if begins {
-                // Before anything was reported: whatever is freed from now on ends it. What else is
-                // free in the block may hold anything.
+                // Set the mark before anything is reported: any free from now on clears it. Other
+                // free frames of the block may hold anything, so it is not zero.
                 table.set_state(head, state.with(BlockState::SWEPT));
                 locked.buddy.reported.set_zero(head, false);
             }
@@ -472,7 +477,8 @@ impl Collector<'_> {
         Collected::All
     }
 
-    /// Takes the runs of one split block from the cursor on; says why that ends before all are.
+    /// Takes the runs of one split block from the cursor on. Returns why it stopped, if it did not
+    /// get to the end.
     fn collect_runs_of(&mut self, locked: &mut LockedZone, head: u32) -> Option<Collected> {
         loop {
             let Some(most) = self.most(self.goal.order, LARGEST_RUN) else {
@@ -492,8 +498,8 @@ impl Collector<'_> {
 }
 
 impl LockedZone {
-    /// Takes the next free run of a split block for the hypervisor: the lowest at or after frame
-    /// `from`, of an order from `least` to `most`, both below 9. Returns its first frame and order.
+    /// Lends the lowest free run of a split block at or after frame `from` to the hypervisor, of an
+    /// order from `least` to `most`, both below 9. Returns its first frame and order.
     fn lend_run(
         &mut self,
         index: u32,
@@ -520,7 +526,7 @@ impl LockedZone {
         Some((start, order))
     }
 
-    /// Takes a lent run back. The block stays swept if it was and the hypervisor has acknowledged
+    /// Takes back a lent run. The block stays swept if it was and the hypervisor has acknowledged
     /// the run.
     fn return_run(&mut self, piece: &Piece, start: usize, acknowledged: bool) {
         let Piece { index, order, .. } = *piece;
@@ -542,7 +548,7 @@ impl LockedZone {
     fn return_block(&mut self, piece: &Piece, returned: Returned) {
         let table = self.buddy.table;
         let (mut index, end) = (piece.index, piece.index + blocks_of(piece.order));
-        // In one piece as it was taken, unless a part of it was isolated meanwhile.
+        // The block is in one piece, as it was taken, unless a part of it was isolated meanwhile.
         while index < end {
             let state = table.state(index);
             let (order, migrate_type) = (state.order().max(Order::BLOCK), state.migrate_type());
@@ -551,8 +557,8 @@ impl LockedZone {
                 self.keep_isolated(index, state);
             } else {
                 let position = match returned {
-                    // Next to be handed out, so that what cannot be reported does not stand in the
-                    // way of what can.
+                    // To the head of its list, to be handed out next: memory that cannot be
+                    // reported must not stand in the way of memory that can.
                     Returned::Refused => Position::Head,
                     Returned::Reported { .. } | Returned::Unasked => Position::Tail,
                 };
@@ -565,7 +571,7 @@ impl LockedZone {
         }
     }
 
-    /// Not all of a split block was reported after all.
+    /// Clears the mark *swept* of a split block, not all of which was reported after all.
     fn unsweep(&self, index: u32) {
         let table = &self.buddy.table;
         if table.is_ready(index) && table.state(index).is(State::Split) {
@@ -578,7 +584,7 @@ impl LockedZone {
         self.buddy.reported.set_zero(index, false);
     }
 
-    /// Whether a page that was just taken out of the block at `index` is known to be zero.
+    /// Whether pages that were just taken out of the block at `index` are known to be zero.
     pub(super) fn is_known_zero(&self, index: u32, order: Order) -> bool {
         if !self.buddy.reported.is_tracked() {
             return false;

@@ -1,10 +1,10 @@
-//! Memory that is set aside for contiguous requests and lent to movable ones meanwhile (Linux's
-//! CMA): when these take it. What others see of it is in `grade`.
+//! When movable requests take memory that is set aside for contiguous requests and lent to them
+//! meanwhile (Linux's CMA). Which other requests see it is up to `grade`.
 
-/// Whether a request that may use the reserve takes from it first: when more than half of what is
-/// free lies there, so that reserve and rest become full together (Linux: `mm/page_alloc.c`,
-/// `__rmqueue`). It takes from it all the same where nothing else is left. `free_reserve_pages` are
-/// part of `free_pages`.
+/// Whether a request that may use the reserve takes from it first. It does if more than half of the
+/// free memory lies there, so that the reserve and the rest fill up together (Linux:
+/// `mm/page_alloc.c`, `__rmqueue`). If nothing else is left it takes from the reserve anyway.
+/// `free_reserve_pages` are part of `free_pages`.
 #[must_use]
 pub const fn takes_reserve_first(free_pages: u64, free_reserve_pages: u64) -> bool {
     free_reserve_pages > free_pages / 2
@@ -32,7 +32,7 @@ mod tests {
     }
 
     proptest! {
-        /// Single pages are taken until none is left, from where the rule says.
+        /// Takes single pages, from where the rule says, until none is left.
         #[test]
         fn both_become_empty_together(reserve in 0_u64..2000, rest in 0_u64..2000) {
             let (mut left, mut reserve_left) = (reserve + rest, reserve);
@@ -42,7 +42,7 @@ mod tests {
                 prop_assert!(!from_reserve || reserve_left != 0);
                 left -= 1;
                 reserve_left -= u64::from(from_reserve);
-                // Once level they stay so.
+                // Once they are level they stay so.
                 let others = left - reserve_left;
                 prop_assert!(reserve_left.abs_diff(others) <= reserve.abs_diff(rest).max(1));
             }

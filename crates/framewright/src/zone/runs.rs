@@ -1,4 +1,4 @@
-//! Memory cut by zone, with every block given to one zone.
+//! Memory cut into zones, with every block given to one zone.
 
 use super::kind::{ZoneId, ZoneKind};
 use crate::firmware::{MemoryKind, MemoryRun};
@@ -12,12 +12,13 @@ pub struct ZoneRun {
     pub range: PfnRange,
     /// The zone in which they are present.
     pub zone: ZoneId,
-    /// A kind that is present.
+    /// The kind of memory, one of those that are present.
     pub kind: MemoryKind,
-    /// Unaccepted frames that are accepted by now
+    /// Whether these are unaccepted frames that have been accepted since
     /// ([`RegionFlags::AHEAD`](crate::memblock::RegionFlags::AHEAD)).
     pub is_ahead: bool,
-    /// The frames lie in a block that belongs to another zone: present here, managed nowhere.
+    /// Whether the frames lie in a block that belongs to another zone: present here, managed
+    /// nowhere.
     pub stray: bool,
 }
 
@@ -26,13 +27,13 @@ pub struct ZoneRun {
 pub struct ZoneRuns<I> {
     rest: I,
     current: Option<MemoryRun>,
-    /// The owner of the block that ends here, once it was settled.
+    /// The end of the current block and its owner, once that was settled.
     settled: Option<(u64, ZoneId)>,
 }
 
-/// Cuts memory, given ascending and disjoint, at zone borders, and at the edges of blocks that
-/// several zones share: such a block belongs to the zone with most frames in it, the lower one on a
-/// tie (docs/architecture.md).
+/// Cuts memory, given ascending and disjoint, at zone borders and at the edges of blocks that
+/// several zones share. Such a block belongs to the zone with most frames in it, and to the lower
+/// one on a tie (docs/architecture.md).
 #[must_use]
 pub fn zone_runs<I: Iterator<Item = MemoryRun> + Clone>(mut runs: I) -> ZoneRuns<I> {
     let current = runs.next();
@@ -48,8 +49,8 @@ const fn block_start(pfn: u64) -> u64 {
 }
 
 impl<I: Iterator<Item = MemoryRun> + Clone> ZoneRuns<I> {
-    /// Whether the block of the current position holds frames of a second zone, and then who owns
-    /// it. Zone kinds change at block borders, so only the node can differ.
+    /// The owner of the current position's block, which may hold frames of a second zone. Zone
+    /// kinds change at block borders, so only the node can differ.
     fn owner_of_block(&self, current: MemoryRun) -> ZoneId {
         let start = current.range.start;
         let mine = zone_of(current, start);
@@ -65,8 +66,8 @@ impl<I: Iterator<Item = MemoryRun> + Clone> ZoneRuns<I> {
         if self.rest.clone().next().is_none_or(|next| next.range.start.0 >= end) {
             return mine;
         }
-        // First arrival in this block: nothing before `start` lies in it, or it would have been
-        // settled then.
+        // This is the first run in the block: if another before `start` lay in it, its owner would
+        // be settled by now.
         let block = PfnRange::new(start.0, end);
         let in_block = || self.rest.clone().take_while(|run| run.range.start.0 < end);
         if in_block().all(|run| run.node == mine.node) {
@@ -80,11 +81,11 @@ impl<I: Iterator<Item = MemoryRun> + Clone> ZoneRuns<I> {
     }
 }
 
-/// What is to be done with each run.
+/// What to do with each run.
 type Look<'a> = &'a mut dyn FnMut(MemoryRun);
 
-/// The node with most frames in a block, the lower one on a tie; `each` shows runs, few, so that
-/// they are looked at again for each.
+/// The node with most frames in a block, the lower one on a tie. `each` passes every run to its
+/// argument. There are few, so all are counted again for each.
 #[inline(never)]
 fn fullest(block: PfnRange, each: &dyn Fn(Look<'_>)) -> Option<NodeId> {
     let mut most = None;
@@ -103,8 +104,8 @@ fn fullest(block: PfnRange, each: &dyn Fn(Look<'_>)) -> Option<NodeId> {
 impl<I: Iterator<Item = MemoryRun> + Clone> Iterator for ZoneRuns<I> {
     type Item = ZoneRun;
 
-    // One copy for all loops: each walks few runs, and at boot most of what code costs is that it
-    // is new.
+    // Not inlined, so that all loops share one copy: each loop visits few runs, and at boot most of
+    // the cost of code is its first execution.
     #[inline(never)]
     fn next(&mut self) -> Option<ZoneRun> {
         let current = self.current?;
@@ -114,7 +115,7 @@ impl<I: Iterator<Item = MemoryRun> + Clone> Iterator for ZoneRuns<I> {
         let zone_end = zone.kind.frames().end.0.min(current.range.end.0);
         let block_end = block_start(start.0) + PAGES_PER_BLOCK;
         let end = if MAX_NODES == 1 || owner == zone {
-            // Ours up to the last block, which somebody else may share.
+            // The zone's own up to the last block, which another zone may share.
             let last_block = block_start(zone_end);
             if last_block > start.0 { last_block } else { zone_end }
         } else {

@@ -1,4 +1,4 @@
-//! The shuffle of a zone, and large pieces while it is on.
+//! Shuffles the free blocks of a zone, and allocates large pieces while shuffling is on.
 
 use super::Zone;
 use crate::block::MigrateType;
@@ -9,18 +9,20 @@ use crate::block::table::blocks_of;
 use crate::platform::Platform;
 use crate::units::{Order, Pfn, PfnRange};
 
-/// Heads that one search looks at before it lets others have the lock.
+/// How many heads one search looks at before other CPUs may have the lock.
 const SEARCH_SLICE: u32 = 256;
-/// Blocks that are exchanged with another under one hold of the lock, some cache misses each.
+/// How many blocks are exchanged with another under one hold of the lock, at some cache misses
+/// each.
 const SHUFFLED_AT_ONCE: u32 = 16;
-/// Types whose sets of split blocks are nearly always empty, and give the pass its memory.
+/// Migrate types whose sets of split blocks are nearly always empty. The shuffle at boot uses the
+/// memory of these sets as scratch space.
 const SELDOM: &[MigrateType] = &[MigrateType::Isolate, MigrateType::MovableOnly, MigrateType::Cma];
-/// Pairs of neighbours in a list that the statistic looks at.
+/// How many pairs of successive list entries the statistic looks at.
 const LOOKED_AT: u32 = 1024;
 
-/// How shuffled the free blocks of 4 MiB of a zone are: of so many pairs that follow one another in
-/// the lists (of the first 1024), how many are neighbours in memory, in either direction. In order
-/// that is nearly all of them, and with the shuffle nearly none.
+/// How well the free blocks of 4 MiB of a zone are shuffled: how many of the first 1024 pairs of
+/// successive list entries are neighbours in memory, in either direction. Without the shuffle
+/// nearly all of them are, with it nearly none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Shuffled {
     /// Pairs that were looked at.
@@ -30,7 +32,7 @@ pub struct Shuffled {
 }
 
 impl Zone {
-    /// Turns the shuffle on, before anything is initialised. It stays on.
+    /// Turns shuffling on, before anything is initialised. It stays on.
     pub(crate) fn begin_shuffling(&mut self, seed: u64) {
         if !cfg!(feature = "debug") {
             return;
@@ -41,8 +43,9 @@ impl Zone {
         buddy.random = Random::new(seed);
     }
 
-    /// Puts the free blocks of 4 MiB into a random order, where the shuffle is on. The lock is held
-    /// meanwhile, for up to 50 ms a TiB, so that this is for a boot. False where it could not.
+    /// Puts the free blocks of 4 MiB into a random order, if shuffling is on. It holds the lock for
+    /// up to 50 ms a TiB, so it is only for boot. Returns false if the blocks could not be
+    /// shuffled.
     pub(crate) fn shuffle_at_boot<P: Platform>(&self, platform: &P) -> bool {
         if !cfg!(feature = "debug") {
             return false;
@@ -50,7 +53,7 @@ impl Zone {
         if !self.shuffles {
             return false;
         }
-        // The order of the lists changes, and no count.
+        // This changes the order of the lists, but no count.
         let mut locked = self.lock(platform);
         let scratch = locked.free_index.scratch(SELDOM);
         let mut done = true;
@@ -61,8 +64,8 @@ impl Zone {
         done
     }
 
-    /// Shuffles the free blocks of 4 MiB again, where the shuffle is on, a few under each hold of
-    /// the lock. False where it is off.
+    /// Shuffles the free blocks of 4 MiB again, a few under each hold of the lock. Returns false if
+    /// shuffling is off.
     pub(crate) fn shuffle<P: Platform>(&self, platform: &P) -> bool {
         if !self.shuffles {
             return false;
@@ -71,7 +74,7 @@ impl Zone {
         for segment in self.segments {
             let mut index = segment.index.next_multiple_of(step);
             while index < segment.indices().end {
-                // The order of the lists changes, and no count.
+                // This changes the order of the lists, but no count.
                 let mut locked = self.lock(platform);
                 for _ in 0..SHUFFLED_AT_ONCE {
                     if index < segment.indices().end {
@@ -84,7 +87,7 @@ impl Zone {
         true
     }
 
-    /// How shuffled its free blocks are.
+    /// How well the zone's free blocks are shuffled.
     pub(crate) fn shuffled<P: Platform>(&self, platform: &P) -> Shuffled {
         let locked = self.read(platform);
         let mut shuffled = Shuffled::default();
@@ -101,7 +104,7 @@ impl Zone {
         shuffled
     }
 
-    /// Whether pieces of `order` have to be gathered.
+    /// Whether pieces of `order` have to be gathered from several free blocks.
     #[inline]
     pub(super) const fn gathers(&self, order: Order) -> bool {
         if !cfg!(feature = "debug") {
@@ -110,8 +113,9 @@ impl Zone {
         self.shuffles && order.get() > SHUFFLE_ORDER.get()
     }
 
-    /// Takes 2^`order` pages, above the order that is shuffled, that end at or below `max`: the
-    /// lowest that are free, some heads at a time, each of which is looked at once.
+    /// Takes 2^`order` pages, where `order` is above the shuffled one, that end at or below `max`.
+    /// Takes the lowest that are free. The lock is released after some heads, and each head is
+    /// looked at once.
     #[cold]
     pub(super) fn allocate_gathered<P: Platform>(
         &self,

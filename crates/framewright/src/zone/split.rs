@@ -1,4 +1,4 @@
-//! Split blocks: what makes a block one, and what ends it.
+//! Split blocks: what makes a block one, and what ends that.
 //!
 //! ```text
 //!   free ──split_free──────> split, all free ──take──> split ──free──> complete
@@ -7,10 +7,10 @@
 //!   free <──join───────────────────────── unless it becomes the spare <───┘
 //! ```
 //!
-//! One block all of whose frames are free is kept split, the *spare*, because the next request
-//! often splits again. What is free in a block may be *unavailable*: while the block is isolated,
-//! or while it is *undescribed*, which is when its pages are to have descriptors inside it and it
-//! has no eight free frames more for them.
+//! One block all of whose frames are free, the *spare*, is kept split, because the next request
+//! often splits a block again. Free frames of a block may be *unavailable*: while the block is
+//! isolated, or while it is *undescribed*. It is undescribed if its pages are to have descriptors
+//! inside it, but it does not have more than the eight free frames that these take.
 
 use super::locked::LockedZone;
 use crate::block::deferred_merge::{GRADED_MERGE_DEFERRED, MERGE_DEFERRED};
@@ -20,14 +20,13 @@ use crate::page::{DESCRIPTOR_FRAMES, DescriptorFrames};
 use crate::units::{BLOCK_ORDER, Order, PAGES_PER_BLOCK};
 use core::ops::Range;
 
-/// Order of a block all of whose frames are free.
+/// The order that the free index has for a block all of whose frames are free.
 const WHOLE: u8 = BLOCK_ORDER;
 const FRAMES: usize = FreeMap::<8>::PAGES;
 
 impl LockedZone {
-    /// Makes an allocated block of order 9 a split one with all its frames free, but for those that
-    /// hold descriptors, if they are inside: the last eight, or the first where the last are
-    /// `wanted`.
+    /// Makes an allocated block of order 9 a split one with all its frames free. If its descriptors
+    /// are inside, they take the last eight frames, or the first eight if the last are `wanted`.
     pub(super) fn split_free(
         &mut self,
         index: u32,
@@ -45,8 +44,8 @@ impl LockedZone {
             PAGES_PER_BLOCK,
         );
         if self.buddy.last_taken.reported {
-            // Until the first free all that is free in it was reported, and is zero if the block
-            // was.
+            // Until the first free into it, all free memory of the block was reported, and is zero
+            // if the block was.
             state = state.with(BlockState::SWEPT);
             self.buddy.reported.set_zero(index, self.buddy.last_taken.zero);
         }
@@ -66,7 +65,7 @@ impl LockedZone {
         self.set_free_order(index, Some(WHOLE));
     }
 
-    /// Makes an allocated block of order 9 a split one, all of it still allocated.
+    /// Makes an allocated block of order 9 a split one whose frames are all still allocated.
     pub(super) fn split_allocated(&mut self, index: u32, whole: BlockState) {
         self.buddy.events.block_splits += 1;
         self.buddy.table.free_map(index).clear();
@@ -84,7 +83,7 @@ impl LockedZone {
         self.buddy.table.set_state(index, state);
     }
 
-    /// Writes a split block's word and moves the block to the set that it names.
+    /// Writes a split block's state word and moves the block to the set that the word names.
     #[inline]
     pub(super) fn change(&mut self, index: u32, old: BlockState, new: BlockState) {
         if (old.free_order(), old.migrate_type()) != (new.free_order(), new.migrate_type()) {
@@ -109,8 +108,8 @@ impl LockedZone {
         self.change(index, state, state.with_free_order(order));
     }
 
-    /// A split block all of whose frames are free: one is kept split, because the next request
-    /// often splits again; others become whole.
+    /// Handles a split block whose frames have all become free: it becomes the spare if there is
+    /// none, because the next request often splits a block again. Otherwise it becomes whole.
     pub(super) fn complete(&mut self, index: u32) {
         if self.spare == NONE && !self.buddy.placement.coin() {
             self.spare = index;
@@ -120,7 +119,7 @@ impl LockedZone {
         self.free_whole(index, migrate_type);
     }
 
-    /// Frees a block that is not split any more, whatever its entry says.
+    /// Frees a block that is not split any more, whatever state its entry still has.
     #[inline]
     pub(super) fn free_whole(&mut self, index: u32, migrate_type: MigrateType) {
         if migrate_type == MigrateType::Movable {
@@ -137,7 +136,7 @@ impl LockedZone {
         self.buddy.free(index, Order::BLOCK, migrate_type, Position::Head);
     }
 
-    /// Ends all that makes a split block a split one, but its state; returns its type.
+    /// Undoes all that makes a block a split one, except for its state. Returns its migrate type.
     fn join(&mut self, index: u32) -> MigrateType {
         self.buddy.events.block_merges += 1;
         self.set_free_order(index, None);
@@ -149,7 +148,7 @@ impl LockedZone {
         migrate_type
     }
 
-    /// Makes the block that is kept split whole, whose descriptors then take no frames any more.
+    /// Makes the spare whole, so that its descriptors take no frames any more.
     pub(super) fn release_spare(&mut self) {
         let index = core::mem::replace(&mut self.spare, NONE);
         if index != NONE {
@@ -158,9 +157,9 @@ impl LockedZone {
         }
     }
 
-    /// Where a block's free frames are counted. Those of an undescribed one wait for so many that
-    /// they can hold descriptors, and nobody gets them until then: if they counted as free, who
-    /// waits for free frames would take the zone for one that has enough.
+    /// The counter of a block's free frames. Those of an undescribed block wait until there are
+    /// enough to hold descriptors, and no request gets them until then. They do not count as free,
+    /// because otherwise a waiter for free frames would believe that the zone has enough.
     pub(super) fn free_counter(&mut self, state: BlockState) -> &mut u64 {
         if state.has(BlockState::ISOLATED) {
             &mut self.isolated_pages
@@ -171,7 +170,7 @@ impl LockedZone {
         }
     }
 
-    /// Where the free frames of a split block are counted that are available.
+    /// The counter of the available free frames of a split block.
     #[inline]
     pub(super) fn split_counter(&mut self, state: BlockState) -> &mut u64 {
         if !state.is_graded() {
@@ -181,7 +180,7 @@ impl LockedZone {
         &mut self.graded_split_pages[grade]
     }
 
-    /// Goes on where frames of a block became free that is isolated or undescribed.
+    /// Goes on after frames of an isolated or undescribed block became free.
     #[cold]
     pub(super) fn freed_unavailable(&mut self, index: u32, pages: u64) {
         let state = self.buddy.table.state(index);
@@ -192,7 +191,7 @@ impl LockedZone {
         self.reindex(index);
     }
 
-    /// Isolates a split block: what is free and what becomes free waits.
+    /// Isolates a split block: frames of it that are or become free are withheld from requests.
     pub(super) fn isolate(&mut self, index: u32) {
         if self.spare == index {
             self.spare = NONE;
@@ -201,7 +200,7 @@ impl LockedZone {
         self.set_isolated(index, BlockState::with);
     }
 
-    /// Puts an isolated split block back.
+    /// Ends the isolation of a split block.
     pub(super) fn put_back(&mut self, index: u32) {
         self.set_isolated(index, BlockState::without);
     }
@@ -215,8 +214,8 @@ impl LockedZone {
         self.reindex(index);
     }
 
-    /// Puts a split block where its state says that it belongs: among the whole ones, into a set of
-    /// the free index, or nowhere.
+    /// Puts a split block where its state says that it belongs: among the whole blocks, into a set
+    /// of the free index, or nowhere.
     pub(super) fn reindex(&mut self, index: u32) {
         let state = self.buddy.table.state(index);
         let complete = state.free_pages() + state.descriptor_pages() == PAGES_PER_BLOCK;

@@ -1,10 +1,10 @@
 //! Memory of a zone that the guest has not accepted yet, and how runs of it are claimed.
 //!
-//! Unaccepted blocks are heads in the state *unaccepted*, as large as they come, linked ascending
-//! through their entries: the block table is the bitmap of what is not accepted. Whoever
-//! accepts cuts a piece out of a head and makes it *accepting*, under the lock; accepts it outside
-//! of all locks; and frees it, under the lock again. A run that is being accepted keeps its place
-//! in the list, so that its rest can go back where it was.
+//! Unaccepted blocks are heads in the state *unaccepted*, as large as possible, linked in ascending
+//! order through their entries. The block table serves as the bitmap of unaccepted memory. A CPU
+//! that accepts memory cuts a piece out of a head and makes it *accepting*, under the lock. It
+//! accepts the piece outside of all locks, and frees it under the lock again. A run that is being
+//! accepted keeps its place in the list, so that a rest that was not accepted can go back there.
 //!
 //! ```text
 //!              ┌──── claim ────┐                 ┌──> free
@@ -14,13 +14,13 @@
 //!      └─ ahead ─────────────────────────────────┘    accepted, but what follows is not yet
 //! ```
 //!
-//! A block whose last page somebody has may be read past its end, so the block behind it is
-//! accepted first. That one stays in the list, *ahead* of its use: when its turn comes only the
-//! next one behind it is accepted.
+//! Reads of a block's last page may reach past its end, so before that page is handed out the block
+//! behind it is accepted. That next block stays in the list, *ahead* of its use: when its turn
+//! comes, only the one behind it has to be accepted.
 //!
-//! Orders of memory: Relaxed: the number of runs that are being accepted is looked at to wait, and
-//! who finds it zero looks once more under the lock. Pages that leave the list are Release, as what
-//! is withheld otherwise (`deferred`): they were published as free before.
+//! Orders of memory: Relaxed: the number of runs that are being accepted only tells a CPU to wait;
+//! a CPU that reads zero looks once more under the lock. Pages leave the list with Release, like
+//! other withheld memory (`deferred`): they were published as free before.
 
 use super::locked::LockedZone;
 use super::{Segment, Zone};
@@ -33,15 +33,15 @@ use crate::sync::table_atomic::Ordering;
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 use core::ops::Range;
 
-/// Heads that a search looks at under one hold of the lock. Smaller ones than are wanted will do
-/// then.
+/// How many heads a search looks at under one hold of the lock. If none of them is large enough, a
+/// smaller one will do.
 pub(super) const MOST_HEADS: u32 = 1 << 9;
 
 /// Unaccepted memory of a zone, under its lock.
 pub(super) struct Unaccepted {
     pub(super) first: u32,
     pub(super) last: u32,
-    /// A head of the list near which the next one comes to its place.
+    /// The last known place in the list, near which the next head will probably be inserted.
     pub(super) near: u32,
 }
 
@@ -49,40 +49,40 @@ impl Unaccepted {
     pub(super) const NONE: Self = Self { first: NONE, last: NONE, near: NONE };
 }
 
-/// A run in the hands of the one who accepts it.
+/// A run that its holder has claimed and must accept.
 #[derive(Clone, Copy)]
 pub(crate) struct AcceptRun {
     pub(super) index: u32,
     pub(super) order: Order,
     pub(super) start: Pfn,
-    /// It was accepted before.
+    /// Whether it is accepted already, ahead of its use.
     pub(super) is_ahead: bool,
-    /// It came to the machine, or came back.
+    /// Whether the memory was added while the machine ran, or came back.
     pub(super) is_again: bool,
 }
 
 impl AcceptRun {
-    /// Its frames.
+    /// The frames of the run.
     pub(crate) fn frames(&self) -> PfnRange {
         PfnRange { start: self.start, end: self.start.add(self.order.pages()) }
     }
 
-    /// Whether it was accepted already.
+    /// Whether the run is accepted already.
     pub(crate) const fn is_ahead(&self) -> bool {
         self.is_ahead
     }
 }
 
-/// What is to be claimed.
+/// What to claim.
 #[derive(Clone, Copy)]
 pub(crate) struct AcceptWanted {
-    /// So much at most, at least a block.
+    /// The most to claim; at least a block.
     pub(crate) order: Order,
-    /// One past the last frame that will do.
+    /// One past the last frame that may be claimed.
     pub(crate) max: Pfn,
-    /// Who wants it: what is kept for movable memory is nothing for others.
+    /// The request's migrate type: memory with a grade is only for movable requests.
     pub(crate) migrate_type: MigrateType,
-    /// Whether a block will do that is accepted and waits for the one behind it.
+    /// Whether the claim may be a block that is accepted and waits for the one behind it.
     pub(crate) ahead: bool,
 }
 
@@ -95,44 +95,44 @@ impl AcceptWanted {
 
 /// How a claim of a run ends.
 pub(crate) struct RunEnd {
-    /// So many of its first blocks are accepted.
+    /// How many of the run's first blocks are accepted.
     pub(crate) accepted_blocks: u32,
-    /// What becomes of the last one, if it is.
+    /// What becomes of the run's last block, if that is accepted.
     pub(crate) last: LastBlock,
-    /// Pages may be read past their end.
+    /// Whether pages may be read past their end.
     pub(crate) guards: bool,
 }
 
 /// What becomes of the last block of a run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LastBlock {
-    /// It is free with the rest.
+    /// It becomes free with the rest.
     Free,
-    /// It waits, as somebody accepts the block behind it.
+    /// It waits while another CPU accepts the block behind it.
     Ahead,
-    /// It is out of use, as the block behind it could not be accepted.
+    /// It stays out of use, because the block behind it could not be accepted.
     Lost,
 }
 
 impl Zone {
-    /// Frames that are not accepted, or not handed out since: those included that somebody accepts
-    /// at this moment, and such as were accepted ahead of their use.
+    /// Frames that are not accepted, or were but have not been handed over since. Includes frames
+    /// that are being accepted at this moment, and frames that were accepted ahead of their use.
     #[must_use]
     pub fn unaccepted_pages(&self) -> u64 {
-        // Acquire as for deferred pages.
+        // Acquire, as for deferred pages.
         if ACCEPTS { self.changing.unaccepted_pages.load(Ordering::Acquire) } else { 0 }
     }
 
-    /// Those of them with a grade.
+    /// Those of the [unaccepted pages](Self::unaccepted_pages) that have a grade.
     pub(crate) fn unaccepted_graded_pages(&self) -> u64 {
         if !ACCEPTS || !cfg!(feature = "moving") {
             return 0;
         }
-        // Acquire as for all that is unaccepted.
+        // Acquire, as for all unaccepted pages.
         self.changing.unaccepted_graded_pages.load(Ordering::Acquire)
     }
 
-    /// So much more is unaccepted.
+    /// Counts `pages` more as unaccepted.
     #[inline(never)]
     pub(super) fn add_unaccepted(&self, pages: u64, migrate_type: MigrateType) {
         if migrate_type.is_grade() {
@@ -141,7 +141,7 @@ impl Zone {
         self.changing.unaccepted_pages.fetch_add(pages, Ordering::Release);
     }
 
-    /// So much less is unaccepted.
+    /// Counts `pages` fewer as unaccepted.
     #[inline(never)]
     pub(super) fn sub_unaccepted(&self, pages: u64, migrate_type: MigrateType) {
         self.changing.unaccepted_pages.fetch_sub(pages, Ordering::Release);
@@ -150,8 +150,8 @@ impl Zone {
         }
     }
 
-    /// Frames that could not be accepted, and such before them that would be read past their end.
-    /// They are among the reserved ones.
+    /// Frames that could not be accepted, and accepted frames before them, reads of which may reach
+    /// into them. All of these are reserved.
     #[must_use]
     pub fn lost_pages(&self) -> u64 {
         if ACCEPTS { self.changing.lost_pages.load(Ordering::Acquire) } else { 0 }
@@ -163,19 +163,19 @@ impl Zone {
         self.deferred_pages() + self.unaccepted_pages()
     }
 
-    /// Whether somebody accepts memory of the zone at this moment.
+    /// Whether memory of the zone is being accepted at this moment.
     pub(crate) fn is_accepting(&self) -> bool {
         self.changing.accepting_runs.load(Ordering::Relaxed) != 0
     }
 
-    /// Links a head that was made at bring-up, behind all others.
+    /// Appends a head that was made at bring-up to the list.
     pub(super) fn note_unaccepted(&mut self, index: u32, order: Order) {
         *self.changing.unaccepted_pages.get_mut() += order.pages();
         self.changing.locked.get_mut().append_unaccepted(index);
     }
 
-    /// Claims the lowest run: one of the wanted order if there is any, else the whole of a smaller
-    /// head.
+    /// Claims the lowest run of the wanted order among the heads that one hold of the lock looks
+    /// at; if there is none, the whole of a smaller head.
     pub(crate) fn claim_lowest<P: Platform>(
         &self,
         platform: &P,
@@ -216,8 +216,8 @@ impl Zone {
         }
     }
 
-    /// Claims the highest run of at most the wanted order. What waits for the block behind it comes
-    /// last, unless that can be read by now.
+    /// Claims the highest run of at most the wanted order. A block that waits for the one behind it
+    /// is left out until that one can be read.
     pub(crate) fn claim_highest<P: Platform>(
         &self,
         platform: &P,
@@ -278,7 +278,7 @@ impl Zone {
         Some(self.claim(&mut locked, end - blocks, end))
     }
 
-    /// Whether anything in a range of indices is not accepted yet.
+    /// Whether any memory in a range of indices is not accepted yet.
     pub(crate) fn has_unaccepted_in<P: Platform>(&self, platform: &P, range: &Range<u32>) -> bool {
         if self.unaccepted_pages() == 0 {
             return false;
@@ -287,7 +287,7 @@ impl Zone {
         self.table.heads(range.clone()).any(|found| is_listed(found.state))
     }
 
-    /// Cuts `start..end` out of the head that covers it, and makes it the caller's.
+    /// Cuts `start..end` out of the head that covers it and claims it for the caller.
     pub(super) fn claim(&self, locked: &mut LockedZone, start: u32, end: u32) -> AcceptRun {
         let order = locked.cut_unaccepted(start, end);
         let state = self.table.state(start);
@@ -300,10 +300,10 @@ impl Zone {
         AcceptRun { index: start, order, start: self.start_of(start), is_ahead, is_again }
     }
 
-    /// Ends a claim of a run. Where all of it is accepted the last block becomes what is said.
-    /// Otherwise the one after those that are is lost, and what follows is unaccepted as before;
-    /// where pages may be read past their end, the last of those that are accepted is lost with it.
-    /// Returns how many pages came up.
+    /// Ends the claim of a run. If all of it is accepted, the last block becomes what `last` says.
+    /// Otherwise the first block that is not accepted is lost, and the blocks behind it are
+    /// unaccepted as before. If pages may be read past their end, the last accepted block is lost,
+    /// too. Returns how many pages came up.
     pub(crate) fn finish_run<P: Platform>(
         &self,
         platform: &P,
@@ -337,13 +337,14 @@ impl Zone {
         locked.settle(lost_end..end, rest);
         locked.publish();
         self.changing.lost_pages.fetch_add(lost, Ordering::Release);
-        // After what is free was published, so that who adds both, this first, misses nothing.
+        // Last, after the free pages were published, so that a reader that adds both, reading this
+        // first, misses none.
         self.sub_unaccepted(pages + lost, migrate_type);
         self.changing.accepting_runs.fetch_sub(1, Ordering::Relaxed);
         pages
     }
 
-    /// The first unaccepted head among these indices, as the part of it that is there.
+    /// The first unaccepted head among these indices, or rather the part of it that lies in them.
     pub(crate) fn unaccepted_in<P: Platform>(
         &self,
         platform: &P,
@@ -365,8 +366,8 @@ impl Zone {
         None
     }
 
-    /// Gives unaccepted heads in `range` the type of a grade, at bring-up: what is not accepted
-    /// needs no isolation. Returns the frames.
+    /// Gives unaccepted heads in `range` the migrate type of a grade, at bring-up. Unaccepted
+    /// memory needs no isolation for this. Returns the number of frames.
     pub(crate) fn grade_unaccepted<P: Platform>(
         &self,
         platform: &P,
@@ -392,8 +393,8 @@ impl Zone {
         pages
     }
 
-    /// Heads of unaccepted memory, each with the frame where it begins, for bring-up: the list is
-    /// walked with the lock held for each step, from the head after `index`, or from the first.
+    /// Returns the head after `index` in the list of unaccepted memory, or the first, and the frame
+    /// where it begins. For bring-up, which takes the lock for each step of its walk.
     pub(crate) fn unaccepted_after<P: Platform>(
         &self,
         platform: &P,
@@ -404,7 +405,7 @@ impl Zone {
         (next != NONE).then(|| (next, self.start_of(next)))
     }
 
-    /// Where a head ends.
+    /// Where the head that covers block `index` ends.
     pub(crate) fn end_of<P: Platform>(&self, platform: &P, index: u32) -> Option<Pfn> {
         let _locked = self.read(platform);
         let (head, state) = self.table.head_of(index)?;
@@ -416,7 +417,8 @@ impl Zone {
         found.map_or(Pfn(0), |segment: &Segment| segment.block_of(index).start())
     }
 
-    /// Whether the list is in order and names what it must; the frames in it.
+    /// Checks that the list is in order and names the heads that it must. Returns the frames in it,
+    /// and those of them with a grade.
     pub(super) fn verify_unaccepted(&self, locked: &LockedZone) -> Result<[u64; 2], u32> {
         let (mut before, mut index) = (NONE, locked.unaccepted.first);
         let mut pages = [0; 2];
@@ -447,7 +449,8 @@ pub(super) fn is_listed(state: BlockState) -> bool {
     }
 }
 
-/// The bit that says that it came to the machine, where it is set.
+/// The bit `AGAIN`, which marks memory that was added while the machine ran or came back, if it is
+/// set.
 pub(super) fn again(state: BlockState) -> u64 {
     if state.has(BlockState::AGAIN) { BlockState::AGAIN } else { 0 }
 }
@@ -457,12 +460,12 @@ pub(super) fn is_lost(state: BlockState) -> bool {
     state.is(State::Reserved) && state.has(BlockState::POISONED)
 }
 
-/// What blocks become that were being accepted.
+/// What blocks become after they were being accepted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Settled {
     Free,
     Lost,
-    /// It is accepted, and what lies behind it is lost.
+    /// It is accepted, but the block behind it is lost.
     LostAccepted,
     Ahead,
     Back,
@@ -496,8 +499,8 @@ impl LockedZone {
         }
     }
 
-    /// Where a search goes on that stopped at `at`, if it has begun: there, unless somebody took
-    /// that head out of the list; then again where it began.
+    /// Where a search goes on that stopped at `at`, if it has begun: there, unless that head has
+    /// left the list meanwhile; then at `begin` again.
     fn resume(&self, at: u32, begin: u32) -> u32 {
         let head = if at == NONE { None } else { self.buddy.table.head_of(at) };
         match head {
@@ -511,15 +514,15 @@ impl LockedZone {
         head.is_some_and(|(_, state)| state.is(State::Accepting))
     }
 
-    /// Whether a head is unaccepted, and what lies behind its first piece of `order` is in nobody's
-    /// hands.
+    /// Whether a head is unaccepted and the block behind its first piece of `order` is not being
+    /// accepted.
     fn is_claimable(&self, index: u32, order: Order) -> bool {
         self.buddy.table.state(index).is(State::Unaccepted)
             && !self.is_accepting(index + blocks_of(order))
     }
 
     /// Halves heads of the list until one begins at `index` and none that begins in `index..end`
-    /// reaches over `end`; its order. `index` lies in such a head.
+    /// reaches over `end`. Returns that head's order. `index` must lie in a head of the list.
     pub(super) fn cut_unaccepted(&mut self, index: u32, end: u32) -> Order {
         let table = self.buddy.table;
         loop {
@@ -547,7 +550,7 @@ impl LockedZone {
         }
     }
 
-    /// Makes blocks something else that were being accepted; how many pages these are.
+    /// Settles blocks that were being accepted. Returns how many pages these are.
     fn settle(&mut self, range: Range<u32>, to: Settled) -> u64 {
         let table = self.buddy.table;
         let mut index = range.start;
@@ -559,7 +562,7 @@ impl LockedZone {
             match to {
                 Settled::Free => {
                     self.unlink_unaccepted(index);
-                    // To the tail, as everything from bring-up.
+                    // To the tail of its list, like everything at bring-up.
                     self.buddy.free(index, order, migrate_type, Position::Tail);
                 }
                 Settled::Lost | Settled::LostAccepted => {

@@ -1,14 +1,15 @@
-//! Memory that has to be accepted because it came, and unaccepted memory that goes.
+//! Memory that was added and has to be accepted, and unaccepted memory that is removed.
 //!
-//! What was memory before says in its offline head whether it is accepted; what comes for the first
-//! time is not. It goes to its place in the list of unaccepted memory, with a mark: nothing is
-//! written of its descriptors, whose part of the array may be gone.
+//! The offline head of memory that was here before tells whether it is accepted; memory that comes
+//! for the first time is not. Memory that has to be accepted is inserted in the list of unaccepted
+//! memory with a mark. The mark keeps its descriptors from being written, as their part of the
+//! array may be gone.
 //!
-//! So does what was reported to a host that forgets. What goes and is not accepted leaves the list
-//! first, so that nobody accepts it for nothing.
+//! Memory that was reported to a host that forgets goes into that list, too. Unaccepted memory that
+//! is to be removed leaves the list first, so that nobody accepts it in vain.
 //!
-//! Orders of memory: Relaxed: counters are written under the zone lock. Pages that come to or leave
-//! the list are Release, as in `unaccepted`.
+//! Orders of memory: Relaxed: counters are written under the zone lock. Pages enter and leave the
+//! list with Release, as in `unaccepted`.
 
 use super::Zone;
 use super::behind::is_accepted_where_it_is;
@@ -22,13 +23,13 @@ use crate::sync::table_atomic::Ordering;
 use crate::units::Order;
 use core::ops::Range;
 
-/// Heads that are changed under one hold of the lock.
+/// How many heads are changed under one hold of the lock.
 const HEADS_AT_ONCE: u32 = 128;
 
 impl Zone {
-    /// Whether the first block at `range`, which is offline, has to be accepted before it is used,
-    /// and where the blocks end of which the same holds. With `forgets` the host takes acceptance
-    /// away of what is no memory meanwhile.
+    /// Whether the first block at `range`, which is offline, has to be accepted before its use, and
+    /// where the run of blocks ends of which the same holds. `forgets` says that absent memory
+    /// loses its acceptance.
     pub(crate) fn wants_accepting<P: Platform>(
         &self,
         platform: &P,
@@ -43,9 +44,9 @@ impl Zone {
         (wants != 0, end)
     }
 
-    /// Whether the first block at `range` has an owner or can have one: it is neither going
-    /// unaccepted nor out of use because it could not be accepted; and where the blocks end of
-    /// which the same holds.
+    /// Whether the first block at `range` has or can have an owner, and where the run of blocks
+    /// ends of which the same holds. Unaccepted memory that is about to go, and memory that could
+    /// not be accepted, cannot.
     pub(crate) fn can_be_taken<P: Platform>(
         &self,
         platform: &P,
@@ -56,8 +57,8 @@ impl Zone {
         (takes != 0, end)
     }
 
-    /// Makes blocks unaccepted memory, all of which are offline or holes; those that `is_here` says
-    /// never left are lost if they could not be accepted before.
+    /// Makes blocks that are all offline or holes unaccepted memory. If `is_here`, because the
+    /// memory never left, those that could not be accepted before are lost.
     pub(crate) fn bring_unaccepted<P: Platform>(
         &self,
         platform: &P,
@@ -72,7 +73,7 @@ impl Zone {
                 return;
             }
             let word = BlockState::head(State::Unaccepted, order, migrate_type);
-            // Accepted since that was asked, for the sake of a block before it.
+            // It was accepted since the caller asked, for the sake of the block before it.
             let is_ahead = before.has(BlockState::THERE) && before.has(BlockState::ACCEPTED);
             let ahead = if is_ahead { BlockState::AHEAD } else { 0 };
             locked.buddy.table.set_state(index, word.with(BlockState::AGAIN | ahead));
@@ -81,7 +82,7 @@ impl Zone {
         });
     }
 
-    /// Makes a block lost that was offline, or a hole: it is accepted, and the one behind it cannot
+    /// Makes a block lost that was offline or a hole: it is accepted, but the one behind it cannot
     /// be.
     pub(crate) fn bring_lost<P: Platform>(
         &self,
@@ -97,7 +98,7 @@ impl Zone {
         });
     }
 
-    /// Makes blocks lost that could not be accepted where they were.
+    /// Makes blocks lost that could not be accepted.
     pub(super) fn lose(
         &self,
         locked: &LockedZone,
@@ -110,8 +111,8 @@ impl Zone {
         self.changing.lost_pages.fetch_add(order.pages(), Ordering::Release);
     }
 
-    /// Takes unaccepted memory out of the list, in which nobody is at work; it counts as reserved
-    /// then. Returns the pages.
+    /// Takes unaccepted memory, none of which is being accepted, out of the list. It then counts as
+    /// reserved. Returns the number of pages.
     pub(crate) fn withhold_unaccepted<P: Platform>(&self, platform: &P, range: Range<u32>) -> u64 {
         let mut pages = 0;
         self.each_unaccepted(platform, range.clone(), false, is_listed, |locked, index| {
@@ -144,9 +145,10 @@ impl Zone {
         });
     }
 
-    /// The lock of `take`, where the place in the list was found for what is about to come to it at
-    /// `index`: in some steps under each hold. From there it is a few steps to what comes behind,
-    /// as long as the lock is held; others may look for another place meanwhile.
+    /// Takes the lock with `take` once the place in the list is found for a head that is about to
+    /// be inserted at `index`; each hold makes a bounded number of steps. From that place the
+    /// places of following heads are few steps away as long as the lock is held. Between holds
+    /// others may move the position.
     pub(super) fn near_place<'a, P: Platform>(
         &self,
         index: u32,
@@ -160,8 +162,9 @@ impl Zone {
         }
     }
 
-    /// Calls `change` for each unaccepted head in `range` that is wanted, some under each hold of
-    /// the lock, with the index where its part of the range begins. `inserts`: it goes to the list.
+    /// Calls `change` for each `wanted` unaccepted head in `range`, some under each hold of the
+    /// lock, with the index where its part of the range begins. `inserts` says that heads are put
+    /// into the list.
     fn each_unaccepted<P: Platform>(
         &self,
         platform: &P,
@@ -183,7 +186,7 @@ impl Zone {
                 }
                 if found.state.is(State::Unaccepted) && wanted(found.state) {
                     change(&mut locked, found.index);
-                    // It was cut perhaps.
+                    // `change` may have divided the head.
                     let order = self.table.state(found.index).order();
                     next = found.index + blocks_of(order);
                 } else {
@@ -200,11 +203,11 @@ impl Zone {
         }
     }
 
-    /// Counts what was taken out of use and was unaccepted, or could not be accepted: false where
-    /// it was neither.
+    /// Updates the counters for a head that goes and was unaccepted or could not be accepted.
+    /// Returns false if it was neither.
     pub(super) fn uncount_unaccepted(&self, state: BlockState, pages: u64) -> bool {
         if is_lost(state) {
-            // One of the two hides it from who reads the other.
+            // Readers subtract `lost_pages` from `managed_pages`, so these two changes cancel out.
             self.managed_pages.fetch_sub(pages, Ordering::Relaxed);
             self.changing.lost_pages.fetch_sub(pages, Ordering::Release);
         } else if is_going(state) {
@@ -216,21 +219,21 @@ impl Zone {
     }
 }
 
-/// Whether a head is about to go, and in no list.
+/// Whether an unaccepted head is about to go, and so in no list.
 fn is_going(state: BlockState) -> bool {
     let is_unaccepted = state.is(State::Unaccepted) || state.is(State::Accepting);
     is_unaccepted && state.has(BlockState::GOING)
 }
 
-/// Whether what had this state before it went is accepted.
+/// Whether memory that had this state before it went is accepted.
 pub(super) fn was_accepted(state: BlockState) -> bool {
     let may_not_be = state.is(State::Unaccepted) || state.is(State::Offline) || is_lost(state);
     !may_not_be || state.has(BlockState::ACCEPTED)
 }
 
 impl LockedZone {
-    /// Comes nearer to the last head of the list before `index`, by some steps. Whether that is it,
-    /// or there is none.
+    /// Moves the position in the list towards the last head before `index`, by a bounded number of
+    /// steps. Returns whether it has got there, or there is no such head.
     fn step_towards(&mut self, index: u32) -> bool {
         let table = self.buddy.table;
         let Unaccepted { first, last, near } = self.unaccepted;
@@ -250,10 +253,10 @@ impl LockedZone {
         false
     }
 
-    /// Puts an unaccepted head to its place in the list, which is [near](Zone::near_place).
+    /// Inserts an unaccepted head into the list at its place, which is [near](Zone::near_place).
     pub(super) fn insert_unaccepted(&mut self, index: u32) {
         let table = self.buddy.table;
-        // Mostly it comes behind a neighbour, or behind all others.
+        // Mostly its place is behind its neighbour in memory, or at the end.
         let neighbour = index.checked_sub(1).and_then(|before| table.head_of(before));
         match neighbour {
             Some((head, state)) if is_listed(state) => self.unaccepted.near = head,

@@ -1,8 +1,8 @@
-//! Unpublishing descriptors of blocks that are allocated whole, and publishing them again.
+//! Unpublishes descriptors of blocks that are allocated whole, and publishes them again.
 //!
-//! A descriptor is *published* while the array's bit says that it may be looked at. It is
-//! unpublished before its memory is given back (HVO) or what it describes goes away, and its
-//! readers are waited for.
+//! A descriptor is *published* while the array's bit says that it may be read. Before its memory is
+//! given back (HVO) or the memory that it describes goes away, it is unpublished and its readers
+//! are waited for.
 
 use super::{Zone, segment};
 use crate::block::State;
@@ -11,9 +11,9 @@ use crate::platform::Platform;
 use crate::vmemmap_space::{BlockNumber, BlockRange};
 
 impl Zone {
-    /// From `block` on: the first blocks, before `end` and in one piece, that are allocated whole
-    /// or in a pool and are described by the array. They are not described any more when this
-    /// returns, and nobody looks at their descriptors.
+    /// Unpublishes the first contiguous run of blocks in `blocks` that are allocated whole or in a
+    /// pool and are described by the array. Returns the run; nobody reads its descriptors any more
+    /// then.
     pub(crate) fn unpublish<P: Platform>(
         &self,
         platform: &P,
@@ -22,7 +22,7 @@ impl Zone {
         let descriptors = self.descriptors.as_ref()?;
         let array = descriptors.array()?;
         let mut found: Option<BlockRange> = None;
-        // Readers are waited for under the lock, so that no block is split meanwhile.
+        // Wait for readers under the lock, so that no block is split meanwhile.
         let _locked = self.read_coalesced(platform);
         for block in (blocks.start.0..blocks.end.0).map(BlockNumber) {
             let index = self.index_of_whole(block).filter(|&index| array.describes(index));
@@ -40,8 +40,8 @@ impl Zone {
         found
     }
 
-    /// Takes the descriptors of blocks that nobody but the caller has out of use; says of how many.
-    /// Who came to look at them before is to be waited for
+    /// Unpublishes the descriptors of blocks that only the caller has. Returns of how many. The
+    /// caller must wait for readers that came before
     /// ([`wait_for_readers`](Self::wait_for_readers)).
     #[inline(never)]
     pub(crate) fn unpublish_owned(&self, blocks: BlockRange) -> u32 {
@@ -54,7 +54,7 @@ impl Zone {
         array.unpublish_all(index..index + blocks.blocks())
     }
 
-    /// Waits for all who look at descriptors.
+    /// Waits for all readers of descriptors.
     pub(crate) fn wait_for_readers(&self) {
         if let Some(descriptors) = &self.descriptors {
             descriptors.wait_for_all();
@@ -69,7 +69,7 @@ impl Zone {
             .is_some_and(|(array, segment)| array.describes(segment.index_of(block)))
     }
 
-    /// The first blocks from `blocks` on, in one piece, that are allocated whole or in a pool and
+    /// The first contiguous run in `blocks` of blocks that are allocated whole or in a pool and
     /// that the array could describe but does not.
     pub(crate) fn unpublished<P: Platform>(
         &self,
@@ -86,8 +86,8 @@ impl Zone {
         Some(BlockRange::new(start, end))
     }
 
-    /// Initialises descriptors of blocks that are allocated whole, whose part of the array is
-    /// present, and puts them into use; how many were not in use.
+    /// Initialises and publishes descriptors of blocks that are allocated whole and whose part of
+    /// the array is present. Returns how many were not published before.
     pub(crate) fn publish_again(&self, blocks: BlockRange) -> u32 {
         let array = self.descriptors.as_ref().and_then(|descriptors| descriptors.array());
         let found = array.zip(segment::find(self.segments, blocks.start));
@@ -97,7 +97,8 @@ impl Zone {
         })
     }
 
-    /// The index of a block that is allocated whole or in a pool, by itself or in a larger one.
+    /// The index of a block that is allocated whole or in a pool, on its own or as part of a larger
+    /// one.
     fn index_of_whole(&self, block: BlockNumber) -> Option<u32> {
         let index = segment::find(self.segments, block)?.index_of(block);
         let (head, state) = self.table.head_of(index)?;

@@ -1,4 +1,4 @@
-//! Recounting a zone from its table.
+//! Recounts a zone from its table.
 
 use super::locked::LockedZone;
 use super::unaccepted::is_listed;
@@ -16,10 +16,10 @@ use crate::vmemmap_space::VMEMMAP_PAGES_PER_BLOCK;
 use core::fmt;
 use core::ops::AddAssign;
 
-/// Frames by what the tables say of them.
+/// Numbers of frames by their state in the tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
-    /// Memory.
+    /// Frames that are memory.
     pub present_pages: u64,
     /// Given to the allocator.
     pub managed_pages: u64,
@@ -29,12 +29,12 @@ pub struct Counts {
     pub free_pages: u64,
     /// Allocated.
     pub allocated_pages: u64,
-    /// Managed frames that hold descriptors, or wait to do so ([`Zone::descriptor_pages`]), neither
+    /// Managed frames that hold descriptors or wait to do so ([`Zone::descriptor_pages`]), neither
     /// free nor allocated.
     pub descriptor_pages: u64,
-    /// Frames of isolated blocks that nobody has, neither free nor allocated.
+    /// Unallocated frames of isolated blocks, neither free nor allocated.
     pub isolated_pages: u64,
-    /// Frames that are with the hypervisor, neither free nor allocated.
+    /// Frames that the hypervisor has, neither free nor allocated.
     pub reporting_pages: u64,
     /// Present, and to be given to the allocator once their part of the memory map is initialised.
     pub deferred_pages: u64,
@@ -63,41 +63,41 @@ impl AddAssign for Counts {
 /// What is wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FaultKind {
-    /// An entry has bits that mean nothing, or a head that its place does not allow.
+    /// An entry has meaningless bits, or has a head that is not allowed at its place.
     BadHead,
     /// An entry inside a block is not zero (invariant 6).
     BadInner,
-    /// A list is broken, or names a block that is not free in it (invariant 7), or the free heads
-    /// of a GiB are miscounted.
+    /// A list is broken or names a block that is not free in it (invariant 7), or the count of free
+    /// heads of a GiB is wrong.
     BadLink,
     /// A split block's free map and its counts differ.
     BadFreeMap,
-    /// A split block is not in the set that it says, or in one for too small an order, or the sets
-    /// have other members.
+    /// A split block is not in the set that its state names, or in one for too small an order, or
+    /// the sets have other members.
     BadFreeIndex,
-    /// Descriptors lie in a frame that is free or not managed, or a block waits for them although
-    /// there is room.
+    /// Descriptors lie in a frame that is free or not managed, or a block waits for descriptors
+    /// although it has room for them.
     BadMap,
-    /// The descriptor of a free page is not zero: who freed it left something there, or somebody
-    /// writes to it still.
+    /// The descriptor of a free page is not zero: its last owner left something there, or somebody
+    /// still writes to it.
     BadPage {
         /// The page.
         pfn: Pfn,
     },
-    /// A block that is in use is noted as reported or zero, or a head, a list or a count says
-    /// something else than the bitmaps.
+    /// A block that is in use is noted as reported or zero, or the bitmaps disagree with a head, a
+    /// list or a count.
     BadReported,
     /// A block lies outside the part of the zone that has it (invariant 45).
     OutsidePart,
     /// Two free buddies of one type were not merged.
     Unmerged,
-    /// A counter is not what the table adds up to (invariant 9).
+    /// A counter differs from the sum over the table (invariant 9).
     BadCount {
-        /// Which.
+        /// Which counter.
         counter: &'static str,
-        /// What the zone says.
+        /// The zone's counter.
         says_pages: u64,
-        /// What the table says.
+        /// The sum over the table.
         counted_pages: u64,
     },
 }
@@ -105,11 +105,11 @@ pub enum FaultKind {
 /// A broken invariant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fault {
-    /// Where.
+    /// The zone.
     pub zone: ZoneId,
-    /// At which block, as its first frame, where that can be said.
+    /// The first frame of the block, if the fault is in one.
     pub pfn: Option<Pfn>,
-    /// What.
+    /// What is wrong.
     pub kind: FaultKind,
 }
 
@@ -149,7 +149,7 @@ impl TypedBlocks {
         }
     }
 
-    /// Compares with what the zone says of all blocks and of isolated ones.
+    /// Compares the counts with the zone's counters of all blocks and of isolated ones.
     fn compare(&self, says: &Self) -> Result<(), FaultKind> {
         let counters = [
             ("blocks of a type", says.all, self.all),
@@ -170,8 +170,7 @@ impl TypedBlocks {
 
 impl Zone {
     /// Walks all entries and lists with the lock held, recounts, and compares. A debugging aid:
-    /// interrupts stay off meanwhile, for
-    /// some 10 ns a block and 100 ns a split one.
+    /// interrupts stay off for some 10 ns a block and 100 ns a split one.
     ///
     /// # Errors
     /// The first [`Fault`] found.
@@ -265,7 +264,7 @@ impl Zone {
         Ok(counts)
     }
 
-    /// Checks what begins at `index` and says how many blocks it covers.
+    /// Checks the head at `index`. Returns how many blocks it covers, and their counts.
     fn verify_head(
         &self,
         locked: &LockedZone,
@@ -381,8 +380,8 @@ impl Zone {
         }
     }
 
-    /// Checks what was reported of what has its head at `index` and says how many of its blocks are
-    /// reported and zero.
+    /// Checks the report bits of the head at `index`. Returns how many of its blocks are reported
+    /// and how many are zero.
     fn verify_reported(
         &self,
         locked: &LockedZone,
@@ -425,12 +424,12 @@ impl Zone {
             }
             seen += u64::from(blocks);
         }
-        // Every free head is in a list: as many were seen in the table as in the lists, and each
-        // listed one is a head.
+        // So every free head is in a list: the table has as many as the lists, and each listed one
+        // is a head.
         if seen == listed_blocks { Ok(()) } else { Err(fault(FaultKind::BadLink)) }
     }
 
-    /// What counts free heads by GiB is what the table has of them.
+    /// Checks the counts of free heads by GiB against the table.
     fn verify_free_heads(&self) -> Result<(), Fault> {
         let groups = (0..self.table.len()).step_by(GROUP as usize);
         for group in groups.filter(|&group| self.table.is_ready(group)) {
@@ -446,7 +445,8 @@ impl Zone {
         Ok(())
     }
 
-    /// There are as many members as blocks with free runs, each of which is in its set.
+    /// Checks that the sets have as many members as there are blocks with free runs, each of which
+    /// was found in its set.
     fn verify_free_index(&self, locked: &LockedZone, roomy_blocks: u64) -> Result<(), Fault> {
         let fault = Fault { zone: self.id, pfn: None, kind: FaultKind::BadFreeIndex };
         let mut members = 0;
@@ -460,8 +460,8 @@ impl Zone {
         if members == roomy_blocks { Ok(()) } else { Err(fault) }
     }
 
-    /// Looked at before the sets are emptied: as many bits as are counted, each of an entry that
-    /// says so.
+    /// Checks the deferred merges, before they are done: as many bits are set as are counted, and
+    /// the entry of each says so.
     fn verify_deferred_merges(&self, locked: &LockedZone) -> Result<(), Fault> {
         let (says_pages, counted_pages) = locked.buddy.deferred_pages();
         if says_pages != counted_pages {
@@ -510,7 +510,7 @@ impl Zone {
         Ok(())
     }
 
-    /// Free frames of blocks with a grade, from the tables.
+    /// Counts the free frames of blocks with a grade from the tables.
     fn count_graded(&self) -> u64 {
         let free = |found: HeadIn| match found.state.state() {
             Some(State::Free) => found.state.order().pages(),

@@ -3,18 +3,18 @@
 use super::kind::ZoneKind;
 use crate::units::{PAGE_SIZE, PAGES_PER_BLOCK};
 
-/// How much of the zones above a lower zone keeps free of requests that could use them, unless
-/// somebody says otherwise: one frame in this many, by kind of the lower zone.
+/// The default ratios of the lowmem reserves, by kind of the lower zone: for each this many frames
+/// of the zones above, it keeps back one frame from requests that could also use those zones.
 pub const LOWMEM_RESERVE_RATIO: [u64; ZoneKind::COUNT] = [256, 256, 32];
 
 const KIB_PER_PAGE: u64 = PAGE_SIZE / 1024;
 
-/// Free pages at which a zone changes its behaviour.
+/// The numbers of free pages at which a zone changes its behaviour.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Watermarks {
-    /// Ordinary requests stop here.
+    /// Ordinary requests fail rather than go below this.
     pub min_pages: u64,
-    /// Below this, memory is looked for elsewhere first.
+    /// Below this, requests try other zones first.
     pub low_pages: u64,
     /// Reclaim may rest above this.
     pub high_pages: u64,
@@ -22,7 +22,7 @@ pub struct Watermarks {
     pub promo_pages: u64,
 }
 
-/// Between these is what is kept free over all zones.
+/// The limits of what is kept free over all zones.
 const LEAST_MIN_FREE_KBYTES: u64 = 128;
 const MOST_MIN_FREE_KBYTES: u64 = 1 << 18;
 
@@ -31,7 +31,7 @@ const MOST_MIN_FREE_KBYTES: u64 = 1 << 18;
 #[must_use]
 pub fn default_min_free_kbytes(managed_pages: u64) -> u64 {
     let square = managed_pages.saturating_mul(KIB_PER_PAGE).saturating_mul(16);
-    // Bit by bit up to the limit: the library's root is ten times as much code.
+    // Bit by bit up to the limit: the root function of `core` is ten times as much code.
     let (mut root, mut bit) = (0, MOST_MIN_FREE_KBYTES);
     while bit != 0 {
         let candidate: u64 = root | bit;
@@ -43,7 +43,7 @@ pub fn default_min_free_kbytes(managed_pages: u64) -> u64 {
     root.clamp(LEAST_MIN_FREE_KBYTES, MOST_MIN_FREE_KBYTES)
 }
 
-/// The watermarks of a zone of `managed_pages` in a machine of `total_pages`, whose share of
+/// The watermarks of a zone of `managed_pages` in a machine of `total_pages`. Its share of
 /// `min_free_kbytes` is proportional.
 #[must_use]
 pub fn watermarks(
@@ -53,8 +53,8 @@ pub fn watermarks(
     scale_factor: u64,
 ) -> Watermarks {
     let (min_total, total_pages) = (min_free_kbytes / KIB_PER_PAGE, total_pages.max(1));
-    // In two parts, as a division of 128 bits is much code. Exact for zones of up to 128 TiB, as no
-    // more than 2 TiB are kept free; a larger zone may get a smaller mark.
+    // In two parts, because a 128-bit division is much code. Exact for zones of up to 128 TiB, as
+    // no more than 2 TiB are kept free; a larger zone may get a smaller watermark.
     let share = (min_total / total_pages).saturating_mul(managed_pages);
     let rest = (min_total % total_pages).saturating_mul(managed_pages) / total_pages;
     let min_pages = share.saturating_add(rest);
@@ -64,9 +64,9 @@ pub fn watermarks(
     Watermarks { min_pages, low_pages, high_pages, promo_pages: high_pages.saturating_add(gap) }
 }
 
-/// For each kind of request, by the highest zone that it may use, how many pages a zone of `kind`
-/// keeps from it. `managed` are the node's zones; it keeps one frame in `ratio` of those above it,
-/// none when that is 0.
+/// How many pages a zone of `kind` keeps back from each kind of request, which is the kind of the
+/// highest zone that the request may use. `managed` are the node's zones. The zone keeps one frame
+/// in `ratio` of those above it; none if `ratio` is 0.
 #[must_use]
 pub fn lowmem_reserve(
     kind: ZoneKind,
@@ -82,9 +82,10 @@ pub fn lowmem_reserve(
     reserve
 }
 
-/// How many pages Linux accepts of a zone before a request looks at its marks
-/// (`mm/page_alloc.c`, `cond_accept_memory`), so that so many are free that need no accepting:
-/// `free_pages` counts those that are unaccepted, too. A block while there are no marks yet.
+/// How many pages of a zone Linux accepts before a request checks the watermarks
+/// (`mm/page_alloc.c`, `cond_accept_memory`). `free_pages` includes unaccepted pages, and this many
+/// more accepted ones are needed to reach `mark_pages`. One block while there are no watermarks
+/// yet.
 #[must_use]
 pub const fn pages_to_accept(mark_pages: u64, free_pages: u64, unaccepted_pages: u64) -> u64 {
     let lacking = if mark_pages == 0 {

@@ -1,4 +1,4 @@
-//! A request under a policy, and where its memory came from.
+//! Allocation under a policy, and where the memory came from.
 
 use super::{InterleaveCursor, NumaPolicy, PolicyError, PolicyMode};
 use crate::block::MigrateType;
@@ -18,20 +18,21 @@ use core::panic::Location;
 pub struct Placed {
     /// The frames, which are the caller's.
     pub range: PfnRange,
-    /// The node and the zone that they are of.
+    /// The node and the zone that the frames come from.
     pub zone: ZoneId,
-    /// The node that was asked first: the nearest of the policy's, or the one whose turn it was.
+    /// The node that was asked first: the nearest of the policy's nodes, or the node whose turn it
+    /// was.
     pub wanted: NodeId,
 }
 
 impl Placed {
-    /// The node that the frames are of.
+    /// The node that the frames come from.
     #[must_use]
     pub const fn node(&self) -> NodeId {
         self.zone.node
     }
 
-    /// Whether they are of the node that was asked first.
+    /// Whether the frames come from the node that was asked first.
     #[must_use]
     pub fn is_hit(&self) -> bool {
         self.zone.node == self.wanted
@@ -39,21 +40,23 @@ impl Placed {
 }
 
 impl<P: Platform> Numa<'_, P> {
-    /// Allocates a run of frames as [`Manager::allocate`] does, where `policy` says (Linux:
-    /// `mm/mempolicy.c`, `alloc_pages_mpol`). Near is what is near the calling CPU, or the node
-    /// that the request prefers ([`NodeChoice::Preferred`]) as if the caller were there.
+    /// Allocates a run of frames as [`Manager::allocate`] does, from the nodes that `policy` allows
+    /// (Linux: `mm/mempolicy.c`, `alloc_pages_mpol`). Nearness is measured from the calling CPU; if
+    /// the request prefers a node ([`NodeChoice::Preferred`]) it is measured from there, as if the
+    /// caller ran on it.
     ///
-    /// `cursor` says whose turn it is where nodes take turns; other modes do not look at it. It
-    /// moves when memory was found, wherever.
+    /// `cursor` says whose turn it is in modes where nodes take turns; other modes ignore it. It
+    /// moves on when memory was found, on whatever node.
     ///
-    /// * *bind*: caches are drained and the reclaim hook is asked for what lacks on the policy's
-    ///   nodes ([`Shortage::nodes`](crate::Shortage::nodes)). What is free elsewhere does not help.
-    ///   Nodes whose memory is all for what can be moved do not bind a request for anything else:
-    ///   it is served as without a policy (Linux: `mm/mempolicy.c`, `apply_policy_zone`).
-    /// * *preferred-many*: neither is done for the policy's nodes. Once they have nothing above
+    /// * *bind*: the caches are drained, and the reclaim hook is asked for what is missing on the
+    ///   policy's nodes ([`Shortage::nodes`](crate::Shortage::nodes)). Free memory on other nodes
+    ///   does not help. If all memory of the policy's nodes is reserved for movable requests, the
+    ///   policy does not bind other requests: these are served as without a policy (Linux:
+    ///   `mm/mempolicy.c`, `apply_policy_zone`).
+    /// * *preferred-many*: neither is done for the policy's nodes. If these have nothing above
     ///   their marks, all nodes are asked by all means.
     /// * *interleave* and *weighted interleave*: when the node whose turn it is has nothing, the
-    ///   others serve by their distance from it.
+    ///   other nodes serve by their distance from it.
     ///
     /// # Errors
     /// See [`PolicyError`]; neither memory nor `cursor` has changed.
@@ -83,13 +86,13 @@ impl<P: Platform> Numa<'_, P> {
         Ok(placed)
     }
 
-    /// [`allocate`](Self::allocate) of page number `offset` of something shared: where nodes take
-    /// turns, the offset says whose it is, so that it does not matter who comes first (Linux:
-    /// `mm/mempolicy.c`, `interleave_nid` and `weighted_interleave_nid`). Other modes do not look
-    /// at it.
+    /// [`allocate`](Self::allocate) of page number `offset` of a shared object. Where nodes take
+    /// turns, the offset decides whose turn it is, so the order in which pages are first used does
+    /// not matter (Linux: `mm/mempolicy.c`, `interleave_nid` and `weighted_interleave_nid`). Other
+    /// modes ignore the offset.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`allocate`](Self::allocate).
     #[track_caller]
     pub fn allocate_at_offset(
         self,
@@ -116,20 +119,20 @@ impl<P: Platform> Numa<'_, P> {
         self.allocate_in_turn(request, node, place)
     }
 
-    /// The zone that a frame is of; nothing when it is of none.
+    /// The zone that a frame belongs to; `None` if it belongs to none.
     #[must_use]
     pub fn zone_of(self, pfn: Pfn) -> Option<ZoneId> {
         self.manager.block_of(pfn).map(|(zone, _)| zone.id())
     }
 
-    /// The lowest node of a policy that there is; the lowest of all where there is none, which is
-    /// an error.
+    /// The lowest node of a policy that exists; if none does, the lowest node of the policy, which
+    /// then is an error.
     pub(super) fn preferred(self, policy: &NumaPolicy<'_>, home: NodeId) -> NodeId {
         let is_there = |node: &NodeId| node.index() < self.manager.nodes.len();
         policy.nodes.nodes().find(is_there).or_else(|| policy.nodes.first()).unwrap_or(home)
     }
 
-    /// A request whose turn it is nobody's.
+    /// Serves a request in a mode without turns.
     fn allocate_by(
         self,
         request: &Request,
@@ -159,7 +162,7 @@ impl<P: Platform> Numa<'_, P> {
         }
     }
 
-    /// A request for the node whose turn it is.
+    /// Serves a request from the node whose turn it is.
     fn allocate_in_turn(
         self,
         request: &Request,
@@ -175,13 +178,13 @@ impl<P: Platform> Numa<'_, P> {
     }
 
     fn placed(self, range: PfnRange, wanted: NodeId) -> Result<Placed, PolicyError> {
-        // What was just allocated is of a zone.
+        // Memory that was just allocated belongs to a zone.
         let zone = self.zone_of(range.start);
         let zone = zone.ok_or(PolicyError::Request(AllocateError::NotFree(range)))?;
         Ok(Placed { range, zone, wanted })
     }
 
-    /// From where the nearness of nodes is measured.
+    /// The node from which the distance of nodes is measured.
     pub(super) fn home(self, request: &Request) -> Result<NodeId, PolicyError> {
         match request.node {
             NodeChoice::Any => Ok(self.manager.local_node()),
@@ -203,7 +206,7 @@ impl<P: Platform> Numa<'_, P> {
         Ok(nodes)
     }
 
-    /// Where a request looks that is bound to a policy's nodes, or prefers them.
+    /// Where a request looks that is bound to a policy's nodes, or prefers several of them.
     pub(super) fn search<'a>(
         self,
         request: &Request,
@@ -233,7 +236,7 @@ impl<P: Platform> Numa<'_, P> {
         Ok(search)
     }
 
-    /// Whether requests of this type may have any memory of these nodes, in use or free.
+    /// Whether requests of this migrate type may have any memory of these nodes, used or free.
     fn can_bind(self, migrate_type: MigrateType, nodes: NodeMask) -> bool {
         if !cfg!(feature = "moving") || migrate_type == MigrateType::Movable {
             return true;
@@ -242,10 +245,10 @@ impl<P: Platform> Numa<'_, P> {
         zones.any(Zone::has_ungraded)
     }
 
-    /// Counts and names what its nodes refused a request that may have no others.
+    /// Turns the error of a bound request into one that names the policy's nodes, and counts it.
     pub(super) fn refused(self, error: AllocateError, search: &Search) -> PolicyError {
         if matches!(search.allowed, Allowed::All) {
-            // It was not bound.
+            // The request was not bound.
             return PolicyError::Request(error);
         }
         match error {
@@ -263,8 +266,9 @@ impl<P: Platform> Numa<'_, P> {
 }
 
 impl<P: Platform> Manager<P> {
-    /// Memory of the nodes that a search allows: by all means, or, where they are only preferred,
-    /// if they have some above their marks, and else of any.
+    /// Allocates from the nodes that a search allows, by all means. Where these nodes are only
+    /// preferred, takes their memory only above their marks, and otherwise memory of any node by
+    /// all means.
     fn allocate_within(
         &self,
         request: &Request,
@@ -284,14 +288,14 @@ impl<P: Platform> Manager<P> {
         self.hand_out(taken, request.zeroed && !is_zero, place)
     }
 
-    /// What the CPU's cache has of a node, if that is the one whose frames it keeps.
+    /// Takes a run of a node from the CPU's cache, if that keeps frames of this node.
     fn cached_of(&self, node: NodeId, request: &Request) -> Option<PfnRange> {
         self.allocate_cached(&Request { node: NodeChoice::Exact(node), ..*request })
     }
 }
 
 impl Search<'_> {
-    /// The search on all nodes; whose memory is wanted stays.
+    /// The search on all nodes; the wanted node stays.
     pub(super) const fn anywhere(self) -> Self {
         Self { allowed: Allowed::All, ..self }
     }

@@ -1,5 +1,6 @@
-//! Many single frames under a policy, node by node: each zone's lock is taken once for all pages
-//! that its node gets, not once a page (Linux: `mm/mempolicy.c`, `alloc_pages_bulk_mempolicy`).
+//! Allocation of many single frames under a policy, node by node: each zone's lock is taken once
+//! for all pages that its node gives, not once for each page (Linux: `mm/mempolicy.c`,
+//! `alloc_pages_bulk_mempolicy`).
 
 use super::weights::Weights;
 use super::{InterleaveCursor, NumaPolicy, PolicyError, PolicyMode};
@@ -15,13 +16,13 @@ use core::panic::Location;
 /// Single frames that a request got under a policy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PlacedBulk {
-    /// How many, at the beginning of the caller's list.
+    /// How many frames were found; they are at the beginning of the caller's list.
     pub pages: usize,
     by_node: [usize; MAX_NODES],
 }
 
 impl PlacedBulk {
-    /// How many of them are of a node. [`Numa::zone_of`] tells of each.
+    /// How many of the frames come from a node. [`Numa::zone_of`] tells the zone of each.
     #[must_use]
     pub const fn on(&self, node: NodeId) -> usize {
         self.by_node[node.index()]
@@ -29,13 +30,15 @@ impl PlacedBulk {
 }
 
 impl<P: Platform> Numa<'_, P> {
-    /// Allocates up to `pages.len()` single frames as [`Manager::allocate_bulk`] does, where
-    /// `policy` says, with the result of as many calls of [`allocate`](Self::allocate) while there
-    /// is memory on all nodes: what a node gets in all its turns it gives at once. Frames come
-    /// ordered by the node that was to give them. Fewer only when memory is short.
+    /// Allocates up to `pages.len()` single frames as [`Manager::allocate_bulk`] does, from the
+    /// nodes that `policy` allows. While all nodes have memory, the result is that of as many calls
+    /// of [`allocate`](Self::allocate), except that each node gives the pages of all its turns at
+    /// once. Frames are ordered by the node whose turn they were. There are fewer only when memory
+    /// is short.
     ///
     /// # Errors
-    /// See [`PolicyError`], when not one frame was found; neither memory nor `cursor` has changed.
+    /// See [`PolicyError`], when not a single frame was found; neither memory nor `cursor` has
+    /// changed.
     ///
     /// [`Manager::allocate_bulk`]: crate::Manager::allocate_bulk
     #[track_caller]
@@ -87,7 +90,7 @@ impl<P: Platform> Numa<'_, P> {
         Ok(self.placed_bulk(&pages[..done]))
     }
 
-    /// Whose turns are to come.
+    /// Works out whose turns come next.
     fn deal(self, policy: &NumaPolicy<'_>, cursor: InterleaveCursor) -> Result<Deal, PolicyError> {
         let nodes = self.usable(policy)?;
         let is_weighted = policy.mode == PolicyMode::WeightedInterleave;
@@ -95,8 +98,9 @@ impl<P: Platform> Numa<'_, P> {
         Ok(Deal { nodes, weights: self.weights_of(policy), cursor })
     }
 
-    /// Each node gives what it gives in all its turns; others, by their distance from it, what it
-    /// has not; and what is missing then is looked for by all means. How many there are.
+    /// Takes from each node the pages of all its turns. What a node lacks comes from other nodes,
+    /// by their distance from it, and what is then still missing is looked for by all means.
+    /// Returns how many pages were found.
     fn take_turns(
         self,
         request: &Request,
@@ -123,7 +127,7 @@ impl<P: Platform> Numa<'_, P> {
         }
     }
 
-    /// Looks by all means and everywhere for what is missing behind the first `done` pages; how
+    /// Looks everywhere and by all means for the pages missing after the first `done`. Returns how
     /// many there are then.
     fn fill_rest(
         self,
@@ -147,7 +151,7 @@ impl<P: Platform> Numa<'_, P> {
         Ok(self.manager.hand_out_bulk(pages, request.zeroed, place)?)
     }
 
-    /// Counts pages that came from the nodes whose turns they were, as far as that many turns go.
+    /// Counts the pages that came from each node, at most as many as it had turns.
     fn note_turns(self, deal: &Deal, pages: &[Pfn]) {
         let (shares, _) = deal.shares(pages.len());
         let placed = self.placed_bulk(pages);
@@ -159,10 +163,10 @@ impl<P: Platform> Numa<'_, P> {
         }
     }
 
-    /// Where pages came from.
+    /// Counts where pages came from.
     fn placed_bulk(self, pages: &[Pfn]) -> PlacedBulk {
         let mut by_node = [0; MAX_NODES];
-        // Neighbours are mostly of one block, which is of one zone.
+        // Neighbouring pages are mostly of one block, which is of one zone.
         let mut last = None;
         for &page in pages {
             let block = BlockNumber::containing(page);
@@ -176,7 +180,7 @@ impl<P: Platform> Numa<'_, P> {
         PlacedBulk { pages: pages.len(), by_node }
     }
 
-    /// The weights that count: all 1 where nodes simply take turns.
+    /// The weights that apply: all 1 where nodes simply take turns.
     pub(super) fn weights_of(self, policy: &NumaPolicy<'_>) -> Weights {
         match policy.mode {
             PolicyMode::WeightedInterleave => {
@@ -187,7 +191,7 @@ impl<P: Platform> Numa<'_, P> {
     }
 }
 
-/// Whose turns are to come, with weights that nobody changes meanwhile.
+/// The turns to come, with weights that nobody changes meanwhile.
 struct Deal {
     nodes: NodeMask,
     weights: Weights,
@@ -195,7 +199,7 @@ struct Deal {
 }
 
 impl Deal {
-    /// What each node gets of that many pages, and the cursor after them.
+    /// What each node gets of `pages` pages, and the cursor after them.
     fn shares(&self, pages: usize) -> ([usize; MAX_NODES], InterleaveCursor) {
         let (mut shares, mut cursor) = ([0; MAX_NODES], self.cursor);
         cursor.share(self.nodes, &self.weights, pages, &mut shares);

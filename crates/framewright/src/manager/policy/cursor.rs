@@ -1,13 +1,13 @@
-//! Whose turn it is: what a caller remembers between requests that are dealt out over nodes.
+//! Whose turn it is: what a caller remembers between interleaved requests.
 //!
-//! A cursor names the node that was used last and what is left of its turn. It is moved on a copy,
-//! which takes its place once memory was found: an error changes no cursor.
+//! A cursor names the node that was used last and what is left of its turn. Requests move a copy,
+//! which replaces the cursor once memory was found: an error changes no cursor.
 
 use super::weights::Weights;
 use crate::units::{MAX_NODES, NodeId, NodeMask};
 
-/// Where an interleave stands: the node that was used last, and how many pages of its weight are
-/// left. Four bytes that the caller keeps where it keeps its policy, in a task, a file, a mapping.
+/// The position of an interleave: the node that was used last, and how many pages of its weight are
+/// left. Four bytes that the caller keeps beside its policy, in a task, a file or a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct InterleaveCursor {
     node: NodeId,
@@ -21,8 +21,8 @@ impl Default for InterleaveCursor {
 }
 
 impl InterleaveCursor {
-    /// The first node of any set comes next (Linux: `kernel/fork.c` and `init/init_task.c`, where
-    /// `il_prev` is the last node that there can be).
+    /// The start: the first node of any set comes next (Linux: `kernel/fork.c` and
+    /// `init/init_task.c`, where `il_prev` is the highest possible node).
     pub const START: Self = Self {
         node: match NodeId::new(MAX_NODES - 1) {
             Some(node) => node,
@@ -43,9 +43,9 @@ impl InterleaveCursor {
         self.rest
     }
 
-    /// The node of `nodes` for the next page: the current one while something is left of its
-    /// weight and it is still among them, else the next, which gets its whole weight (Linux:
-    /// `mm/mempolicy.c`, `weighted_interleave_nodes`). Nothing when there is none.
+    /// Returns the node of `nodes` for the next page: the current node while something is left of
+    /// its weight and it is still in the set, otherwise the next node, with its whole weight
+    /// (Linux: `mm/mempolicy.c`, `weighted_interleave_nodes`). `None` when the set is empty.
     pub(super) fn advance(
         &mut self,
         nodes: NodeMask,
@@ -60,7 +60,7 @@ impl InterleaveCursor {
     }
 
     /// Deals out `pages` as that many calls of [`advance`](Self::advance) would, and adds to
-    /// `shares` what each node gets. At most twice as many steps as there are nodes.
+    /// `shares` what each node gets. Takes at most twice as many steps as there are nodes.
     pub(super) fn share(
         &mut self,
         nodes: NodeMask,
@@ -75,7 +75,7 @@ impl InterleaveCursor {
         let mut take = |cursor: &mut Self, left: &mut usize| {
             let taken = usize::from(cursor.rest).min(*left);
             shares[cursor.node.index()] += taken;
-            // No more than there is.
+            // A node takes no more than is left of its turn.
             cursor.rest -= u8::try_from(taken).unwrap_or(cursor.rest);
             *left -= taken;
         };
@@ -83,7 +83,8 @@ impl InterleaveCursor {
             take(self, &mut left);
         }
         let round: usize = nodes.nodes().map(|node| usize::from(weights.of(node))).sum();
-        // The last round is walked, even if it is whole, so that the cursor ends where it would.
+        // The last round is walked even if it is a whole one, so that the cursor ends where single
+        // steps would leave it.
         let rounds = left.saturating_sub(1) / round;
         left -= rounds * round;
         while left != 0
@@ -97,7 +98,7 @@ impl InterleaveCursor {
         }
     }
 
-    /// Without what is left of a turn: nodes whose turns are one page.
+    /// The cursor without the rest of a turn, for modes whose turns are one page.
     pub(super) const fn without_rest(self) -> Self {
         Self { rest: 0, ..self }
     }
@@ -119,7 +120,7 @@ mod tests {
         nodes.iter().map(|&index| node(index)).fold(NodeMask::EMPTY, NodeMask::with)
     }
 
-    /// The next `count` nodes.
+    /// Returns the next `count` nodes.
     fn turns(
         cursor: &mut InterleaveCursor,
         nodes: NodeMask,
@@ -156,7 +157,8 @@ mod tests {
     }
 
     proptest! {
-        /// Bulk is as if done singly, to the last bit of the cursor, whatever happened before.
+        /// Dealing in bulk equals dealing one by one, to the last bit of the cursor, from any
+        /// start.
         #[test]
         fn shares_are_turns(
             bits in 1_u64..1 << 10,

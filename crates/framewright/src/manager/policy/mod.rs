@@ -1,10 +1,10 @@
-//! NUMA policies: from which nodes a request may have its memory, and which it prefers.
+//! NUMA policies: from which nodes a request may get its memory, and which nodes it prefers.
 //!
-//! A [`NumaPolicy`] is a mode and a set of nodes, as in Linux (`mm/mempolicy.c`). What is
-//! remembered between requests is the caller's, an [`InterleaveCursor`] of four bytes; nobody here
-//! knows tasks. How much of a weighted interleave each node gets are [`Weights`], the manager's or
-//! the caller's own. `allocate` serves a request under a policy, `bulk` many pages at once,
-//! `settings` keeps the manager's weights.
+//! A [`NumaPolicy`] is a mode and a set of nodes, as in Linux (`mm/mempolicy.c`). The manager knows
+//! no tasks: what has to be remembered between requests, an [`InterleaveCursor`] of four bytes, is
+//! kept by the caller. [`Weights`], the manager's or the caller's own, say how much each node gets
+//! in a weighted interleave. `allocate` serves one request under a policy, `bulk` many pages at
+//! once, and `settings` keeps the manager's weights.
 //!
 //! | mode | asks |
 //! |---|---|
@@ -60,19 +60,19 @@ impl PolicyMode {
         Self::WeightedInterleave,
     ];
 
-    /// The mode of Linux's number.
+    /// Returns the mode with Linux's number.
     #[must_use]
     pub fn from_number(number: u32) -> Option<Self> {
         Self::ALL.get(usize::try_from(number).ok()?).copied()
     }
 
-    /// Linux's number.
+    /// Returns Linux's number of the mode.
     #[must_use]
     pub const fn number(self) -> u32 {
         self as u32
     }
 
-    /// Linux's name (`mm/mempolicy.c`, `policy_modes`).
+    /// Returns Linux's name of the mode (`mm/mempolicy.c`, `policy_modes`).
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -86,17 +86,17 @@ impl PolicyMode {
         }
     }
 
-    /// Whether the nodes of its set take turns.
+    /// Whether the nodes of the policy's set take turns.
     #[must_use]
     pub const fn is_interleaved(self) -> bool {
         matches!(self, Self::Interleave | Self::WeightedInterleave)
     }
 }
 
-/// Where requests may have memory. Copied freely; it borrows its weights, if it has any of its own.
+/// Where requests may get memory. Copied freely; it borrows its own weights, if it has any.
 ///
-/// Nodes of the set that do not exist or have no memory count for nothing, so [`NodeMask::ALL`] is
-/// every node that there is. A set in which none has memory is refused when it is used.
+/// Nodes of the set that do not exist or have no memory are ignored, so [`NodeMask::ALL`] means
+/// every node that there is. A set without any memory is refused when it is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NumaPolicy<'w> {
     mode: PolicyMode,
@@ -105,7 +105,7 @@ pub struct NumaPolicy<'w> {
 }
 
 impl<'w> NumaPolicy<'w> {
-    /// As requests without a policy.
+    /// The policy of requests that have none.
     pub const DEFAULT: Self = Self::of(PolicyMode::Default, NodeMask::EMPTY);
     /// The nearest node first.
     pub const LOCAL: Self = Self::of(PolicyMode::Local, NodeMask::EMPTY);
@@ -114,11 +114,11 @@ impl<'w> NumaPolicy<'w> {
         Self { mode, nodes, weights: None }
     }
 
-    /// A mode and its nodes as Linux's `set_mempolicy` takes them: *preferred* takes the first of
-    /// several, and without any is *local*.
+    /// Takes a mode and its nodes as Linux's `set_mempolicy` does: of several nodes *preferred*
+    /// takes the first, and without a node it is *local*.
     ///
     /// # Errors
-    /// [`PolicyError::NoNodes`] where the mode needs some, [`PolicyError::NodesGiven`] where it
+    /// [`PolicyError::NoNodes`] where the mode needs nodes, [`PolicyError::NodesGiven`] where it
     /// takes none.
     pub fn new(mode: PolicyMode, nodes: NodeMask) -> Result<Self, PolicyError> {
         match (mode, nodes.first()) {
@@ -164,60 +164,60 @@ impl<'w> NumaPolicy<'w> {
         Self::of(PolicyMode::WeightedInterleave, nodes)
     }
 
-    /// The policy with weights of its own instead of the manager's. Other modes than *weighted
-    /// interleave* do not look at them.
+    /// The policy with its own weights instead of the manager's. Modes other than *weighted
+    /// interleave* ignore weights.
     #[must_use]
     pub const fn with_weights(self, weights: &'w Weights) -> Self {
         Self { weights: Some(weights), ..self }
     }
 
-    /// How it chooses.
+    /// The mode of the policy.
     #[must_use]
     pub const fn mode(&self) -> PolicyMode {
         self.mode
     }
 
-    /// Its nodes.
+    /// The nodes of the policy.
     #[must_use]
     pub const fn nodes(&self) -> NodeMask {
         self.nodes
     }
 
-    /// The weights of its own.
+    /// The policy's own weights, if it has any.
     #[must_use]
     pub const fn own_weights(&self) -> Option<&'w Weights> {
         self.weights
     }
 }
 
-/// Why a request under a policy was not served, or a setting not changed. Nothing was changed,
-/// cursors included.
+/// Why a request under a policy was not served, or a setting was not changed. An error changes
+/// nothing, cursors included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PolicyError {
     /// The mode needs nodes, and the set is empty.
     NoNodes(PolicyMode),
     /// The mode takes no nodes.
     NodesGiven(PolicyMode),
-    /// No node of the set has memory, or none that the request may have: below its address and in
-    /// its zones.
+    /// No node of the set has memory, or none that the request may have, below its highest address
+    /// and in its zones.
     NoMemory(NodeMask),
-    /// The nodes of the set have too little memory, whatever others have.
+    /// The nodes of the set have too little memory; memory of other nodes does not count.
     OutOfMemory {
-        /// What was wanted.
+        /// The order that was wanted.
         order: Order,
-        /// Where.
+        /// The nodes that may serve.
         nodes: NodeMask,
     },
-    /// The request itself is for exactly one node, which leaves a policy nothing to choose.
+    /// The request itself names exactly one node, which leaves the policy nothing to choose.
     NodeNamed(NodeId),
     /// There is no such node.
     NoNode(NodeId),
-    /// A weight is 1 to 255.
+    /// The weight is not 1 to 255.
     BadWeight {
-        /// As given.
+        /// The weight as given.
         weight: u64,
     },
-    /// The request is wrong in itself, or there is no memory for it on any node.
+    /// The request itself is wrong, or there is no memory for it on any node.
     Request(AllocateError),
 }
 

@@ -1,8 +1,9 @@
-//! The weights that interleaves have unless their policy has some of its own, and how fast nodes
-//! are (Linux: `mm/mempolicy.c`, `/sys/kernel/mm/mempolicy/weighted_interleave`).
+//! The manager's weights, for interleave policies without their own, and the bandwidths of nodes
+//! (Linux: `mm/mempolicy.c`, `/sys/kernel/mm/mempolicy/weighted_interleave`).
 //!
-//! Weights are the machine's own at first: from bandwidths where these were told, else 1. Whoever
-//! sets one takes all of them over; nothing changes the others then.
+//! At first the manager computes the weights: from bandwidths where these were set, otherwise 1.
+//! Once a caller sets one weight, all weights are under manual control, and the others stay as they
+//! are.
 
 use super::PolicyError;
 use super::weights::{Weights, checked};
@@ -18,19 +19,19 @@ impl<P: Platform> Numa<'_, P> {
     pub fn weights(self) -> Weights {
         let mut weights = Weights::EVEN;
         for node in self.nodes().nodes() {
-            // What is kept is a weight.
+            // Stored weights are valid, so this cannot fail.
             let _ = weights.set(node, self.weight(node).into());
         }
         weights
     }
 
-    /// A node's weight; 1 where there is no such node.
+    /// Returns a node's weight; 1 if there is no such node.
     #[must_use]
     pub fn weight(self, node: NodeId) -> u8 {
         self.manager.numa.weight(node)
     }
 
-    /// Gives a node a weight. From then on weights do not follow bandwidths any more.
+    /// Sets a node's weight. From then on weights no longer follow bandwidths.
     ///
     /// # Errors
     /// [`PolicyError::BadWeight`], [`PolicyError::NoNode`]; nothing was changed.
@@ -49,8 +50,8 @@ impl<P: Platform> Numa<'_, P> {
         self.manager.numa.is_auto()
     }
 
-    /// Lets weights follow bandwidths, from now on and with those that are known; or stay as they
-    /// are.
+    /// Makes weights follow bandwidths, beginning with those already set; or leaves them as they
+    /// are from now on.
     pub fn set_weights_auto(self, auto: bool) {
         let tunables = self.manager.tunables.lock(self.manager.platform);
         self.manager.numa.set_auto(auto);
@@ -60,8 +61,8 @@ impl<P: Platform> Numa<'_, P> {
         drop(tunables);
     }
 
-    /// Says how much a node can move in a second, in one unit for all nodes (Linux: MB, from the
-    /// table HMAT); 0 where it is not known. Weights follow at once unless somebody has set one.
+    /// Sets how much data a node can move in a second, in the same unit for all nodes (Linux: MB,
+    /// from the table HMAT); 0 if unknown. Weights follow at once, unless a caller has set one.
     ///
     /// # Errors
     /// [`PolicyError::NoNode`]; nothing was changed.
@@ -77,8 +78,8 @@ impl<P: Platform> Numa<'_, P> {
         Ok(())
     }
 
-    /// What [`set_bandwidth`](Self::set_bandwidth) was told of a node; 0 where nothing is known, or
-    /// there is no such node.
+    /// Returns what [`set_bandwidth`](Self::set_bandwidth) set for a node; 0 if nothing is known,
+    /// or there is no such node.
     #[must_use]
     pub fn bandwidth(self, node: NodeId) -> u64 {
         // Relaxed: a number that stands alone.
@@ -86,16 +87,16 @@ impl<P: Platform> Numa<'_, P> {
         known.map_or(0, |node| node.bandwidth.load(Ordering::Relaxed))
     }
 
-    /// Nodes got memory, or lost it: weights that nobody set follow (Linux: `mm/mempolicy.c`,
-    /// `mempolicy_set_node_perf`). The lock of the parameters is held.
+    /// Called when nodes got or lost memory: weights that nobody has set follow (Linux:
+    /// `mm/mempolicy.c`, `mempolicy_set_node_perf`). The caller holds the lock of the tunables.
     pub(in crate::manager) fn follow_memory(self) {
         if self.manager.numa.is_auto() {
             self.apply_bandwidths();
         }
     }
 
-    /// Computes all weights from what is known, for the nodes that have memory. The lock of the
-    /// parameters is held.
+    /// Computes the weights of all nodes from the known bandwidths of the nodes that have memory.
+    /// The caller holds the lock of the tunables.
     fn apply_bandwidths(self) {
         let of = |node: NodeId| {
             self.manager.numa.nodes()[node.index()].bandwidth.load(Ordering::Relaxed)
@@ -114,7 +115,7 @@ impl<P: Platform> Numa<'_, P> {
     /// All nodes that have memory, withheld memory included.
     #[must_use]
     pub fn with_memory(self) -> NodeMask {
-        // Each node lists all that have a place for memory.
+        // Each node's fallback list has all nodes with a place for memory.
         let nodes =
             self.manager.nodes.first().map_or(crate::manager::Fallback::NONE, |node| node.fallback);
         let has_memory = |node: NodeId| {

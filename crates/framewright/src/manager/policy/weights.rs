@@ -3,7 +3,8 @@
 use super::PolicyError;
 use crate::units::{MAX_NODES, NodeId, NodeMask};
 
-/// What the weights of all nodes are cut out of (Linux: `mm/mempolicy.c`, `weightiness`).
+/// The total from which the weights of all nodes are computed (Linux: `mm/mempolicy.c`,
+/// `weightiness`).
 const WEIGHTINESS: u128 = 32;
 
 /// A weight of 1 to 255 for each node.
@@ -11,14 +12,14 @@ const WEIGHTINESS: u128 = 32;
 pub struct Weights([u8; MAX_NODES]);
 
 impl Weights {
-    /// All nodes alike: 1.
+    /// All nodes have the weight 1.
     pub const EVEN: Self = Self([1; MAX_NODES]);
 
-    /// The weights of the first nodes, ascending; all others have 1.
+    /// Sets the weights of the first nodes, ascending; all others get 1.
     ///
     /// # Errors
     /// [`PolicyError::BadWeight`] for 0, [`PolicyError::NoNode`] when there are more weights than
-    /// nodes can be.
+    /// there can be nodes.
     pub fn new(weights: &[u8]) -> Result<Self, PolicyError> {
         let mut all = Self::EVEN;
         for (index, &weight) in weights.iter().enumerate() {
@@ -29,10 +30,11 @@ impl Weights {
         Ok(all)
     }
 
-    /// Weights in proportion to how much each of `nodes` can move in a second, in any unit, by
-    /// number of node: `max(1, 32 * bandwidth / sum)`, divided by the greatest common divisor
-    /// (Linux: `mm/mempolicy.c`, `reduce_interleave_weights`). A node whose bandwidth is not known
-    /// has 0 or nothing there, and gets 1; so do nodes that are not among `nodes`.
+    /// Computes weights in proportion to how much data each of `nodes` can move in a second, in any
+    /// unit. `bandwidths` is indexed by node number. A weight is `max(1, 32 * bandwidth / sum)`,
+    /// divided by the greatest common divisor of all (Linux: `mm/mempolicy.c`,
+    /// `reduce_interleave_weights`). A node of unknown bandwidth, which is 0 or missing in
+    /// `bandwidths`, gets 1; so do nodes that are not in `nodes`.
     #[must_use]
     pub fn from_bandwidth(nodes: NodeMask, bandwidths: &[u64]) -> Self {
         Self::from_bandwidths(nodes, &|node| bandwidths.get(node.index()).copied().unwrap_or(0))
@@ -56,13 +58,13 @@ impl Weights {
         all
     }
 
-    /// A node's weight.
+    /// Returns a node's weight.
     #[must_use]
     pub const fn of(&self, node: NodeId) -> u8 {
         self.0[node.index()]
     }
 
-    /// Changes a node's weight.
+    /// Sets a node's weight.
     ///
     /// # Errors
     /// [`PolicyError::BadWeight`] for anything but 1 to 255; nothing was changed.
@@ -72,7 +74,7 @@ impl Weights {
     }
 }
 
-/// A weight that is one.
+/// Checks that a number is a valid weight.
 pub(super) fn checked(weight: u64) -> Result<u8, PolicyError> {
     let is_weight = |weight: &u8| *weight != 0;
     u8::try_from(weight).ok().filter(is_weight).ok_or(PolicyError::BadWeight { weight })
@@ -106,7 +108,7 @@ mod tests {
         assert_eq!(weights(&[7]), [1]);
         assert_eq!(weights(&[0, 0]), [1, 1]);
         assert_eq!(weights(&[u64::MAX, u64::MAX]), [1, 1]);
-        // Not known: as little as there is, beside what the others have.
+        // An unknown bandwidth gets the least weight, whatever the others have.
         assert_eq!(weights(&[300, 100, 0]), [24, 8, 1]);
         let two = Weights::from_bandwidth(first(2), &[300, 100, 900]);
         assert_eq!(two, Weights::new(&[3, 1]).expect("weights"), "node 2 is not among them");
@@ -138,7 +140,7 @@ mod tests {
             for divisor in 2..=32 {
                 prop_assert!(weights.iter().any(|&weight| weight % divisor != 0));
             }
-            // A node that is faster gets no less.
+            // A faster node gets no less.
             for (one, &weight) in bandwidths.iter().zip(&weights) {
                 for (other, &other_weight) in bandwidths.iter().zip(&weights) {
                     prop_assert!(one < other || weight >= other_weight);

@@ -7,7 +7,7 @@ use crate::manager::{AreaCounts, MOST_AREAS, Manager};
 use crate::platform::Platform;
 use core::fmt::Write;
 
-/// The names of all areas.
+/// Visits the names of all areas.
 pub(super) fn names<P: Platform>(manager: &Manager<P>, visit: &mut dyn FnMut(&[u64])) {
     for (name, _, _) in (0..MOST_AREAS).filter_map(|number| manager.moving().area(number)) {
         if let Some(numbers) = name_numbers(name.as_str()) {
@@ -16,7 +16,7 @@ pub(super) fn names<P: Platform>(manager: &Manager<P>, visit: &mut dyn FnMut(&[u
     }
 }
 
-/// A counter of the area that a path names.
+/// Shows a counter of the area that a path names.
 pub(super) fn show<P: Platform>(
     manager: &Manager<P>,
     numbers: &[u64],

@@ -1,6 +1,6 @@
 //! `/sys/kernel/debug/extfrag` (Linux: `mm/vmstat.c`): for each zone and order, whether a request
-//! would fail and why, and how much of free memory it could not use. Columns are orders, as in
-//! `/proc/buddyinfo`, whose numbers the indices are made of.
+//! would fail and why, and how much of the free memory it could not use. Columns are orders, as in
+//! `/proc/buddyinfo`, from whose numbers the indices are computed.
 //!
 //! An index between -1 and 0 is written as `-0.500`, where Linux writes ` 0.-500`.
 
@@ -11,7 +11,7 @@ use crate::units::{MAX_ORDER, Order};
 use crate::zone::ContigInfo;
 use core::fmt::{self, Write};
 
-/// A line for each zone; `index` is written for each order.
+/// Writes a line for each zone, with `index` for each order.
 fn lines<P: Platform>(
     manager: &Manager<P>,
     out: &mut dyn Write,
@@ -28,8 +28,8 @@ fn lines<P: Platform>(
     Ok(())
 }
 
-/// Fragmentation indices: towards 0 where memory is short, towards 1 where it is in pieces, -1
-/// where a request does not fail.
+/// Fragmentation indices: towards 0 if memory is short, towards 1 if it is in pieces, -1 if a
+/// request does not fail.
 pub(super) fn extfrag_index<P: Platform>(
     manager: &Manager<P>,
     _: &[u64],
@@ -42,7 +42,7 @@ pub(super) fn extfrag_index<P: Platform>(
     })
 }
 
-/// Parts of free memory that requests cannot use.
+/// Parts of free memory that requests of an order cannot use.
 pub(super) fn unusable_index<P: Platform>(
     manager: &Manager<P>,
     _: &[u64],

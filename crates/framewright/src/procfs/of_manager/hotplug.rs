@@ -1,8 +1,8 @@
-//! `/sys/devices/system/memory` and `/sys/module/memory_hotplug`: memory blocks, and what becomes
-//! of memory that is added (Linux: `drivers/base/memory.c`, `mm/memory_hotplug.c`).
+//! `/sys/devices/system/memory` and `/sys/module/memory_hotplug`: memory blocks, and what happens
+//! to memory that is added (Linux: `drivers/base/memory.c`, `mm/memory_hotplug.c`).
 //!
-//! A block is here a way to speak of memory: the manager knows units of 2 MiB. A block is online
-//! when any of it is.
+//! A memory block exists only in these files: the manager itself knows units of 2 MiB. A block is
+//! online if any part of it is.
 
 use super::super::text::{Shown, show};
 use super::super::{FileError, parse_bool};
@@ -13,10 +13,10 @@ use crate::units::{BLOCK_SIZE, NodeId, PhysRange};
 use crate::zone::{Grade, Presence, ZoneKind};
 use core::fmt::Write;
 
-/// How long a block may take to be vacated; Linux would try for ever.
+/// How long vacating a block may take; Linux would try for ever.
 const OFFLINE_NS: u64 = 10_000_000_000;
 
-/// All memory blocks, of which something is there.
+/// Visits all memory blocks of which any part is present.
 pub(super) fn blocks<P: Platform>(manager: &Manager<P>, visit: &mut dyn FnMut(&[u64])) {
     let size = manager.hotplug().settings().block_bytes;
     let mut next = 0;
@@ -37,7 +37,8 @@ fn block<P: Platform>(manager: &Manager<P>, numbers: &[u64]) -> Result<PhysRange
     Ok(PhysRange::with_size(start, size))
 }
 
-/// What is in a block: the nodes and grades of what is online, and whether something is offline.
+/// What is in a block: the node, zone kind and grades of its memory, and whether any is online or
+/// offline.
 #[derive(Default)]
 struct Content {
     online: bool,
@@ -106,9 +107,10 @@ pub(super) fn set_online<P: Platform>(manager: &Manager<P>, numbers: &[u64], tex
     set(manager, numbers, if is_on { OnlineType::Online } else { OnlineType::Offline }).map(drop)
 }
 
-/// What of a block is not so yet becomes so; whether anything was. (For `state` a state that is
-/// reached already is an error, for `online` it is not: Linux, `drivers/base/memory.c`,
-/// `state_store`, and `drivers/base/core.c`, `online_store`.)
+/// Brings the parts of a block into the state `kind` that are not in it yet. Returns whether there
+/// were any. (Reaching the present state again is an error for the file `state`, but not for
+/// `online`: Linux, `drivers/base/memory.c`, `state_store`, and `drivers/base/core.c`,
+/// `online_store`.)
 fn set<P: Platform>(
     manager: &Manager<P>,
     numbers: &[u64],
@@ -120,7 +122,7 @@ fn set<P: Platform>(
         return set_offline(manager, range);
     }
     let mut found = false;
-    // One run after the other: each changes what comes after it.
+    // One run at a time, because each changes the runs after it.
     let mut rest = range;
     loop {
         let mut first: Option<(PhysRange, NodeId)> = None;
@@ -141,8 +143,8 @@ fn set<P: Platform>(
     Ok(found)
 }
 
-/// Takes what is online of a block out of use, all of it or nothing; a hole in it is an error
-/// (Linux: `mm/memory_hotplug.c`, `offline_pages`).
+/// Takes all online memory of a block out of use, or none. A hole in the block is an error (Linux:
+/// `mm/memory_hotplug.c`, `offline_pages`).
 fn set_offline<P: Platform>(manager: &Manager<P>, range: PhysRange) -> Result<bool, FileError> {
     let hotplug = manager.hotplug();
     let (mut online, mut bytes, mut present) = (None::<PhysRange>, 0, 0);
@@ -172,8 +174,8 @@ fn refused(error: HotplugError) -> FileError {
     }
 }
 
-/// Of what is online its zone, or `none` where there are several; of what is offline those that it
-/// could be of, the default first.
+/// For an online block, its zone, or `none` if there are several. For an offline one, the zones
+/// that it could join, the default first.
 pub(super) fn valid_zones<P: Platform>(
     manager: &Manager<P>,
     numbers: &[u64],
@@ -196,7 +198,7 @@ pub(super) fn valid_zones<P: Platform>(
     }
 }
 
-/// Changes what can be set.
+/// Changes the settings.
 pub(super) fn change<P: Platform>(
     manager: &Manager<P>,
     change: impl FnOnce(&mut HotplugSettings),

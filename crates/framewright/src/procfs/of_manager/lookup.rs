@@ -1,4 +1,4 @@
-//! What the numbers in a path name.
+//! What the numbers in a path name, and lines that several files share.
 
 use super::super::FileError;
 use crate::manager::{Manager, Node, ZoneView};
@@ -12,7 +12,7 @@ pub(super) fn node<'a, P: Platform>(manager: &'a Manager<P>, numbers: &[u64]) ->
     numbers.first().and_then(|&node| manager.nodes().get(usize::try_from(node).ok()?))
 }
 
-/// The zones with memory of a node.
+/// The zones of a node that have memory.
 pub(super) fn zones_of<P: Platform>(
     manager: &Manager<P>,
     node: NodeId,
@@ -20,8 +20,8 @@ pub(super) fn zones_of<P: Platform>(
     manager.views().filter(move |zone| zone.id().node == node)
 }
 
-/// What `of` says of each zone with memory, added up: of one node's, or of all. In one copy for all
-/// lines that are sums.
+/// The sum of `of` over all zones with memory, of one node or of all. Not inlined, so that all
+/// lines that are sums share one copy.
 #[inline(never)]
 pub(super) fn sum_of<P: Platform>(
     manager: &Manager<P>,
@@ -37,8 +37,8 @@ pub(super) fn sum_of<P: Platform>(
     sum
 }
 
-/// A line for each of the words of `names`: it, and a number. All that these lines have by
-/// themselves is what they say.
+/// Writes a line for each of the words of `names`: the word and its number. All lines share this
+/// code, so that each adds only its name and value.
 #[inline(never)]
 pub(super) fn lines(out: &mut dyn Write, names: &str, values: &[u64]) -> Result<(), FileError> {
     let mut names = names.split_ascii_whitespace();

@@ -1,4 +1,5 @@
-//! `/proc/meminfo` and each node's: those of Linux's lines that a memory manager alone can fill.
+//! `/proc/meminfo` and each node's `meminfo`: those of Linux's lines that a memory manager alone
+//! can fill.
 
 use super::super::{FileError, write_kib};
 use super::lookup::{node, sum_of};
@@ -10,7 +11,7 @@ use core::fmt::{Arguments, Write};
 
 const KIB_PER_PAGE: u64 = PAGE_SIZE / 1024;
 
-/// The whole machine's.
+/// The `meminfo` of the whole machine.
 pub(super) fn meminfo<P: Platform>(
     manager: &Manager<P>,
     _: &[u64],
@@ -18,7 +19,7 @@ pub(super) fn meminfo<P: Platform>(
 ) -> Result<(), FileError> {
     let totals = manager.totals();
     let kept = sum_of(manager, None, &kept_pages);
-    // Unaccepted memory is as good as free, as in Linux.
+    // Unaccepted memory counts as free, as in Linux.
     let unaccepted = totals.unaccepted_pages;
     let free = totals.free_pages + unaccepted;
     let available = (free + manager.caches().pages()).saturating_sub(kept);
@@ -44,13 +45,13 @@ pub(super) fn meminfo<P: Platform>(
     write_kib(out, format_args!(""), "MemTables", tables_bytes / 1024)
 }
 
-/// Memory that is lent to movable requests: reserve areas, and other blocks of their grade.
+/// Pages that are lent to movable requests: reserve areas, and other blocks of their grade.
 fn cma_pages<P: Platform>(zone: &ZoneView<'_, P>) -> u64 {
     zone.graded_memory(Grade::Removable).managed_pages
 }
 
-/// Pages that ordinary requests leave, as Linux reckons what is available: the high mark and the
-/// largest reserve.
+/// Pages that ordinary requests leave, as Linux estimates available memory: the high watermark and
+/// the largest reserve.
 fn kept_pages<P: Platform>(zone: &ZoneView<'_, P>) -> u64 {
     let reserve = zone.lowmem_reserve().into_iter().max().unwrap_or(0);
     zone.watermarks()
@@ -59,7 +60,7 @@ fn kept_pages<P: Platform>(zone: &ZoneView<'_, P>) -> u64 {
         .min(zone.managed_pages() + zone.unaccepted_pages())
 }
 
-/// One node's.
+/// The `meminfo` of one node.
 pub(super) fn of_node<P: Platform>(
     manager: &Manager<P>,
     numbers: &[u64],
@@ -85,7 +86,7 @@ pub(super) fn of_node<P: Platform>(
     )
 }
 
-/// A line for each of the words of `names`, all behind one prefix.
+/// Writes a line for each of the words of `names`, all with one prefix.
 #[inline(never)]
 fn lines(
     out: &mut dyn Write,

@@ -1,4 +1,4 @@
-//! `/sys/kernel/debug/framewright/memory`: what every part of memory is used for, as runs of 2 MiB
+//! `/sys/kernel/debug/framewright/memory`: what each part of memory is used for, as runs of 2 MiB
 //! blocks. Linux has no such file.
 //!
 //! ```text
@@ -23,24 +23,24 @@
 //! | `I`, `D`, `L` | isolated, withheld until described, lent to the hypervisor for a report |
 //! | `H`, `?` | a hole, unknown |
 //!
-//! A cell with more than five uses has its orders put together: `F`, `R`, `W` and `P` without a
-//! number are any order, and the number behind `S` is that of all split blocks of the cell
+//! If a cell has more than five uses, orders are put together: `F`, `R`, `W` and `P` without a
+//! number stand for any order, and the number behind `S` is that of all split blocks of the cell
 //! together.
 //!
-//! Machines of up to 8 GiB have a block in each cell; on larger ones cells are as large as it takes
-//! for there to be 4096 at most, so that the text stays below some 100 KB. Where all blocks of
-//! neighbouring cells have one use, they are one line.
+//! On machines of up to 8 GiB a cell is one block. On larger ones cells are large enough that there
+//! are at most 4096, so that the text stays below some 100 KB. Neighbouring cells whose blocks all
+//! have one and the same use are one line.
 //!
-//! The lines of a zone end with those of its blocks that have a grade, whatever they are used for:
-//! `movable` (only what can be moved may have them) and `removable` (lent to what can be moved). Of
-//! each grade they ascend. What lies closer together than a cell has blocks is one line, and where
-//! not all of its blocks have the grade, a number behind says how many have:
+//! The lines of a zone end with those of its blocks that have a grade, whatever their use:
+//! `movable` (only movable requests may have them) and `removable` (lent to movable requests). The
+//! lines of each grade ascend. Blocks that lie closer together than the size of a cell are one
+//! line. If not all blocks of the line have the grade, a number at its end tells how many have:
 //! `grade removable 0x140000 24 9`.
 //!
-//! Behind the last zone are the reserve areas, which are made of `removable` blocks; of an area's
-//! pages those are not available that somebody was given by the area. The last line says how many
-//! pages were moved since bring-up and how many stayed where they were, and how many blocks
-//! compaction emptied; it is not there before something was tried.
+//! After the last zone come the reserve areas, which consist of `removable` blocks. Pages of an
+//! area are available unless the area has handed them out. The last line tells how many pages were
+//! moved since bring-up, how many could not be, and how many blocks compaction emptied. It is
+//! missing until something was tried.
 
 use super::super::FileError;
 use crate::manager::{MOST_AREAS, Manager, MovingEvents, ZoneView};
@@ -49,21 +49,21 @@ use crate::units::{BLOCK_ORDER, Order};
 use crate::zone::{BlockRun, BlockUse, Grade};
 use core::fmt::{self, Write};
 
-/// Cells of all zones together, at most; each zone may add a part of one at its ends.
+/// The most cells of all zones together. Each zone may add a part of one at its ends.
 const MOST_CELLS: u64 = 4096;
-/// Uses that are named in a cell.
+/// The most uses that are named in a cell.
 const MOST_NAMED: usize = 5;
-/// Orders of blocks.
+/// How many orders blocks have.
 const ORDERS: usize = 10;
-/// Eighths, from none to all.
+/// How many eighths there are, from none to all.
 const FILLS: usize = 9;
-/// Letters of uses that have an order.
+/// The letters of uses that have an order.
 const ORDERED: [char; 4] = ['F', 'R', 'W', 'P'];
-/// Those that have not, behind orders and eighths.
+/// The letters of uses without one. Their places follow orders and eighths.
 const OTHERS: [char; 8] = ['X', 'O', 'U', 'I', 'D', 'L', 'H', '?'];
 const USES: usize = ORDERED.len() * ORDERS + FILLS + OTHERS.len();
 
-/// Blocks of a cell by use.
+/// The number of a cell's blocks by use.
 type Counts = [u32; USES];
 
 /// The place of a use in [`Counts`].
@@ -91,7 +91,7 @@ fn place(what: BlockUse) -> usize {
     }
 }
 
-/// Zero only for nothing, eight only for all.
+/// Zero only if nothing is used, eight only if all is.
 fn eighths(used_pages: u64, managed_pages: u64) -> usize {
     match used_pages {
         0 => 0,
@@ -100,7 +100,7 @@ fn eighths(used_pages: u64, managed_pages: u64) -> usize {
     }
 }
 
-/// A use as it is written.
+/// A use as it is written in the file.
 struct Code(usize);
 
 impl fmt::Display for Code {
@@ -117,11 +117,11 @@ impl fmt::Display for Code {
     }
 }
 
-/// Lines out of runs.
+/// Turns runs into lines.
 struct Cells<'a> {
     out: &'a mut dyn Write,
     cell_blocks: u32,
-    /// The cell that is being filled: its first block, and how many are in.
+    /// The first block of the cell that is being filled.
     start: u32,
     blocks: u32,
     counts: Counts,
@@ -135,7 +135,7 @@ struct Line {
     start: u32,
     blocks: u32,
     counts: Counts,
-    /// The one use of all blocks.
+    /// The use of all blocks, if it is one.
     only: Option<usize>,
 }
 
@@ -223,7 +223,7 @@ impl Line {
         writeln!(out)
     }
 
-    /// Orders of a letter as one, and eighths of split blocks as their mean.
+    /// Writes the orders of a letter as one, and the eighths of split blocks as their mean.
     fn write_together(&self, separator: &str, out: &mut dyn Write) -> fmt::Result {
         let mut separator = separator;
         let (ordered, rest) = self.counts.split_at(ORDERED.len() * ORDERS);
@@ -250,7 +250,7 @@ struct Stretch {
     name: &'static str,
     start: u32,
     end: u32,
-    /// Blocks of it that have the grade.
+    /// How many of its blocks have the grade.
     graded: u32,
 }
 
@@ -259,7 +259,7 @@ impl Stretch {
         Self { name, start: 0, end: 0, graded: 0 }
     }
 
-    /// Takes a run of the grade, behind all before it.
+    /// Adds a run of the grade, which lies behind all before it.
     fn take(&mut self, run: BlockRun, cell_blocks: u32, out: &mut dyn Write) -> fmt::Result {
         let start = run.start.0;
         if self.graded != 0 && start.saturating_sub(self.end) >= cell_blocks {
@@ -273,7 +273,7 @@ impl Stretch {
         Ok(())
     }
 
-    /// Writes what there is, and begins anew.
+    /// Writes the line of the stretch, if it has blocks, and begins anew.
     fn write(&mut self, out: &mut dyn Write) -> fmt::Result {
         let blocks = self.end.saturating_sub(self.start);
         let graded = core::mem::take(&mut self.graded);
@@ -288,7 +288,7 @@ impl Stretch {
     }
 }
 
-/// The lines of grades of a zone, at a second look at its blocks.
+/// Writes the lines of a zone's grades, in a second pass over its blocks.
 fn grades<P: Platform>(
     zone: &ZoneView<'_, P>,
     cell_blocks: u32,
@@ -421,7 +421,7 @@ mod tests {
             "0x0 4 F9\n0x800 2 R18\n"
         );
         assert_eq!(text(4, &[(2, 2, FREE), (4, 3, FREE), (7, 9, FREE)]), "0x400 14 F9\n");
-        // Not where something lies between.
+        // Not if something lies between them.
         assert_eq!(text(1, &[(0, 1, FREE), (2, 1, FREE)]), "0x0 1 F9\n0x400 1 F9\n");
     }
 

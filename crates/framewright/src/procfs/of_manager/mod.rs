@@ -88,7 +88,7 @@ impl<P: Platform> Manager<P> {
         .numbered(hotplug::blocks),
         File::read_only(
             "/sys/devices/system/memory/memory*/removable",
-            // Memory can be taken out of use.
+            // All memory can be taken out of use.
             |_: &Self, _, out| show(out, &1),
         )
         .numbered(hotplug::blocks),
@@ -164,7 +164,7 @@ impl<P: Platform> Manager<P> {
         File::read_write(
             "/sys/kernel/mm/mempolicy/weighted_interleave/node*",
             |m: &Self, numbers, out| show(out, &m.numa().weight(policies::node(m, numbers)?)),
-            // 1 to 255; weights do not follow bandwidths any more then.
+            // 1 to 255. Weights no longer follow bandwidths then.
             |m, numbers, text| {
                 let (node, weight) = (policies::node(m, numbers)?, parse_number(text)?);
                 m.numa().set_weight(node, weight).map_err(|_| FileError::Invalid)
@@ -173,7 +173,7 @@ impl<P: Platform> Manager<P> {
         .numbered(policies::nodes),
         File::read_only(
             "/sys/module/framewright/parameters/careful",
-            // The seed; 0 when the mode is off.
+            // The seed; 0 if the mode is off.
             |m, _, out| show(out, &m.debug().aids().placement_seed.unwrap_or(0)),
         ),
         File::read_only("/sys/module/framewright/parameters/init_on_alloc", |m, _, out| {
@@ -184,7 +184,7 @@ impl<P: Platform> Manager<P> {
         }),
         File::read_only(
             "/sys/module/framewright/parameters/mem",
-            // In bytes; 0 when there is no limit.
+            // In bytes; 0 if there is no limit.
             |m, _, out| show(out, &m.settings().memory_limit.unwrap_or(0)),
         ),
         File::read_only("/sys/module/framewright/parameters/memmap_init", |m, _, out| {
@@ -220,7 +220,7 @@ impl<P: Platform> Manager<P> {
         ),
         File::read_only(
             "/sys/module/memory_hotplug/parameters/memmap_on_memory",
-            // The command line alone changes it.
+            // Only the command line changes it.
             |m, _, out| show_switch(out, m.hotplug().settings().memmap_on_memory),
         ),
         File::read_write(

@@ -1,5 +1,4 @@
-//! `/sys/devices/system/node`: which nodes there are, their CPUs and how far they are from one
-//! another.
+//! `/sys/devices/system/node`: which nodes there are, their CPUs and the distances between them.
 
 use super::super::text::Shown;
 use super::super::{FileError, write_cpu_list};
@@ -8,7 +7,7 @@ use crate::manager::{Manager, Node};
 use crate::platform::Platform;
 use core::fmt::Write;
 
-/// All nodes, for paths with a node in them.
+/// Visits all nodes, for paths with a node in them.
 pub(crate) fn numbers<P: Platform>(manager: &Manager<P>, visit: &mut dyn FnMut(&[u64])) {
     for node in manager.nodes() {
         visit(&[node.id.index() as u64]);
@@ -37,7 +36,7 @@ pub(super) fn has_memory<P: Platform>(
     list(manager, out, &|node| zones_of(manager, node.id).next().is_some())
 }
 
-/// How far each node is, in the units of ACPI.
+/// The distance of each node, in ACPI's units.
 pub(super) fn distance<P: Platform>(
     manager: &Manager<P>,
     numbers: &[u64],

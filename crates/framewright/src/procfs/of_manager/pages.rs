@@ -1,7 +1,7 @@
 //! `/proc/buddyinfo` and `/proc/pagetypeinfo` (Linux: `mm/vmstat.c`): Linux's columns for orders 0
 //! to 10, then those of the orders that only this manager has.
 //!
-//! Memory that is kept for what can be moved alone is a zone `Movable` of its node, as in Linux.
+//! Memory for movable requests alone is shown as a zone `Movable` of its node, as in Linux.
 
 use super::super::FileError;
 use super::lookup::zones_of;
@@ -12,11 +12,12 @@ use crate::units::{BLOCK_ORDER, NodeId, PAGES_PER_BLOCK};
 use crate::zone::{FreeAreas, ORDERS};
 use core::fmt::Write;
 
-/// Linux stops counting here, because it counts a list under a lock; programs know the sign.
+/// Linux stops counting here, because it counts a list under a lock. Programs know the sign `>`
+/// from it.
 const MANY: u64 = 100_000;
 /// The zone of blocks of [`MigrateType::MovableOnly`].
 pub(super) const MOVABLE: &str = "Movable";
-/// Types as they are shown, in Linux's order.
+/// The types that are shown, in Linux's order.
 const TYPES: [MigrateType; 5] = [
     MigrateType::Unmovable,
     MigrateType::Movable,
@@ -25,7 +26,7 @@ const TYPES: [MigrateType; 5] = [
     MigrateType::Isolate,
 ];
 
-/// Calls for each zone of a node, the one of movable memory last, if there is any.
+/// Calls `visit` for each zone of a node, last for that of movable memory, if there is any.
 fn each_zone<P: Platform>(
     manager: &Manager<P>,
     node: NodeId,
@@ -43,7 +44,7 @@ fn each_zone<P: Platform>(
     if movable.blocks[shown] == 0 { Ok(()) } else { visit(MOVABLE, &movable) }
 }
 
-/// A line for each zone with its free runs by order.
+/// `/proc/buddyinfo`: a line for each zone with its free runs by order.
 pub(super) fn buddyinfo<P: Platform>(
     manager: &Manager<P>,
     _: &[u64],

@@ -1,6 +1,6 @@
-//! `/sys/kernel/mm/mempolicy/weighted_interleave` and `/sys/devices/virtual/memory_tiering`: how
-//! much of a weighted interleave each node gets, and how slow nodes are. Both name nodes with
-//! memory only, as in Linux (`mm/mempolicy.c`, `mm/memory-tiers.c`).
+//! `/sys/kernel/mm/mempolicy/weighted_interleave` and `/sys/devices/virtual/memory_tiering`: the
+//! share of each node in a weighted interleave, and how slow nodes are. Both name only nodes with
+//! memory, as in Linux (`mm/mempolicy.c`, `mm/memory-tiers.c`).
 
 use super::super::FileError;
 use super::super::text::{Shown, show};
@@ -19,12 +19,12 @@ pub(super) fn node<P: Platform>(
     if manager.numa().with_memory().contains(node) { Ok(node) } else { Err(FileError::NotFound) }
 }
 
-/// All nodes that have a weight.
+/// Visits all nodes that have a weight.
 pub(super) fn nodes<P: Platform>(manager: &Manager<P>, visit: &mut dyn FnMut(&[u64])) {
     manager.numa().with_memory().nodes().for_each(|node| visit(&[node.index() as u64]));
 }
 
-/// All tiers that have nodes with memory, fastest first.
+/// Visits all tiers that have nodes with memory, fastest first.
 pub(super) fn tiers<P: Platform>(manager: &Manager<P>, visit: &mut dyn FnMut(&[u64])) {
     let numa = manager.numa();
     let mut next = numa.with_memory().nodes().map(|node| numa.tier(node)).min();

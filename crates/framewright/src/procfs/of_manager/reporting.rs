@@ -1,5 +1,5 @@
-//! `/sys/module/page_reporting/parameters`, and what is counted of free page reporting and of the
-//! shuffle beside it.
+//! `/sys/module/page_reporting/parameters`, and the counters of free page reporting and of the
+//! shuffle in other files.
 
 use super::super::text::{Shown, show};
 use super::super::{FileError, parse_number};
@@ -16,7 +16,8 @@ pub(super) fn order<P: Platform>(manager: &Manager<P>, _: &[u64], out: &mut dyn 
     }
 }
 
-/// What is no order is refused, and so is unsetting it again.
+/// Sets the smallest order. A number that is no order is refused, so the order cannot be unset
+/// again.
 pub(super) fn set_order<P: Platform>(manager: &Manager<P>, _: &[u64], text: &str) -> Shown {
     let order =
         u8::try_from(parse_number(text)?).ok().and_then(Order::new).ok_or(FileError::Invalid)?;
@@ -36,7 +37,7 @@ pub(super) fn counters<P: Platform>(manager: &Manager<P>, out: &mut dyn Write) -
     Ok(())
 }
 
-/// How shuffled a zone is, for `/proc/zoneinfo`.
+/// How well a zone is shuffled, for `/proc/zoneinfo`.
 pub(super) fn shuffled<P: Platform>(zone: &ZoneView<'_, P>, out: &mut dyn Write) -> Shown {
     let shuffled = zone.shuffled();
     write!(out, "\n  shuffle")?;

@@ -1,4 +1,4 @@
-//! `/proc/sys/vm`, as far as it takes more than a value to say what is written or done.
+//! Files of `/proc/sys/vm` (and `compact` of each node) that take more than storing a value.
 
 use super::super::text::Shown;
 use super::super::{FileError, parse_number, parse_numbers};
@@ -7,7 +7,7 @@ use crate::manager::{Budget, CompactError, Manager, SettingsError};
 use crate::platform::Platform;
 use crate::units::NodeId;
 
-/// A number that may be refused.
+/// Sets a number that may be refused.
 pub(super) fn set(text: &str, set: impl FnOnce(u64) -> Result<(), SettingsError>) -> Shown {
     set(parse_number(text)?).map_err(|_| FileError::Invalid)
 }
@@ -26,7 +26,7 @@ pub(super) fn set_lowmem_reserve_ratio<P: Platform>(
     Ok(())
 }
 
-/// 1 compacts all memory (Linux: `mm/compaction.c`, `sysctl_compaction_handler`).
+/// Compacts all memory when 1 is written (Linux: `mm/compaction.c`, `sysctl_compaction_handler`).
 pub(super) fn compact_memory<P: Platform>(manager: &Manager<P>, _: &[u64], text: &str) -> Shown {
     if parse_number(text)? != 1 {
         return Err(FileError::Invalid);
@@ -34,7 +34,7 @@ pub(super) fn compact_memory<P: Platform>(manager: &Manager<P>, _: &[u64], text:
     compact(manager, None)
 }
 
-/// Any number compacts a node (Linux: `mm/compaction.c`, `compact_store`).
+/// Compacts a node when any number is written (Linux: `mm/compaction.c`, `compact_store`).
 pub(super) fn compact_node<P: Platform>(
     manager: &Manager<P>,
     numbers: &[u64],
@@ -45,10 +45,10 @@ pub(super) fn compact_node<P: Platform>(
     compact(manager, Some(id))
 }
 
-/// Where nobody moves contents, the caches of all CPUs are emptied, so that what they keep merges:
-/// all the compaction that there is without moving anything.
+/// Empties the caches of all CPUs, so that their pages merge, and then compacts. If there is no
+/// mover, the former is all the compaction that is possible.
 fn compact<P: Platform>(manager: &Manager<P>, node: Option<NodeId>) -> Shown {
-    // A frame that should not be in a cache is somebody's wrong free: all others went back.
+    // An error means that a frame in a cache had been freed wrongly. All other frames went back.
     let _ = manager.drain();
     match manager.moving().compact(node, u64::MAX, Budget::UNLIMITED) {
         Ok(_) | Err(CompactError::NoMover) => Ok(()),

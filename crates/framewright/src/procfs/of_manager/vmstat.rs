@@ -1,13 +1,15 @@
-//! `/proc/vmstat` and each node's: Linux's names where it has one, ours in their style.
+//! `/proc/vmstat` and each node's `vmstat`, with Linux's names where it has one and names in their
+//! style elsewhere.
 //!
-//! What happens in the caches of CPUs is not counted, because that would cost each allocation and
-//! free a store: what is counted is what happens under a lock anyway and off the usual way. So
-//! `pgalloc_` and `pgfree` are the pages that left zones and came back, exactly, with refills of
-//! caches and what came back from them: a page that a cache hands out again before it goes back is
-//! in neither. `pgalloc` less `pgfree` is what callers, pools and caches have, and `nr_pcp_pages`
-//! of it is in caches. `numa_` names count pages, as Linux's documentation says of them, but for
-//! `numa_mask_`, which count requests that found nothing within their nodes, or nodes without
-//! memory. `pcp_` names tell of the caches.
+//! Events in CPU caches are not counted, because that would cost each allocation and free a store.
+//! Counted are events off the fast paths that take a lock anyway. So `pgalloc_` and `pgfree` are
+//! exactly the pages that left zones and came back, including those that refills took and drains
+//! returned. A page that a cache hands out again before it goes back is in neither. `pgalloc` less
+//! `pgfree` is what callers, pools and caches have, of which `nr_pcp_pages` is in caches.
+//!
+//! `numa_` names count pages, as Linux's documentation says. The exception is `numa_mask_`: these
+//! names count requests that found nothing in their allowed nodes, or whose allowed nodes have no
+//! memory. `pcp_` names are about the caches.
 
 use super::super::FileError;
 use super::lookup::{lines, node, sum_of};
@@ -32,10 +34,10 @@ pub(super) const TABLE_PAGES: &str = "nr_block_table_pages";
 /// Pages that are withheld until their part of the memory map is initialised.
 pub(super) const DEFERRED_PAGES: &str = "nr_deferred_pages";
 
-/// Pages that come up once they are accepted; they are among [`FREE_PAGES`].
+/// Pages that come up once they are accepted; they are also in [`FREE_PAGES`].
 pub(super) const UNACCEPTED_PAGES: &str = "nr_unaccepted";
 
-/// Everything.
+/// The file of the whole machine.
 pub(super) fn vmstat<P: Platform>(
     manager: &Manager<P>,
     _: &[u64],
@@ -51,8 +53,8 @@ pub(super) fn vmstat<P: Platform>(
          alloc_fail accept_calls accept_pages accept_demand_pages accept_fail accept_lost_pages \
          reclaim_hook_calls reclaim_hook_pages pageoutrun pgsteal_kswapd pcp_drain",
         &[
-            // Pages of the vmemmap that bring-up made, less what map reclaim gave back: with
-            // [`MAP_PAGES`] all that describes pages.
+            // Pages of the vmemmap that bring-up made, less those that map reclaim gave back.
+            // Together with [`MAP_PAGES`] these are all pages that hold descriptors.
             manager.vmemmap().pages(),
             manager.caches().pages(),
             dma,
@@ -100,15 +102,15 @@ pub(super) fn vmstat<P: Platform>(
     reporting::counters(manager, out)
 }
 
-/// What was in the way of moves, in the order of [`ObstacleKind`](crate::manager::ObstacleKind).
-/// Linux counts no kinds.
+/// Names for what was in the way of moves, in the order of
+/// [`ObstacleKind`](crate::manager::ObstacleKind). Linux does not count these kinds.
 const OBSTACLES: &str = "compact_obstacle_pinned compact_obstacle_busy compact_obstacle_fixed \
      compact_obstacle_unknown compact_obstacle_failed compact_obstacle_not_moved \
      compact_obstacle_no_memory compact_obstacle_reserved compact_obstacle_manager \
      compact_obstacle_pool compact_obstacle_poisoned compact_obstacle_reporting \
      compact_obstacle_descriptors";
 
-/// What was moved. There is no `compact_free_scanned`: where to is told by counts.
+/// Writes what was moved. There is no `compact_free_scanned`: counts tell where pages can move to.
 fn moving(events: &MovingEvents, out: &mut dyn Write) -> Result<(), FileError> {
     lines(
         out,
@@ -131,7 +133,7 @@ fn moving(events: &MovingEvents, out: &mut dyn Write) -> Result<(), FileError> {
     lines(out, OBSTACLES, &events.obstacles)
 }
 
-/// What reserve areas gave and did not give, in pages.
+/// Writes what reserve areas gave and did not give, in pages.
 fn areas<P: Platform>(manager: &Manager<P>, out: &mut dyn Write) -> Result<(), FileError> {
     let (mut success, mut fail) = (0, 0);
     for (_, _, counts) in (0..MOST_AREAS).filter_map(|number| manager.moving().area(number)) {
@@ -141,7 +143,7 @@ fn areas<P: Platform>(manager: &Manager<P>, out: &mut dyn Write) -> Result<(), F
     lines(out, "cma_alloc_success cma_alloc_fail", &[success, fail])
 }
 
-/// What can be told of one node.
+/// A node's `vmstat`: all counts that exist for each node.
 pub(super) fn of_node<P: Platform>(
     manager: &Manager<P>,
     numbers: &[u64],
@@ -168,7 +170,7 @@ pub(super) fn numastat<P: Platform>(
     )
 }
 
-/// The names that these counters have in `vmstat`.
+/// Writes these counters with their names in `vmstat`.
 fn numa_lines(counts: &NumaCounts, out: &mut dyn Write) -> Result<(), FileError> {
     let &NumaCounts { hit, miss, foreign, local, other, interleave, refused } = counts;
     lines(
@@ -178,10 +180,10 @@ fn numa_lines(counts: &NumaCounts, out: &mut dyn Write) -> Result<(), FileError>
     )
 }
 
-/// What is counted of a zone.
+/// A count of a zone.
 type CountOf<P> = fn(&ZoneView<'static, P>) -> u64;
 
-/// Pages by what they are, of one node or of all.
+/// Writes pages by their state, of one node or of all.
 #[inline(never)]
 fn pages<P: Platform>(
     manager: &Manager<P>,
@@ -201,7 +203,7 @@ fn pages<P: Platform>(
     sums.iter().try_for_each(|(name, of)| lines(out, name, &[sum_of(manager, node, of)]))
 }
 
-/// What happened in zones, of one node or of all.
+/// Writes what happened in zones, of one node or of all.
 #[inline(never)]
 fn events<P: Platform>(
     manager: &Manager<P>,

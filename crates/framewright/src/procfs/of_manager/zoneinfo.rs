@@ -1,4 +1,4 @@
-//! `/proc/zoneinfo` (Linux: `mm/vmstat.c`), with those of Linux's counters that mean something
+//! `/proc/zoneinfo` (Linux: `mm/vmstat.c`), with those of Linux's counters that have a meaning
 //! here.
 
 use super::super::FileError;
@@ -11,7 +11,7 @@ use crate::units::{PAGE_SIZE, PfnRange};
 use crate::zone::{Grade, Watermarks, ZoneId, ZoneKind};
 use core::fmt::Write;
 
-/// What is told of a zone in pages.
+/// What the file tells of a zone, in pages.
 #[derive(Default)]
 struct Pages {
     free: u64,
@@ -28,7 +28,8 @@ struct Pages {
 }
 
 impl Pages {
-    /// A zone without what is kept for what can be moved alone, which is added to `movable`.
+    /// The numbers of a zone without its memory for movable requests alone, which is added to
+    /// `movable`.
     fn of<P: Platform>(zone: &ZoneView<'static, P>, movable: &mut Self) -> Self {
         let unaccepted = zone.unaccepted_pages();
         let kept = zone.graded_memory(Grade::MovableOnly);
@@ -46,7 +47,7 @@ impl Pages {
             movable.managed += kept.managed_pages;
         }
         Self {
-            // Unaccepted memory is as good as free, as in Linux.
+            // Unaccepted memory counts as free, as in Linux.
             free: (zone.free_pages() + unaccepted)
                 .saturating_sub(kept_free + kept.unaccepted_pages),
             free_blocks: zone.free_block_pages().saturating_sub(kept_blocks),
@@ -63,9 +64,10 @@ impl Pages {
     }
 }
 
-/// All zones of all nodes, those without memory included, as in Linux. What is kept for what can be
-/// moved alone is a zone `Movable` of its node, and taken from the zones that it is part of. It has
-/// no watermarks of its own, and what is isolated of it is told where it is part of.
+/// All zones of all nodes, including those without memory, as in Linux. Memory for movable requests
+/// alone is shown as a zone `Movable` of its node and left out of the zones that it is part of.
+/// That zone has no watermarks of its own, and its isolated pages are shown in the zones that they
+/// are part of.
 pub(super) fn zoneinfo<P: Platform>(
     manager: &Manager<P>,
     _: &[u64],
@@ -159,7 +161,7 @@ fn populated<P: Platform>(
         let (count, high, batch) =
             cache.map_or((0, 0, 0), |cache| (cache.pages, cache.most_pages, cache.batch_pages));
         write!(out, "\n    cpu: {cpu}")?;
-        // What a cache keeps at most does not adapt, so the limits are one.
+        // The most pages that a cache keeps do not adapt, so all limits are one.
         for (name, pages) in [
             ("count:", count),
             ("high:", high),

@@ -10,11 +10,11 @@ use crate::reporting::pass::{Kind, Pass};
 use crate::units::Order;
 
 impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
-    /// Takes over what was set of the order.
+    /// Applies a changed setting of the order.
     pub(super) fn follow_order(&mut self) {
         let mut order = self.reporting().order().unwrap_or(self.order);
         if self.is_forgotten() {
-            // A part of a block cannot be accepted.
+            // Part of a block cannot be accepted.
             order = order.max(Order::BLOCK);
         }
         if order < Order::BLOCK && order < self.order {
@@ -31,12 +31,12 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         self.pass = Some(pass);
     }
 
-    /// Whether the pass that is under way is a flush.
+    /// Returns whether the pass under way is a flush.
     pub(super) const fn is_flushing(&self) -> bool {
         matches!(self.pass, Some(Pass { kind: Kind::Flush, .. }))
     }
 
-    /// Leaves a pass where it is.
+    /// Abandons the pass under way.
     pub(super) fn end_pass(&mut self) {
         if let Some(mut pass) = self.pass.take()
             && let Some(zone) = self.manager.zones().get(pass.zone)
@@ -46,9 +46,9 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         self.phase = Phase::Idle;
     }
 
-    /// Goes on behind what failed, after a wait that is longer each time: what cannot be reported
-    /// does not keep the rest. A flush waits for nothing, and ends where the device has not even
-    /// `answered`.
+    /// Continues after the memory that failed, following a wait that is longer each time, so that
+    /// memory that cannot be reported does not hold up the rest. A flush does not wait, and ends if
+    /// the device has not even `answered`.
     pub(super) fn fail(&mut self, now_ns: u64, answered: bool) -> Next {
         add(&self.registration.reporting.tally.errors, 1);
         let doubled = self.delay_ns().max(TICK_NS).saturating_mul(1 << self.errors.min(16));
@@ -78,14 +78,15 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         if pass.kind == Kind::Flush && !pass.has_failed {
             add(&tally.flushes, 1);
         }
-        // One that has left something over may not have come to what is refused.
+        // A pass that left something over may not have reached the memory that is refused.
         let is_whole = pass.has_spent && !pass.has_failed && !pass.left_over;
         if is_whole && core::mem::replace(&mut self.errors, 0) != 0 {
             self.note(Event::Recovered);
         }
         self.looked_ns = Some(now_ns);
         if !pass.has_spent && !pass.left_over {
-            // As it was when the pass began: what became free since was perhaps not looked at.
+            // The value from the start of the pass, because the pass may not have looked at memory
+            // that became free since.
             self.known_to_fail = Some(pass.seen);
         }
         let due_ns = match self.reporting().pace() {
@@ -95,7 +96,7 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         self.phase = if pass.left_over {
             Phase::Requested { due_ns }
         } else if pass.order < Order::BLOCK {
-            // Whether anything became free in split blocks is known only by looking at all of them.
+            // Only a look at all split blocks shows whether anything became free in them.
             Phase::Requested { due_ns: now_ns + self.delay_ns().max(MS) }
         } else {
             Phase::Idle

@@ -10,13 +10,13 @@ use crate::units::{Order, PhysRange};
 use crate::zone::Batch;
 
 impl<P: Platform> Manager<P> {
-    /// What may be seen and set of free page reporting.
+    /// Returns the settings and counters of free page reporting.
     #[must_use]
     pub const fn reporting(&self) -> &Reporting {
         self.shared_reporting()
     }
 
-    /// All counters of free page reporting.
+    /// Returns all counters of free page reporting.
     pub fn reporting_counters(&self) -> ReportingCounters {
         let mut counters = self.reporting().counted();
         counters.reused_pages = self.hugetlb().reused_frames();
@@ -28,11 +28,12 @@ impl<P: Platform> Manager<P> {
         counters
     }
 
-    /// Registers the one device for free page reports. From the first on, marks of reported blocks
-    /// are kept; they stay when a device goes, so that the next one goes on where it stopped.
+    /// Registers the one device for free page reports. From the first device on, marks of reported
+    /// blocks are kept. They stay when a device goes away, so that the next one continues where it
+    /// stopped.
     ///
     /// # Errors
-    /// See [`RegisterError`]; the device comes back with it.
+    /// See [`RegisterError`]; the device is returned with it.
     #[cfg(feature = "reporting")]
     pub fn register_reporting<D: ReportDevice>(
         &self,
@@ -92,7 +93,7 @@ impl<P: Platform> Manager<P> {
         Ok(reporter)
     }
 
-    /// Runs of split blocks may be worth a report that were not before.
+    /// Clears the *swept* marks of split blocks, whose smaller runs may be worth a report now.
     pub(super) fn forget_sweeps(&self) {
         for zone in self.zones() {
             let mut from = Some(0);
@@ -104,13 +105,14 @@ impl<P: Platform> Manager<P> {
 }
 
 impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
-    /// Whether what the host had has to be accepted again.
+    /// Returns whether memory that the host had must be accepted again.
     pub(super) fn is_forgotten(&self) -> bool {
         self.manager.platform().accept_memory().is_some_and(AcceptMemory::forgets)
     }
 
-    /// Whether memory may be reported: what lies behind memory in use cannot be given away where
-    /// pages are read past their end and the host forgets that they were accepted.
+    /// Returns whether memory may be reported. It may not if pages are read past their end and the
+    /// host forgets that they were accepted: memory that follows memory in use cannot be given away
+    /// then.
     pub(super) fn may_report(&self) -> bool {
         let device = self.manager.platform().accept_memory();
         !device.is_some_and(|device| device.forgets() && device.reads_past_pages())
