@@ -1,5 +1,5 @@
-//! Accepting memory before anybody asks for it: all of it, by several CPUs, or a little whenever
-//! somebody has nothing better to do.
+//! Accepts memory before any request needs it: all of it, on several CPUs, or a little whenever a
+//! CPU has nothing better to do.
 
 use super::demand::order_within;
 use super::{Attempt, Behind};
@@ -12,26 +12,27 @@ use crate::zone::{AcceptWanted, Zone};
 use core::convert::Infallible;
 use framewright_jobs::{Helpers, Job};
 
-/// What each thread of a job claims at a time is so small a part of what is left for each.
+/// Each thread of a job claims at a time its share of the rest divided by this.
 const SHARES: u64 = 2;
 /// How long a poll should work.
 const STEP_NS: u64 = 2_000_000;
-/// How long there is no poll afterwards.
+/// How long the pause after a poll is.
 const BREATH_NS: u64 = 20_000_000;
-/// How long there is none when nothing is left to be accepted.
+/// How long the pause is if nothing is left to accept.
 const REST_NS: u64 = 1_000_000_000;
-/// What a poll accepts at first, and always where there is no clock: 4 MiB.
+/// The order that a poll accepts at first, and always without a clock: 4 MiB.
 const FIRST_ORDER: u8 = 10;
 
-/// Accepts memory in the background. One for each manager is enough; several share what there is.
-/// Its only state is how much it accepts at a time.
+/// Accepts memory in the background. One for each manager is enough; several share the work. Its
+/// only state is how much it accepts at a time.
 pub struct Acceptor<'m, P: Platform> {
     acceptance: Acceptance<'m, P>,
     order: Order,
 }
 
 impl<'m, P: Platform> Acceptance<'m, P> {
-    /// Accepts memory in the background whenever it is polled, with `accept_memory=background`.
+    /// Returns an acceptor, which accepts memory in the background whenever it is polled, with
+    /// `accept_memory=background`.
     #[must_use]
     pub const fn acceptor(self) -> Acceptor<'m, P> {
         let order = match Order::new(FIRST_ORDER) {
@@ -42,9 +43,9 @@ impl<'m, P: Platform> Acceptance<'m, P> {
     }
 
     /// Accepts all memory, on as many threads as the platform has CPUs and `helpers` has helpers.
-    /// Requests go on meanwhile and accept what they lack. Returns when nothing is left, so it may
-    /// wait for other CPUs: call it where [`Platform::can_wait`] says so. Whole GiBs are accepted
-    /// as such, and as long as that takes a thread keeps its CPU.
+    /// Requests go on meanwhile and accept the memory that they lack. Returns when nothing is left,
+    /// so it may wait for other CPUs: call it where [`Platform::can_wait`] allows that. Whole GiBs
+    /// are accepted in one piece, during which a thread keeps its CPU.
     pub fn accept_all<H: Helpers + ?Sized>(self, helpers: &H) {
         let manager = self.manager;
         let Some(device) = manager.platform.accept_memory() else { return };
@@ -60,7 +61,7 @@ impl<'m, P: Platform> Acceptance<'m, P> {
             Ok::<(), Infallible>(())
         });
         debug_assert!(ended.is_ok(), "a plain job without an error");
-        // What others are at, and what had to wait for them.
+        // Wait for what others are accepting, and accept what had to wait for them.
         while self.unaccepted_pages() != 0 {
             if !self.accept_some(device, Order::MAX.pages()) {
                 manager.platform.relax();
@@ -68,8 +69,8 @@ impl<'m, P: Platform> Acceptance<'m, P> {
         }
     }
 
-    /// Accepts one run of at most so many pages, at least a block. Near memory first. Whether it is
-    /// worth going on at once.
+    /// Accepts one run of at most `pages` pages, at least a block, from near memory first. Returns
+    /// whether going on at once makes sense.
     fn accept_some(self, device: &dyn AcceptMemory, pages: u64) -> bool {
         let manager = self.manager;
         let wanted = |ahead: bool| AcceptWanted {
@@ -83,8 +84,8 @@ impl<'m, P: Platform> Acceptance<'m, P> {
         let near = manager.zones().iter().filter(is_near);
         let far = manager.zones().iter().filter(|zone| !is_near(zone));
         for zone in near.chain(far) {
-            // What waits for the block behind it may be the zone's last, and that block the first
-            // of another zone, which is accepted last.
+            // The run that waits for the block behind it may be the zone's last one, and that block
+            // may be the first of another zone, which is accepted last.
             for ahead in [true, false] {
                 let claim = || zone.claim_highest(manager.platform, &wanted(ahead));
                 match manager.accept_one(device, zone, Behind::Waits, claim) {
@@ -99,10 +100,11 @@ impl<'m, P: Platform> Acceptance<'m, P> {
 }
 
 impl<P: Platform> Acceptor<'_, P> {
-    /// Accepts some memory at `now_ns`, by any clock that only goes forward, and says when to come
-    /// back. One call takes some 2 ms where the platform has a clock, or as long as 2 MiB take. It
-    /// does nothing unless `accept_memory=background` was said, nor while free memory is reported
-    /// to a host that forgets what was accepted: it would take back what that was given.
+    /// Accepts some memory at `now_ns`, by any clock that only goes forward, and returns when to
+    /// poll again. One call takes some 2 ms if the platform has a clock, or as long as accepting 2
+    /// MiB takes. It does nothing without `accept_memory=background`, nor while free memory is
+    /// reported to a host that forgets acceptance: it would take back the memory that the host was
+    /// given.
     ///
     /// To be called where nobody waits for this CPU.
     pub fn poll(&mut self, now_ns: u64) -> u64 {

@@ -1,5 +1,5 @@
-//! Memory that comes up because somebody wants it: first what is withheld until it is described,
-//! which costs least, then what has to be accepted.
+//! Makes memory available because a request needs it: first memory that only lacks its descriptors,
+//! which costs least, then memory that has to be accepted.
 
 use super::{Attempt, Behind};
 use crate::block::{ACCEPTS, MigrateType};
@@ -11,21 +11,21 @@ use crate::vmemmap_space::BlockNumber;
 use crate::zone::{AcceptWanted, Zone, pages_to_accept};
 use core::ops::Range;
 
-/// Blocks of a range that are looked at under one hold of the lock: 1 GiB.
+/// How many blocks of a range are examined under one hold of the lock: 1 GiB.
 const BLOCKS_AT_ONCE: u32 = 512;
-/// Most pages that a request accepts beyond what it needs: 16 MiB.
+/// The most pages that a request accepts beyond what it needs: 16 MiB.
 const MOST_MORE_PAGES: u64 = 16 << 8;
 
-/// What somebody lacks in a zone.
+/// What a request lacks in a zone.
 #[derive(Clone, Copy)]
 pub(in crate::manager) struct Growing {
     /// How many pages.
     pub(in crate::manager) pages: u64,
-    /// In runs of at least this order.
+    /// The smallest order of the runs.
     pub(in crate::manager) least: Order,
     /// One past the last frame that will do.
     pub(in crate::manager) max: Pfn,
-    /// What for.
+    /// What the pages are for.
     pub(in crate::manager) migrate_type: MigrateType,
 }
 
@@ -36,16 +36,16 @@ impl Growing {
     }
 }
 
-/// The largest order of no more than so many pages, a block at least.
+/// Returns the largest order of no more than `pages` pages, at least a block.
 pub(super) fn order_within(pages: u64) -> Order {
     let level = u8::try_from(pages.max(1).ilog2()).unwrap_or(u8::MAX);
     Order::new(level.max(BLOCK_ORDER)).unwrap_or(Order::MAX)
 }
 
 impl<P: Platform> Manager<P> {
-    /// Brings memory of a zone up for a request. Whether it is worth looking again. Any context:
-    /// where waiting is not allowed, what others are busy with does not count. A caller inside a
-    /// cache uses [`grow_inside`](Self::grow_inside).
+    /// Makes memory of a zone available for a request. Returns whether looking for memory again
+    /// makes sense. For any context: if waiting is not allowed, memory that others are working on
+    /// does not count. A caller inside a cache uses [`grow_inside`](Self::grow_inside).
     #[cold]
     #[inline(never)]
     pub(in crate::manager) fn grow(&self, zone: &Zone, growing: &Growing) -> bool {
@@ -54,7 +54,8 @@ impl<P: Platform> Manager<P> {
         }
         let Some(device) = self.platform.accept_memory() else { return false };
         let may_wait = self.platform.can_wait();
-        // What is in others' hands may be free by the time when that is seen.
+        // Memory that others had claimed may already be free when this sees that none is left to
+        // claim.
         let mut looked_again = false;
         loop {
             let before = zone.unaccepted_pages();
@@ -77,7 +78,7 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// One turn of waiting for the block behind one, which may be another zone's.
+    /// Makes one turn of waiting for the block behind a run, which may be another zone's.
     fn let_others_accept(&self) {
         if self.zones().iter().any(Zone::is_accepting) {
             self.platform.relax();
@@ -91,9 +92,10 @@ impl<P: Platform> Manager<P> {
         })
     }
 
-    /// After a request for little, accepts up to the zone's mark for such memory what Linux would,
-    /// so that who cannot wait finds some: but no more than such requests had before, so that the
-    /// first ones pay for no more than they need. Those who cannot wait accept no more.
+    /// After a small request, accepts memory up to the zone's watermark for this as Linux would, so
+    /// that requests which cannot wait find some. Accepts no more than earlier small requests got,
+    /// so that the first requests pay only for what they need. Requests that cannot wait accept
+    /// nothing more.
     fn accept_more(&self, device: &dyn AcceptMemory, zone: &Zone, growing: &Growing, pages: u64) {
         let is_small = growing.pages.max(growing.least.pages()) <= Order::BLOCK.pages();
         let before = self.accept.note_demand(pages, is_small);
@@ -122,8 +124,8 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// [`grow`](Self::grow) for a caller that is inside a cache: it waits for nobody, because a
-    /// drain may be waiting for it.
+    /// Does [`grow`](Self::grow) for a caller inside a cache: it waits for nobody, because a drain
+    /// may be waiting for it.
     #[cold]
     #[inline(never)]
     pub(in crate::manager) fn grow_inside(
@@ -149,14 +151,15 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// Brings up the withheld memory among `frames`, which lie in one part of a zone, and what may
-    /// be read behind it; waits for what others bring up of it, where waiting is allowed.
+    /// Makes the withheld memory among `frames`, which lie in one part of a zone, available, and
+    /// accepts what may be read behind it. If waiting is allowed, also waits for the part that
+    /// others are working on.
     #[cold]
     pub(in crate::manager) fn grow_at(&self, zone: &Zone, frames: PfnRange) {
         self.vmemmap().grow_at(zone, frames);
         let Some(device) = self.platform.accept_memory() else { return };
         let may_wait = self.platform.can_wait();
-        // From the end, so that only behind the last one something is accepted beyond the range.
+        // From the end, so that something beyond the range is accepted only behind the last slice.
         let mut slices = self.slices(frames);
         while let Some(slice) = slices.next_back() {
             while zone.has_unaccepted_in(self.platform, &slice) {
@@ -171,12 +174,12 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// Whether memory among `frames` is withheld, which lie in one part of a zone.
+    /// Returns whether memory among `frames`, which lie in one part of a zone, is withheld.
     pub(in crate::manager) fn is_withheld(&self, zone: &Zone, frames: PfnRange) -> bool {
         is_withheld(zone, frames) || self.has_unaccepted(zone, frames)
     }
 
-    /// Whether memory among `frames` is not accepted, which lie in one part of a zone.
+    /// Returns whether memory among `frames`, which lie in one part of a zone, is not accepted.
     pub(in crate::manager) fn has_unaccepted(&self, zone: &Zone, frames: PfnRange) -> bool {
         if !ACCEPTS {
             return false;
@@ -185,7 +188,7 @@ impl<P: Platform> Manager<P> {
             && self.slices(frames).any(|slice| zone.has_unaccepted_in(self.platform, &slice))
     }
 
-    /// The indices of a range that is not empty and lies in one segment, some at a time.
+    /// Returns the indices of a range that is not empty and lies in one segment, in slices.
     fn slices(&self, frames: PfnRange) -> impl DoubleEndedIterator<Item = Range<u32>> + use<P> {
         let first = BlockNumber::containing(frames.start);
         let last = BlockNumber::containing(Pfn(frames.end.0.saturating_sub(1)));

@@ -1,9 +1,9 @@
-//! Unaccepted memory: runs of it are accepted for whom they are wanted (`demand`), all of it by a
-//! job, or a little at a time in the background (`all`).
+//! Unaccepted memory: runs are accepted for requests (`demand`), all at once by a job, or a little
+//! at a time in the background (`all`).
 //!
-//! A run is claimed in its zone (`zone::unaccepted`), the platform accepts it without any lock, and
-//! then it is free. Several CPUs claim different runs and never wait for one another; whoever wants
-//! the very memory that another accepts, and nothing else, waits for that.
+//! A run is claimed in its zone (`zone::unaccepted`), the platform accepts it without any lock
+//! held, and then it is free. CPUs claim different runs and do not wait for one another. Only a CPU
+//! that needs exactly the memory that another is accepting waits for that.
 //!
 //! ```text
 //!   request ───> grow ────────> lowest run       ─┐
@@ -11,9 +11,10 @@
 //!   job, poll ─> accept_some ─> highest run      ─┘               └─ fails: lost, reserved
 //! ```
 //!
-//! Requests take the lowest memory and a block each, so that the block that had to be accepted
-//! behind one is the next that comes up. Whoever accepts more takes it from the end: what lies
-//! behind it is accepted already, and no block of 1 GiB is cut for the sake of the next one.
+//! Requests take the lowest memory, a block at a time, so that the block which had to be accepted
+//! behind one becomes available next. Callers that accept more take it from the end: the memory
+//! behind it is accepted already, and no block of 1 GiB has to be split for the sake of the next
+//! one.
 
 mod all;
 mod demand;
@@ -31,57 +32,61 @@ use crate::vmemmap_space::BlockNumber;
 use crate::zone::{AcceptRun, Batch, Follower, LastBlock, RunEnd, Zone};
 
 impl<P: Platform> Acceptance<'_, P> {
-    /// `accept_memory=`.
+    /// Returns the policy from `accept_memory=`.
     #[must_use]
     pub const fn policy(self) -> AcceptPolicy {
         self.manager.accept.policy
     }
 
-    /// Pages of all zones that are not accepted yet. Those count that were accepted ahead of their
-    /// use because the block before them is in use, and are not handed out yet.
+    /// Returns how many pages of all zones are not accepted yet. This includes blocks that were
+    /// accepted ahead of their use, because the block before them is in use, and are not handed out
+    /// yet.
     #[must_use]
     pub fn unaccepted_pages(self) -> u64 {
         self.manager.zones().iter().map(Zone::unaccepted_pages).sum()
     }
 
-    /// Pages that are out of use because they could not be accepted, or lie before such.
+    /// Returns how many pages are out of use because they, or the pages behind them, could not be
+    /// accepted.
     #[must_use]
     pub fn lost_pages(self) -> u64 {
         self.manager.zones().iter().map(Zone::lost_pages).sum()
     }
 
-    /// What was accepted by now.
+    /// Returns the counts of what was accepted so far.
     #[must_use]
     pub fn events(self) -> AcceptEvents {
         self.manager.accept.events()
     }
 }
 
-/// What is done about the block behind a run, where pages may be read past their end.
+/// What to do about the block behind a run, if pages may be read past their end.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Behind {
-    /// It is accepted.
+    /// Accept it.
     Accepted,
-    /// Unless it is accepted, the last block of the run waits until somebody has accepted it.
+    /// Unless it is accepted already, let the last block of the run wait until somebody accepts it.
     Waits,
 }
 
-/// What came of an attempt to accept a run.
+/// The result of an attempt to accept a run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Attempt {
-    /// There was none to be claimed.
+    /// There was no run to claim.
     Nothing,
-    /// So many pages came up; none when it failed, or waits for the block behind it.
+    /// How many pages became available; 0 if accepting failed, or if the run waits for the block
+    /// behind it.
     Pages(u64),
-    /// It was accepted before and waits still.
+    /// The run had been accepted before and is still waiting.
     Waits,
 }
 
 impl<P: Platform> Manager<P> {
-    /// Accepts the run that `claim` claims, if it does. Any context.
+    /// Accepts the run that `claim` claims, if it claims one. For any context.
     ///
-    /// Pinned from before it is claimed until it is done, so that no task loses its CPU with a run
-    /// in its hands: whoever waits for one waits for a CPU that is at work (invariant 43).
+    /// The CPU is pinned from before the claim until the run is done, so that no task loses its CPU
+    /// while it holds a run: a CPU that waits for a run waits for one that is at work (invariant
+    /// 43).
     fn accept_one(
         &self,
         device: &dyn AcceptMemory,
@@ -121,8 +126,8 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// Sees to it that the block at `pfn`, behind one that will be in use, can be read, or has that
-    /// wait.
+    /// Makes sure that the block at `pfn`, behind one that will be in use, can be read, or tells
+    /// the caller to let the block before it wait.
     fn secure(&self, device: &dyn AcceptMemory, pfn: Pfn, behind: Behind) -> LastBlock {
         let block = BlockNumber::containing(pfn);
         let Some(segment) = self.segment_of(block) else { return LastBlock::Free };
@@ -148,26 +153,26 @@ impl<P: Platform> Manager<P> {
         })
     }
 
-    /// Has frames accepted; how many blocks of them were, from the first on.
+    /// Has frames accepted; returns how many whole blocks were, from the first on.
     fn ask(&self, device: &dyn AcceptMemory, frames: PfnRange) -> u32 {
         let accepted_pages = self.ask_pages(device, frames);
         blocks(PfnRange { end: frames.start.add(accepted_pages), ..frames })
     }
 
-    /// Has frames accepted, pinned; how many were, from the first on.
+    /// Has frames accepted while pinned; returns how many were, from the first on.
     fn ask_pages(&self, device: &dyn AcceptMemory, frames: PfnRange) -> u64 {
         let accepted_pages = match pinned(self.platform, |_| device.accept(frames)) {
             Ok(()) => frames.pages(),
-            // Whatever it says, the last one was not.
+            // Whatever the error says, the last frame was not accepted.
             Err(error) => error.accepted_pages.min(frames.pages().saturating_sub(1)),
         };
         self.accept.note_call(frames, accepted_pages);
         accepted_pages
     }
 
-    /// Accepts the first block of what lies right behind memory that is in use or will be, at the
-    /// end of bring-up: pages before it may be read past their end. Where that fails the last page
-    /// before it is kept, if it is free.
+    /// At the end of bring-up, accepts the first block of unaccepted memory right behind memory
+    /// that is or will be in use, because pages before it may be read past their end. If that
+    /// fails, keeps the last page before it out of use, if that page is free.
     pub(in crate::manager) fn accept_borders(&self) {
         let Some(device) = self.platform.accept_memory() else { return };
         if !device.reads_past_pages() {
@@ -185,7 +190,7 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// Sees to it that what is in use before a frame may be read past its end.
+    /// Makes sure that memory in use before a frame may be read past its end.
     fn accept_border(&self, device: &dyn AcceptMemory, start: Pfn) {
         if let Some(before) = start.0.checked_sub(1).map(Pfn)
             && self.is_in_use(before)
@@ -196,8 +201,8 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// Takes the block of a frame out of use until it goes, where it was added and all of it is
-    /// free. A page that nobody gives back would keep it for good.
+    /// Takes the block of a frame out of use until it is removed, if it was added and is wholly
+    /// free. A page that nobody gives back would keep the block from being removed for good.
     fn lose_added(&self, frame: Pfn) -> bool {
         let block = BlockNumber::containing(frame);
         let Some(segment) = self.segment_of(block) else { return false };
@@ -209,30 +214,30 @@ impl<P: Platform> Manager<P> {
                 .is_some_and(|zone| self.lose_free(zone, segment.index_of(block)))
     }
 
-    /// [`Zone::lose_free`]. Whether the block was free as a whole.
+    /// Does [`Zone::lose_free`]. Returns whether the block was free as a whole.
     pub(super) fn lose_free(&self, zone: &Zone, index: u32) -> bool {
         let lost = zone.lose_free(self.platform, index);
         if lost == Some(true) {
-            // Who has isolated it does not find it again.
+            // A caller that has isolated the block will not find it again.
             self.isolation().uncount(1);
         }
         lost.is_some()
     }
 
-    /// Has the block at `pfn` accepted, which lies behind one in use, or waits for who is at it;
-    /// false where that failed.
+    /// Has the block at `pfn`, which lies behind one in use, accepted, or waits for the CPU that is
+    /// accepting it; returns false if that failed.
     fn secure_follower(&self, device: &dyn AcceptMemory, pfn: Pfn) -> bool {
         loop {
             match self.secure(device, pfn, Behind::Accepted) {
                 LastBlock::Free => return true,
                 LastBlock::Lost => return false,
-                // Somebody is at it.
+                // Another CPU is accepting it.
                 LastBlock::Ahead => self.platform.relax(),
             }
         }
     }
 
-    /// Takes the page before a frame that could not be accepted, if it is free. Nobody gives it
+    /// Allocates the page before a frame that could not be accepted, if it is free. Nobody gives it
     /// back.
     pub(in crate::manager) fn keep_page_before(&self, start: Pfn) {
         let page = crate::units::Order::PAGE;
@@ -241,14 +246,14 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// Sees to it that what is about to come up before a frame may be read past its end; false
-    /// where it may not.
+    /// Makes sure that memory which is about to become available before a frame may be read past
+    /// its end; returns false if it may not.
     pub(in crate::manager) fn accept_behind(&self, end: Pfn) -> bool {
         let device = self.platform.accept_memory().filter(|device| device.reads_past_pages());
         device.is_none_or(|device| self.secure_follower(device, end))
     }
 
-    /// [`accept_border`](Self::accept_border), where there is anything to be accepted.
+    /// Does [`accept_border`](Self::accept_border) if the platform accepts memory.
     pub(in crate::manager) fn accept_border_of(&self, start: Pfn) {
         if let Some(device) = self.platform.accept_memory()
             && device.reads_past_pages()
@@ -257,8 +262,8 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// Sees to the borders between memory in use and the unaccepted heads among `frames`, which lie
-    /// in one part of a zone, and what lies behind them.
+    /// Secures the borders between memory in use and unaccepted heads among `frames`, which lie in
+    /// one part of a zone, and the border behind `frames`.
     pub(in crate::manager) fn accept_borders_of(&self, zone: &Zone, frames: PfnRange) {
         let Some(device) = self.platform.accept_memory() else { return };
         if !device.reads_past_pages() {
@@ -276,15 +281,17 @@ impl<P: Platform> Manager<P> {
         self.accept_border(device, frames.end);
     }
 
-    /// Takes back what a host had that forgets that it was accepted.
+    /// Takes back the memory of a batch from a host that forgets acceptance.
     pub(crate) fn take_back_unaccepted(&self, zone: &Zone, batch: &mut Batch) {
         while pinned(self.platform, |_| self.take_back_one(zone, batch)) {}
     }
 
-    /// Whether there was one; pinned as in [`accept_one`](Self::accept_one).
+    /// Takes the batch back up to the first run that others have isolated, and has that run
+    /// accepted; pinned as in [`accept_one`](Self::accept_one). Returns whether there was such a
+    /// run.
     fn take_back_one(&self, zone: &Zone, batch: &mut Batch) -> bool {
         let Some(frames) = zone.take_back_unaccepted(self.platform, batch) else { return false };
-        // Somebody isolated it: he counts on what is free in it being memory.
+        // A caller has isolated this run and relies on its free frames being memory.
         let Some(device) = self.platform.accept_memory() else { return false };
         let first = BlockNumber::containing(frames.start);
         let Some(segment) = self.segment_of(first) else { return false };
@@ -297,7 +304,7 @@ impl<P: Platform> Manager<P> {
         true
     }
 
-    /// Has frames accepted that are to hold tables; the first that could not be.
+    /// Has frames accepted that are to hold tables; the error is the first frame that could not be.
     pub(in crate::manager) fn accept_for_tables(&self, frames: PfnRange) -> Result<(), Pfn> {
         let Some(device) = self.platform.accept_memory() else { return Ok(()) };
         let accepted_pages = self.ask_pages(device, frames);
@@ -308,12 +315,13 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// Whether a frame is memory that the manager hands out.
+    /// Returns whether a frame is memory that the manager hands out.
     fn is_in_use(&self, pfn: Pfn) -> bool {
         use crate::block::State;
         let state = loop {
             let state = self.block_state(BlockNumber::containing(pfn));
-            // Whoever accepts it may have looked behind it before there was anything.
+            // A CPU that is accepting the block may have looked behind it before anything was
+            // there.
             if state.is_none_or(|state| !state.is(State::Accepting)) {
                 break state;
             }
@@ -327,7 +335,7 @@ impl<P: Platform> Manager<P> {
     }
 }
 
-/// Whole blocks.
+/// Returns how many whole blocks the frames have.
 fn blocks(frames: PfnRange) -> u32 {
     u32::try_from(frames.pages() / crate::units::PAGES_PER_BLOCK).unwrap_or(u32::MAX)
 }

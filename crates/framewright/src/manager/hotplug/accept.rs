@@ -1,4 +1,4 @@
-//! Memory that comes to a guest that has to accept it, and unaccepted memory that goes.
+//! Memory that is added to a guest which has to accept it, and unaccepted memory that is removed.
 
 use super::add::{Plan, Was};
 use super::{Hotplug, HotplugError, Piece, pages_of};
@@ -9,18 +9,20 @@ use crate::vmemmap_space::{BlockNumber, BlockRange};
 use crate::zone::Grade;
 
 impl<'m, P: Platform> Hotplug<'m, P> {
-    /// Whether the host takes acceptance away from what goes; nothing where nothing is accepted.
+    /// Returns whether the host forgets that memory was accepted when the memory is removed; `None`
+    /// if the guest does not accept memory.
     pub(super) fn forgets(self) -> Option<bool> {
         self.manager.platform.accept_memory().map(AcceptMemory::forgets)
     }
 
-    /// Whether the host has taken acceptance away from what was memory before and comes.
+    /// Returns whether the host has forgotten that memory which was removed and is added again was
+    /// accepted.
     pub(super) fn has_forgotten(self, was: Was) -> bool {
         was == Was::Away && self.forgets() == Some(true)
     }
 
-    /// Has memory accepted into which adding `blocks` puts tables. Where that fails, what was
-    /// accepted is remembered, so that nobody asks for it again.
+    /// Has the memory accepted into which adding `blocks` puts tables. If that fails, the accepted
+    /// part is recorded, so that the host is not asked again.
     pub(super) fn accept_tables(
         self,
         blocks: BlockRange,
@@ -57,7 +59,7 @@ impl<'m, P: Platform> Hotplug<'m, P> {
         Ok(())
     }
 
-    /// Has blocks accepted for tables; how many were, from the first on.
+    /// Has blocks accepted for tables; returns how many were accepted, from the first on.
     fn accept(self, blocks: BlockRange) -> (u32, Result<(), HotplugError>) {
         let result = self.manager.accept_for_tables(pages_of(blocks));
         let accepted = result.err().map_or(blocks.blocks(), |failed| {
@@ -66,11 +68,11 @@ impl<'m, P: Platform> Hotplug<'m, P> {
         (accepted, result.map_err(HotplugError::NotAccepted))
     }
 
-    /// Makes the windows that were planned in vain and parts of which are accepted, so that who
-    /// plans them again knows of these; gives back what the others obtained.
+    /// Makes those windows of a failed plan of which parts are accepted, so that a later plan for
+    /// them knows of these parts; gives back what the other windows obtained.
     ///
     /// # Safety
-    /// As of [`make`](Self::make).
+    /// As for [`make`](Self::make).
     pub(super) unsafe fn give_up(self, plan: &Plan) {
         for planned in plan.all() {
             if planned.accepted_blocks == 0 || self.forgets() != Some(false) {
@@ -84,7 +86,8 @@ impl<'m, P: Platform> Hotplug<'m, P> {
         }
     }
 
-    /// Leaves those parts of a run to be accepted that are no memory yet and have to be.
+    /// Adds as unaccepted memory those parts of a run that are no memory yet and have to be
+    /// accepted.
     pub(super) fn leave_to_accept(self, run: Piece, grade: Grade, was: Was) {
         let platform = self.manager.platform;
         if self.forgets().is_none() {
@@ -104,7 +107,7 @@ impl<'m, P: Platform> Hotplug<'m, P> {
         }
     }
 
-    /// Makes a run free that is no memory yet, and accepted where that is needed.
+    /// Makes a run free that is no memory yet; it is accepted where that is necessary.
     pub(super) fn hand_out_run(self, run: Piece, grade: Grade) {
         self.manager.fill_added(pages_of(run.blocks), true);
         let end = run.blocks.end.start();
@@ -112,16 +115,17 @@ impl<'m, P: Platform> Hotplug<'m, P> {
         let (platform, migrate_type) = (self.manager.platform, grade.migrate_type());
         let mut indices = run.indices();
         if !is_readable && !indices.is_empty() {
-            // All of the block, which can go again then, and before anybody can have it.
+            // The whole last block stays out of use, before anybody can get it; it can be removed
+            // again.
             indices.end -= 1;
             run.zone.bring_lost(platform, indices.end, migrate_type);
         }
         run.zone.bring_online(platform, indices, migrate_type);
     }
 
-    /// What follows for accepting when blocks have come: all of them are accepted with
-    /// `accept_memory=eager`, else the first behind such as are in use. How many pages of them
-    /// nobody gets.
+    /// Accepts what has to be accepted after blocks were added: all of them with
+    /// `accept_memory=eager`, else the first block after each that is in use. Returns how many of
+    /// their pages nobody gets.
     pub(super) fn accept_added(self, blocks: BlockRange) -> u64 {
         if self.forgets().is_none() {
             return 0;
@@ -129,7 +133,8 @@ impl<'m, P: Platform> Hotplug<'m, P> {
         let manager = self.manager;
         for piece in self.known(blocks) {
             let frames = pages_of(piece.blocks);
-            // Borders first: what has failed is no border between use and the unaccepted.
+            // Borders first: a block that could not be accepted is no border between used and
+            // unaccepted memory.
             manager.accept_borders_of(piece.zone, frames);
             if manager.accept.policy == AcceptPolicy::Eager {
                 manager.grow_at(piece.zone, frames);
@@ -140,7 +145,7 @@ impl<'m, P: Platform> Hotplug<'m, P> {
         all - takeable.map(|run| u64::from(run.blocks.blocks()) * PAGES_PER_BLOCK).sum::<u64>()
     }
 
-    /// The runs of a piece that have an owner or can have one.
+    /// Returns the runs of a piece that have or can have an owner.
     pub(super) fn takeable_of(self, piece: Piece) -> impl Iterator<Item = Piece> + use<'m, P> {
         let platform = self.manager.platform;
         let accepts = self.forgets().is_some();
@@ -162,7 +167,7 @@ impl<'m, P: Platform> Hotplug<'m, P> {
         })
     }
 
-    /// Takes unaccepted memory among blocks out of the reach of who wants memory; so many pages.
+    /// Hides the unaccepted memory among blocks from requests; returns how many pages that is.
     pub(super) fn withhold_unaccepted(self, blocks: BlockRange) -> u64 {
         let mut pages = 0;
         if self.forgets().is_some() {
@@ -178,16 +183,17 @@ impl<'m, P: Platform> Hotplug<'m, P> {
         if self.forgets().is_some() {
             for piece in self.known(blocks) {
                 piece.zone.keep_unaccepted(self.manager.platform, piece.indices());
-                // Of a block that came up before it meanwhile nobody looked at what is behind.
+                // If a block before it was accepted meanwhile, nobody has accepted the block behind
+                // that yet.
                 self.manager.accept_borders_of(piece.zone, pages_of(piece.blocks));
             }
-            // Who looked meanwhile found it gone, and so did who changed watermarks.
+            // Requests and changes of watermarks found the memory missing meanwhile.
             self.after_change();
         }
     }
 }
 
-/// The blocks of a part of a piece's segment.
+/// Returns the blocks of a part of a piece's segment.
 fn blocks_in(piece: Piece, part: &core::ops::Range<u32>) -> BlockRange {
     let start = piece.segment.block_of(part.start);
     BlockRange { start, end: BlockNumber(start.0 + (part.end - part.start)) }

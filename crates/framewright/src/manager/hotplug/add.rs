@@ -10,23 +10,23 @@ use crate::zone::Grade;
 use crate::zone::Presence;
 use core::mem::ManuallyDrop;
 
-/// Windows that one call can make.
+/// The most windows that one call can make.
 const MOST_PLANNED: usize = 16;
 
-/// What came of adding memory.
+/// The result of adding memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Added {
     /// The memory.
     pub range: PhysRange,
     /// Pages that can be handed out.
     pub pages: u64,
-    /// Bytes of it that hold tables.
+    /// Bytes of the memory that hold tables.
     pub table_bytes: u64,
     /// Windows that were made for it.
     pub windows: u32,
 }
 
-/// Where memory was before it comes.
+/// Where memory was before it is added.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Was {
     /// The host may have had it.
@@ -35,7 +35,7 @@ pub(super) enum Was {
     Here,
 }
 
-/// What is done with all that comes before the next is.
+/// A step of adding memory, which is completed for all blocks before the next step begins.
 #[derive(Clone, Copy)]
 enum Step {
     LeaveOffline,
@@ -43,13 +43,13 @@ enum Step {
     HandOut,
 }
 
-/// Windows to be made.
+/// Windows to make.
 pub(super) struct Plan {
     planned: [Option<Planned>; MOST_PLANNED],
     len: usize,
 }
 
-/// Windows to be made unless somebody refuses, or panics: then what they obtained goes back.
+/// Windows to make. If a notifier refuses or panics, what they obtained is given back.
 struct Wanted<'m, P: Platform> {
     hotplug: Hotplug<'m, P>,
     plan: Plan,
@@ -62,26 +62,26 @@ impl<P: Platform> Drop for Wanted<'_, P> {
 }
 
 impl<P: Platform> Hotplug<'_, P> {
-    /// Adds memory: from when this returns its pages can be had, each 2 MiB with a grade. It may
-    /// lie anywhere, next to memory that is there or not, and what was removed may come back. All
-    /// is checked and obtained before anything changes (Linux: `mm/memory_hotplug.c`,
+    /// Adds memory: when this returns, its pages are available, each 2 MiB with a grade. The range
+    /// may lie anywhere, next to existing memory or not, and removed memory may be added again.
+    /// Everything is checked and obtained before anything changes (Linux: `mm/memory_hotplug.c`,
     /// `add_memory_resource`, `online_pages`).
     ///
-    /// Each window that is made, up to 16 in one call, takes at most 768 KiB of memory that is
-    /// there for its tables: larger ones lie in the window itself, but with
-    /// `memory_hotplug.memmap_on_memory` off, when all tables lie in memory that is there.
+    /// Each window that is made, up to 16 in one call, takes at most 768 KiB of existing memory for
+    /// its tables: larger tables lie in the window itself. But with
+    /// `memory_hotplug.memmap_on_memory` off, all tables lie in existing memory.
     ///
-    /// Each place for memory that was not known yet is one of `hotplug_windows=`, which stays: of
-    /// what comes in small steps name the device first
+    /// Each window for a place that was not known yet uses up one of `hotplug_windows=` for good.
+    /// If a device adds memory in small steps, name it first
     /// ([`register_group`](Self::register_group)).
     ///
     /// # Errors
     /// [`HotplugError`]; nothing has changed.
     ///
     /// # Safety
-    /// The range is memory that nobody uses and that is known to nobody else, and it stays memory
-    /// until it is removed. Below the platform's `direct_limit` it can be reached through
-    /// `direct` (invariant 15).
+    /// The range is memory that nobody else uses or knows of, and it stays memory until it is
+    /// removed. Below the platform's `direct_limit` it can be reached through `direct` (invariant
+    /// 15).
     pub unsafe fn add(
         self,
         range: PhysRange,
@@ -92,17 +92,17 @@ impl<P: Platform> Hotplug<'_, P> {
         unsafe { self.add_as(range, node, Some(grade), Was::Away) }
     }
 
-    /// [`add`](Self::add) of what was removed and never left, as a device refused it. Each 2 MiB is
-    /// as it was: offline, or of the grade that it had; what was accepted is so still, also where a
-    /// host forgets, and what could not be is out of use. (But for the last memory of a window with
-    /// tables in itself, of which nobody knows any more: that gets `grade`, and is offline without
-    /// one.)
+    /// Does [`add`](Self::add) for memory that was removed but never left, because a device refused
+    /// it. Each 2 MiB becomes what it was: offline, or of its old grade. Accepted memory is still
+    /// accepted, even if the host forgets acceptance, and memory that could not be accepted stays
+    /// out of use. There is one exception: nothing is known any more of the last memory of a window
+    /// with tables in itself, so this gets `grade`, and is offline without one.
     ///
     /// # Errors
     /// [`HotplugError`]; nothing has changed.
     ///
     /// # Safety
-    /// As of [`add`](Self::add); and the host has not had it since it was removed.
+    /// As for [`add`](Self::add); and the host has not had the memory since it was removed.
     pub unsafe fn put_back(
         self,
         range: PhysRange,
@@ -113,19 +113,19 @@ impl<P: Platform> Hotplug<'_, P> {
         unsafe { self.add_as(range, node, grade, Was::Here) }
     }
 
-    /// [`add`](Self::add) of memory that nobody gets before [`online`](Self::online).
+    /// Does [`add`](Self::add) for memory that nobody gets before [`online`](Self::online).
     ///
     /// # Errors
     /// [`HotplugError`]; nothing has changed.
     ///
     /// # Safety
-    /// As there.
+    /// As for [`add`](Self::add).
     pub unsafe fn add_offline(self, range: PhysRange, node: NodeId) -> Result<Added, HotplugError> {
         // SAFETY: passed on to the caller.
         unsafe { self.add_as(range, node, None, Was::Away) }
     }
 
-    /// Hands memory out that is offline, all of it.
+    /// Makes offline memory available, all of it.
     ///
     /// # Errors
     /// [`HotplugError`]; nothing has changed.
@@ -144,10 +144,10 @@ impl<P: Platform> Hotplug<'_, P> {
         Ok(Added { range, pages, table_bytes: 0, windows: 0 })
     }
 
-    /// Handed out with a grade, or offline without.
+    /// Adds memory: available if there is a grade, else offline.
     ///
     /// # Safety
-    /// As of [`add`](Self::add).
+    /// As for [`add`](Self::add).
     unsafe fn add_as(
         self,
         range: PhysRange,
@@ -157,7 +157,7 @@ impl<P: Platform> Hotplug<'_, P> {
     ) -> Result<Added, HotplugError> {
         let blocks = blocks_of(range)?;
         if range.start == 0 {
-            // Addresses of 0 mean that there is none.
+            // An address of 0 means that there is none.
             return Err(HotplugError::FrameZero);
         }
         if node.index() >= self.manager.nodes.len() {
@@ -176,7 +176,7 @@ impl<P: Platform> Hotplug<'_, P> {
         if is_told {
             self.ask(range, node, is_first)?;
         }
-        // Whoever may panic was asked.
+        // The notifier, which may panic, has been asked.
         let mut planned = ManuallyDrop::new(planned);
         let plan = &mut planned.plan;
         if let Err(error) = self.accept_tables(blocks, plan, was) {
@@ -201,8 +201,8 @@ impl<P: Platform> Hotplug<'_, P> {
             table_bytes += unsafe { self.place_tables(piece) };
         }
         self.insert_node(node);
-        // Only when all else is there is what is accepted handed out: what lies behind it can be
-        // read from then.
+        // Accepted memory is handed out last, when everything else is in place: from then on, the
+        // memory behind it can be read.
         let (mut pages, from) = (0, Presence::Absent);
         for step in [Step::LeaveOffline, Step::LeaveToAccept, Step::HandOut] {
             let mut rest = blocks;
@@ -226,9 +226,9 @@ impl<P: Platform> Hotplug<'_, P> {
         Ok(Added { range, pages, table_bytes, windows })
     }
 
-    /// The first of blocks that are no memory yet: as many as are to have one grade, or to be
-    /// offline. What never left is as it was, all else as is said, which is known where this is
-    /// called.
+    /// Returns the first of the blocks that are no memory yet: as many as get one grade, or as are
+    /// to be offline. Memory that never left becomes what it was; all other memory becomes what
+    /// `grade` says.
     #[inline(always)]
     fn first_alike(
         self,
@@ -263,7 +263,7 @@ impl<P: Platform> Hotplug<'_, P> {
         }
     }
 
-    /// Whether all blocks that have places are what they are to be, and of a node.
+    /// Checks that all known blocks have the wanted presence and belong to the node.
     fn check(
         self,
         blocks: BlockRange,
@@ -297,7 +297,8 @@ impl<P: Platform> Hotplug<'_, P> {
         Ok(())
     }
 
-    /// Blocks of a window that has its tables in itself come with these, or after them.
+    /// Checks that blocks of a window with tables in itself come together with these tables or
+    /// after them.
     fn check_tables(self, piece: Piece) -> Result<(), HotplugError> {
         let tables = self.tables_of(piece);
         let is_there = !piece.zone.is_gone();
@@ -336,8 +337,8 @@ impl<P: Platform> Hotplug<'_, P> {
         Ok(plan)
     }
 
-    /// A window for all of a run without a place, or for the first part of it, where tables have to
-    /// lie in the memory itself; and where that ends.
+    /// Plans a window for all of a run without a place or, if tables have to lie in the memory
+    /// itself, for the first part of the run; also returns where that part ends.
     fn plan_first(
         self,
         run: BlockRange,
@@ -364,7 +365,7 @@ impl<P: Platform> Hotplug<'_, P> {
         plan.all().for_each(|planned| self.forget(planned));
     }
 
-    /// Asks whoever may refuse.
+    /// Asks the notifier, which may refuse.
     fn ask(self, range: PhysRange, node: NodeId, is_first: bool) -> Result<(), HotplugError> {
         if is_first {
             self.notify(HotplugEvent::AddingFirst(node)).map_err(|veto| {
@@ -392,8 +393,8 @@ impl<P: Platform> Hotplug<'_, P> {
         let _ = self.notify(HotplugEvent::Online(range));
     }
 
-    /// Leaves those of blocks that are `from` to be accepted that have to be; how many pages there
-    /// are.
+    /// Adds as unaccepted memory those of the blocks with presence `from` that have to be accepted.
+    /// Returns how many pages all blocks with that presence have.
     fn leave_all_to_accept(
         self,
         blocks: BlockRange,
@@ -412,18 +413,18 @@ impl<P: Platform> Hotplug<'_, P> {
         pages
     }
 
-    /// Makes all blocks free that are `from` still.
+    /// Makes all blocks free that still have presence `from`.
     fn hand_out_accepted(self, blocks: BlockRange, from: Presence, grade: Grade) {
         for piece in self.known(blocks) {
             for (_, run) in self.runs_of(piece).filter(|(place, _)| *place == from) {
                 self.hand_out_run(run, grade);
             }
-            // Who registered meanwhile may not have found what came.
+            // A reporter that registered meanwhile may not have found the new blocks.
             self.track_reported(piece);
         }
     }
 
-    /// What follows when blocks were handed out; how many pages of them nobody gets.
+    /// Completes handing out blocks; returns how many of their pages nobody gets.
     fn finish_handing_out(self, blocks: BlockRange) -> u64 {
         *self.manager.hotplug.searches.lock(self.manager.platform) = Searches::default();
         self.after_change();
@@ -442,7 +443,7 @@ impl<P: Platform> Hotplug<'_, P> {
         }
     }
 
-    /// A node has memory: all others may be served from there.
+    /// Inserts a node, which now has memory, into the fallback lists of all nodes.
     fn insert_node(self, node: NodeId) {
         let manager = self.manager;
         for from in manager.nodes {

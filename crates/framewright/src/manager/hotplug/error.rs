@@ -10,48 +10,48 @@ use core::fmt;
 pub enum HotplugError {
     /// There is no byte in the range.
     Empty(PhysRange),
-    /// It does not begin and end at multiples of 2 MiB.
+    /// The range does not begin and end at multiples of 2 MiB.
     NotAligned(PhysRange),
-    /// Pieces are multiples of 2 MiB, and what is wanted is one at least.
+    /// The size of pieces must be a multiple of 2 MiB, and at least one piece must be asked for.
     BadPieces {
-        /// So much was wanted at most.
+        /// The most bytes that were asked for.
         most_bytes: u64,
-        /// In pieces of so much.
+        /// The size of the pieces.
         align_bytes: u64,
     },
-    /// It ends beyond what physical addresses can be.
+    /// The range ends beyond the highest possible physical address.
     TooHigh(PhysRange),
-    /// It begins with frame 0, which is never handed out.
+    /// The range begins with frame 0, which is never handed out.
     FrameZero,
     /// There was no such node at bring-up.
     NoNode(NodeId),
     /// The block at this frame is memory already, or offline.
     Present(Pfn),
-    /// The block at this frame lies in a place of another node's memory.
+    /// The block at this frame lies in a place for memory of another node.
     OtherNode(Pfn, NodeId),
-    /// The block at this frame is no memory, or not of the kind that the call is for.
+    /// The block at this frame is no memory, or not in the state that the call needs.
     Absent(Pfn),
     /// There are as many windows as `hotplug_windows=` allows.
     NoWindow(PhysRange),
-    /// There is no memory for tables of so many bytes.
+    /// There is no memory for the tables.
     NoRoomForTables {
-        /// As many as are missing.
+        /// How many bytes of tables are needed.
         bytes: u64,
     },
-    /// In these bytes are tables of memory that is in use yet.
+    /// This range holds tables of memory that is still in use.
     Tables(PhysRange),
-    /// Tables are to be in the range, and the platform's direct map does not reach there.
+    /// Tables would lie in this range, which the platform's direct map does not reach.
     NotReached(PhysRange),
-    /// This frame, where tables are to be, could not be accepted.
+    /// This frame, which tables need, could not be accepted.
     NotAccepted(Pfn),
-    /// Somebody adds or removes memory and cannot be waited for from here, or does so further out
-    /// on this task.
+    /// Another caller adds or removes memory and cannot be waited for from this context, or this
+    /// task is already doing so in an outer call.
     Busy,
-    /// This frame is of a reserve area, which is never taken apart.
+    /// This frame belongs to a reserve area, which is never removed.
     Area(Pfn),
-    /// Who is told of it refused.
+    /// The notifier refused.
     Veto(Veto),
-    /// It could not be vacated.
+    /// The range could not be vacated.
     Range(RangeError),
 }
 

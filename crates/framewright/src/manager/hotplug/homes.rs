@@ -1,9 +1,9 @@
-//! CPUs keep frames of other zones when memory came or went.
+//! Gives CPU caches other zones when memory was added or removed.
 //!
-//! Bring-up chose for each CPU a part of the highest zone of the nearest node that had memory. New
-//! memory may lie in a higher zone, or be most of what there is; a node of which all memory is gone
-//! serves nobody. Then caches are emptied and settle where bring-up would have put them: of a
-//! zone's parts each CPU gets the one that its share of the zone's memory falls into.
+//! For each CPU, bring-up chose a part of the highest zone of the nearest node with memory. New
+//! memory may lie in a higher zone, or be most of the memory; and a node whose memory is all gone
+//! serves nobody. Then the caches are drained and get the zones that bring-up would have chosen: of
+//! a zone's parts, each CPU gets the one that its share of the zone's memory falls into.
 
 use crate::manager::state::Manager;
 use crate::manager::state::isolations::kept as kept_of;
@@ -12,16 +12,16 @@ use crate::platform::Platform;
 use crate::units::{MAX_NODES, NodeId};
 use crate::zone::{Zone, ZoneId, ZoneKind, ZoneParts, near, range_of};
 
-/// Where a CPU finds memory.
+/// The memory that a CPU's cache should keep.
 struct Home {
     node: NodeId,
     zone: usize,
     near: [Near<'static>; 2],
-    /// What both zones manage.
+    /// The managed pages of both zones.
     pages: u64,
 }
 
-/// How many CPUs each node has, and how many of them were asked about.
+/// How many CPUs each node has, and how many of them were passed already.
 struct Crowd {
     all: [u32; MAX_NODES],
     passed: [u32; MAX_NODES],
@@ -38,12 +38,13 @@ impl Crowd {
         Self { all, passed: [0; MAX_NODES] }
     }
 
-    /// From the first CPU on.
+    /// Starts again from the first CPU.
     const fn begin(&mut self) {
         self.passed = [0; MAX_NODES];
     }
 
-    /// Of the next CPU's node, how many CPUs were before it, and how many there are.
+    /// Returns, for the next CPU's node, how many of the node's CPUs were passed before, and how
+    /// many CPUs the node has.
     fn next(&mut self, node: NodeId) -> (u64, u64) {
         let Some(passed) = self.passed.get_mut(node.index()) else { return (0, 1) };
         *passed += 1;
@@ -56,9 +57,9 @@ fn managed_pages(parts: ZoneParts<'_>) -> u64 {
 }
 
 impl<P: Platform> Manager<P> {
-    /// Empties the caches of CPUs whose zone is not the one that they should have, or has much more
-    /// memory than it had, or much less, and gives them that. Where other CPUs cannot be waited for
-    /// it is left to the next change.
+    /// Drains the caches of CPUs whose zone is not the one that they should have, or whose memory
+    /// grew or shrank much, and gives them the right zone. If other CPUs cannot be waited for, this
+    /// is left to the next change.
     pub(super) fn settle_caches(&self) {
         let is_alone = self.platform.cpus() == 1;
         let mut crowd = Crowd::of(self.platform);
@@ -68,7 +69,7 @@ impl<P: Platform> Manager<P> {
         if !homes_differ {
             return;
         }
-        // Shares are those of the CPUs that are there.
+        // Count the shares of the CPUs that are online.
         let kept = self.keep_cpus();
         if kept.is_none() && !is_alone {
             return;
@@ -88,8 +89,8 @@ impl<P: Platform> Manager<P> {
             let cpu = next;
             next += 1;
             let Some(home) = self.home_of(&mut crowd, cpu) else { return };
-            // What is wrong in a cache is its user's fault and does not matter here; all else goes
-            // back.
+            // An error in the cache is its user's fault and does not matter here; everything else
+            // goes back.
             let _ = self.drain_cache(cache);
             cache.settle(home.zone, &home.near, home.pages);
             cache.resize(sharers[home.node.index()].max(1));
@@ -103,7 +104,7 @@ impl<P: Platform> Manager<P> {
         cache.zone() != home.zone || home.pages.abs_diff(pages) > pages / 8
     }
 
-    /// To be asked for each CPU in turn.
+    /// Returns the home of a CPU. To be called for each CPU in turn.
     fn home_of(&self, crowd: &mut Crowd, cpu: u32) -> Option<Home> {
         let own = self.platform.cpu_node(cpu);
         let (before, cpus) = crowd.next(own);

@@ -7,13 +7,14 @@
 //!      └────────────> offline ──────────────────────────────────> free
 //! ```
 //!
-//! New memory lies in a *window*: a part of a zone with a table of its own, which stays when the
-//! memory goes, so that it finds its place when it comes back. A small window has its table in
-//! memory that is there; a large one has it in itself, at its start, and takes of what is there
-//! some 24 bytes a GiB. Windows are as many as `hotplug_windows=` says.
+//! New memory lies in a *window*: a part of a zone with tables of its own, which stay when the
+//! memory goes, so that the memory finds its place when it comes back. A small window has its
+//! tables in existing memory. A large one has them in itself, at its start, and takes only some 24
+//! bytes for each GiB from existing memory. There can be as many windows as `hotplug_windows=`
+//! says.
 //!
 //! Blocks that bring-up knew can go and come back, too. `add` decides and obtains everything before
-//! it changes anything; then nothing can fail. `remove` takes the range as
+//! it changes anything; after that nothing can fail. `remove` takes the range as
 //! [`allocate_range`](crate::manager::Moving::allocate_range) does, and undoes that if it cannot
 //! have all of it.
 
@@ -57,7 +58,8 @@ impl<P: Platform> Clone for Hotplug<'_, P> {
 impl<P: Platform> Copy for Hotplug<'_, P> {}
 
 impl<P: Platform> Manager<P> {
-    /// Memory that comes and goes while the machine runs, and frames that were reserved for boot.
+    /// Returns the interface to memory that comes and goes while the machine runs, and to frames
+    /// that were reserved for boot.
     #[cfg(feature = "hotplug")]
     #[must_use]
     pub const fn hotplug(&self) -> Hotplug<'_, P> {
@@ -88,7 +90,7 @@ const fn pages_of(blocks: BlockRange) -> PfnRange {
     PfnRange { start: blocks.start.start(), end: blocks.end.start() }
 }
 
-/// The blocks that have some of a range of bytes; nothing where there is none.
+/// Returns the blocks that overlap a range of bytes; `None` for an empty range.
 fn blocks_around(range: PhysRange) -> Option<BlockRange> {
     const BLOCK: u64 = crate::units::BLOCK_SIZE;
     if range.is_empty() {
@@ -98,7 +100,7 @@ fn blocks_around(range: PhysRange) -> Option<BlockRange> {
     blocks_of(PhysRange::new(range.start / BLOCK * BLOCK, end.next_multiple_of(BLOCK))).ok()
 }
 
-/// The blocks of a range of bytes.
+/// Returns the blocks of a range of bytes.
 fn blocks_of(range: PhysRange) -> Result<BlockRange, HotplugError> {
     const BLOCK_BYTES: u64 = crate::units::BLOCK_SIZE;
     if range.start >= range.end {
@@ -115,12 +117,13 @@ fn blocks_of(range: PhysRange) -> Result<BlockRange, HotplugError> {
 }
 
 impl<'m, P: Platform> Hotplug<'m, P> {
-    /// Registers who is told from now on and may refuse; none to end it. There is one.
+    /// Registers the only notifier, which is told of all changes from now on and may refuse them;
+    /// `None` removes it.
     pub fn set_notifier(self, notifier: Option<&'static dyn HotplugNotifier>) {
         *self.manager.hotplug.notifier.lock(self.manager.platform) = notifier;
     }
 
-    /// Lets `mover` move contents in the calls on what this returns, as
+    /// Lets `mover` move contents in calls on the returned value, as
     /// [`Moving::by`](crate::manager::Moving::by) does.
     #[must_use]
     pub const fn by(self, mover: &'m dyn Mover) -> Self {
@@ -128,11 +131,11 @@ impl<'m, P: Platform> Hotplug<'m, P> {
     }
 
     const fn moving(self) -> Moving<'m, P> {
-        // What goes has to go somewhere, as in Linux (`do_migrate_range`).
+        // Contents may go to other nodes, as in Linux (`do_migrate_range`).
         Moving { manager: self.manager, by: self.by, leaves_node: true }
     }
 
-    /// How many more windows there can be.
+    /// Returns how many more windows there can be.
     #[must_use]
     pub fn windows_left(self) -> usize {
         self.manager.hotplug.segments.room()
@@ -150,8 +153,8 @@ impl<'m, P: Platform> Hotplug<'m, P> {
         loop {
             let is_ours = match self.manager.hotplug.begin(task) {
                 Ok(changing) => {
-                    // This waits for who accepts a block next to what comes or goes, which must
-                    // not be who was interrupted.
+                    // This waits for the CPU that accepts a block next to the range, which must not
+                    // be the one that was interrupted.
                     let is_accepting = || self.manager.zones().iter().any(Zone::is_accepting);
                     if !can_wait && is_accepting() {
                         return Err(HotplugError::Busy);
@@ -167,19 +170,20 @@ impl<'m, P: Platform> Hotplug<'m, P> {
         }
     }
 
-    /// Whether the calling task adds or removes memory, and is in what is called meanwhile.
+    /// Returns whether the calling task is adding or removing memory, so that this call comes from
+    /// a hook inside that operation.
     pub(crate) fn is_done_by_caller(self) -> bool {
         let task = self.manager.platform.current_task();
         task.is_some_and(|task| self.manager.hotplug.is_done_by(task))
     }
 
-    /// Whether a node has memory.
+    /// Returns whether a node has memory.
     fn has_memory(self, node: NodeId) -> bool {
         self.memory_pages(node) != 0
     }
 
-    /// Pages of a node that are memory, but for tables of windows that lie in themselves: these
-    /// stay until all else has gone, and are nothing that anybody could have.
+    /// Returns how many pages of a node are memory, without the tables of windows that lie in
+    /// themselves: these tables stay until everything else has gone, and nobody could get them.
     fn memory_pages(self, node: NodeId) -> u64 {
         let zones = self.manager.zones().iter().filter(|zone| zone.id().node == node);
         let pages = zones.map(|zone| {
@@ -189,14 +193,14 @@ impl<'m, P: Platform> Hotplug<'m, P> {
         pages.sum()
     }
 
-    /// The blocks of a range that the manager has places for, piece by piece, ascending; the
-    /// others are left out.
+    /// Returns the blocks of a range that the manager has places for, piece by piece, ascending;
+    /// leaves out all other blocks.
     fn known(self, blocks: BlockRange) -> impl Iterator<Item = Piece> + use<'m, P> {
         let all = self.manager.segments_in(blocks);
         all.map(|(zone, segment, blocks)| Piece { zone, segment, blocks })
     }
 
-    /// Runs of blocks within a piece that are of one kind: memory, or one sort of none.
+    /// Returns the runs of blocks within a piece that have the same presence.
     fn runs_of(self, piece: Piece) -> impl Iterator<Item = (Presence, Piece)> + use<'m, P> {
         let platform = self.manager.platform;
         let mut next = piece.indices();
@@ -212,7 +216,7 @@ impl<'m, P: Platform> Hotplug<'m, P> {
         })
     }
 
-    /// What the block of an address is: memory that is handed out, offline, or none.
+    /// Returns the presence of an address's block: available memory, offline memory, or none.
     #[must_use]
     pub fn presence_of(self, address: u64) -> Presence {
         if address >= crate::units::PHYSICAL_ADDRESS_END {
@@ -226,13 +230,13 @@ impl<'m, P: Platform> Hotplug<'m, P> {
     }
 
     /// Calls `visit` for all runs of blocks that the manager has places for, ascending in each zone
-    /// part: their addresses, what they are, and the node.
+    /// part, with their addresses, presence and node.
     pub fn for_each_run(self, visit: &mut dyn FnMut(PhysRange, Presence, NodeId)) {
         let end = crate::units::PHYSICAL_ADDRESS_END;
         self.for_each_run_in(PhysRange::new(0, end), visit);
     }
 
-    /// [`for_each_run`](Self::for_each_run) of what lies in a range, which is widened to blocks.
+    /// Does [`for_each_run`](Self::for_each_run) for a range, which is widened to whole blocks.
     pub fn for_each_run_in(
         self,
         range: PhysRange,
@@ -247,14 +251,15 @@ impl<'m, P: Platform> Hotplug<'m, P> {
         }
     }
 
-    /// Marks, reserves and what else follows from how much there is.
+    /// Updates the watermarks, the reserves and everything else that depends on the amount of
+    /// memory.
     fn after_change(self) {
         let manager = self.manager;
         let tunables = manager.follow_fixed_memory();
         manager.numa().follow_memory();
         drop(tunables);
         manager.settle_caches();
-        // Marks have changed, under no zone's lock.
+        // Watermarks have changed without a zone's lock.
         manager.pressure.epoch.end();
     }
 }

@@ -1,9 +1,9 @@
-//! What Linux's administrators set: what becomes of memory that is added, and how large a *memory
-//! block* of the files is (Linux: `mm/memory_hotplug.c`, `drivers/base/memory.c`,
+//! The settings of Linux's administrators: what happens with memory that is added, and how large a
+//! *memory block* of the sysfs files is (Linux: `mm/memory_hotplug.c`, `drivers/base/memory.c`,
 //! `arch/x86/mm/init_64.c`).
 //!
-//! Linux puts memory into a kernel zone or into `Movable`; here it gets a grade. A policy decides
-//! once, and a grade can be changed later
+//! Linux puts memory into a kernel zone or into `Movable`; here the memory gets a grade. A policy
+//! decides once, and the grade can be changed later
 //! ([`Moving::set_grade`](crate::manager::Moving::set_grade)).
 
 use super::{Added, Hotplug, HotplugError, blocks_around, pages_of};
@@ -16,8 +16,9 @@ use core::fmt;
 
 const LARGEST_BLOCK_BYTES: u64 = 2 << 30;
 
-/// How large a memory block is for memory that ends at `end_bytes`; `is_virtual` is what is known
-/// of the machine, and `most_bytes` what somebody advised.
+/// Returns how large a memory block is for memory that ends at `end_bytes`. `is_virtual` says
+/// whether the machine is known to be virtual, and `most_bytes` is the largest size that was
+/// advised, if any.
 #[must_use]
 pub fn memory_block_bytes(end_bytes: u64, is_virtual: bool, most_bytes: Option<u64>) -> u64 {
     if end_bytes < 64 << 30 {
@@ -34,31 +35,32 @@ pub fn memory_block_bytes(end_bytes: u64, is_virtual: bool, most_bytes: Option<u
     bytes
 }
 
-/// What of memory is for whom, in pages.
+/// How much memory is for which use, in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Shares {
-    /// For everybody.
+    /// For any request.
     pub kernel_pages: u64,
-    /// For what can be moved alone.
+    /// For movable contents only.
     pub movable_pages: u64,
 }
 
-/// How much may be for what can be moved alone, on a node or on all (Linux:
+/// How much memory may be for movable contents only, on one node or on all (Linux:
 /// `auto_movable_can_online_movable`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MovableRatio {
-    /// Of 100 pages for everybody, how many; 0 means none.
+    /// How many movable pages are allowed for each 100 pages for any request; 0 means none.
     pub percent: u64,
-    /// Pages that were for everybody at boot.
+    /// Pages that were for any request at boot.
     pub boot_kernel_pages: u64,
-    /// Pages that are for what can be moved.
+    /// Pages that are for movable contents only.
     pub movable_pages: u64,
 }
 
 impl MovableRatio {
-    /// Whether `wanted_pages` more for what can be moved leave everybody enough. They are of a
-    /// device that has `own_kernel_pages` for everybody; `others` are the shares of other devices,
-    /// each of which has what it needs beside its own first.
+    /// Returns whether `wanted_pages` more movable pages leave enough memory for any request. The
+    /// pages belong to a device that has `own_kernel_pages` for any request; `others` are the
+    /// shares of other devices, each of which first gets the kernel pages that it needs beyond its
+    /// own.
     #[must_use]
     pub fn allows(
         self,
@@ -77,7 +79,8 @@ impl MovableRatio {
             all_needed = all_needed.saturating_add(needed.saturating_sub(other.kernel_pages));
             movable = movable.saturating_sub(other.movable_pages);
         }
-        // Also where nothing is needed: a node without boot memory has nothing for a device.
+        // This holds even if no device needs any: a node without boot memory has nothing for a
+        // device.
         let Some(kernel) = self.boot_kernel_pages.checked_sub(all_needed).filter(|&left| left != 0)
         else {
             return false;
@@ -90,9 +93,9 @@ impl MovableRatio {
 /// Why a group was not registered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GroupError {
-    /// It shares addresses with another.
+    /// The group shares addresses with another group.
     Overlaps(PhysRange),
-    /// There are as many as there can be.
+    /// There is already the largest possible number of groups.
     Full,
 }
 
@@ -108,24 +111,24 @@ impl fmt::Display for GroupError {
 impl core::error::Error for GroupError {}
 
 impl<P: Platform> Hotplug<'_, P> {
-    /// What is set.
+    /// Returns the settings.
     #[must_use]
     #[inline(never)]
     pub fn settings(self) -> HotplugSettings {
         *self.manager.hotplug.settings.lock(self.manager.platform)
     }
 
-    /// Changes it for memory that is added from now on. `block_bytes` is taken as it is if it is a
-    /// power of two of at least 2 MiB, else left.
+    /// Changes the settings for memory that is added from now on. `block_bytes` is used only if it
+    /// is a power of two of at least 2 MiB; otherwise it keeps its old value.
     pub fn set_settings(self, settings: HotplugSettings) {
         self.change_settings(|own| *own = settings);
     }
 
-    /// [`set_settings`](Self::set_settings) of what `change` makes of them, and nothing that others
-    /// set meanwhile is lost. It is called with a lock held, once.
+    /// Does [`set_settings`](Self::set_settings) with what `change` makes of the current settings,
+    /// so that no concurrent change is lost. `change` is called once, with a lock held.
     pub fn change_settings<R>(self, change: impl FnOnce(&mut HotplugSettings) -> R) -> R {
         let mut own = self.manager.hotplug.settings.lock(self.manager.platform);
-        // Of a copy, as it may panic half way.
+        // Change a copy, as `change` may panic half way.
         let mut changed = *own;
         let answer = change(&mut changed);
         if !changed.block_bytes.is_power_of_two() || changed.block_bytes < crate::units::BLOCK_SIZE
@@ -136,7 +139,7 @@ impl<P: Platform> Hotplug<'_, P> {
         answer
     }
 
-    /// Makes a device's or module's addresses known, for the policy *auto-movable*.
+    /// Registers the addresses of a device or module, for the policy *auto-movable*.
     ///
     /// # Errors
     /// [`GroupError`].
@@ -154,15 +157,15 @@ impl<P: Platform> Hotplug<'_, P> {
         Ok(())
     }
 
-    /// The device or module of these addresses is gone: others can be known in its place. Whether
-    /// there was one. Memory that it brought is left alone, and so are its windows.
+    /// Removes the group of a device or module that is gone, so that there is room for another.
+    /// Returns whether there was such a group. Its memory and its windows stay as they are.
     pub fn unregister_group(self, region: PhysRange) -> bool {
         let mut groups = self.manager.hotplug.groups.lock(self.manager.platform);
         let is_it = |place: &&mut Option<Group>| place.is_some_and(|group| group.region == region);
         groups.iter_mut().find(is_it).and_then(Option::take).is_some()
     }
 
-    /// The device that was registered for some of a range.
+    /// Returns the group that was registered for a part of a range.
     #[must_use]
     pub fn group_at(self, range: PhysRange) -> Option<Group> {
         let groups = self.manager.hotplug.groups.lock(self.manager.platform);
@@ -170,13 +173,13 @@ impl<P: Platform> Hotplug<'_, P> {
         all.find(|group| !group.region.intersection(range).is_empty()).copied()
     }
 
-    /// [`add`](Self::add) as `auto_online_blocks` and the policy say.
+    /// Does [`add`](Self::add) as `auto_online_blocks` and the policy say.
     ///
     /// # Errors
     /// [`HotplugError`]; nothing has changed.
     ///
     /// # Safety
-    /// As there.
+    /// As for [`add`](Self::add).
     pub unsafe fn add_by_policy(
         self,
         range: PhysRange,
@@ -190,7 +193,7 @@ impl<P: Platform> Hotplug<'_, P> {
         }
     }
 
-    /// The grade that memory gets; none where it stays offline.
+    /// Returns the grade that memory gets; `None` if it stays offline.
     #[must_use]
     pub fn grade_for(self, range: PhysRange, node: NodeId, kind: OnlineType) -> Option<Grade> {
         Some(match kind {
@@ -209,7 +212,7 @@ impl<P: Platform> Hotplug<'_, P> {
         let (mut kernel, mut movable) = (GradedMemory::default(), GradedMemory::default());
         for kind in ZoneKind::ALL {
             let Some(view) = self.manager.view(ZoneId { node, kind }) else { continue };
-            // As Linux's `Movable`, which is one for all kinds of a node.
+            // Like Linux's `Movable`, which is one zone for all kinds of a node.
             for grade in [Grade::MovableOnly, Grade::Removable] {
                 movable += view.graded_memory(grade);
             }
@@ -235,7 +238,7 @@ impl<P: Platform> Hotplug<'_, P> {
             .find(|group| !group.region.intersection(range).is_empty())
             .copied();
         let (wanted_pages, own_kernel_pages) = match own {
-            // Once some of a module is for everybody, all of it is.
+            // Once a part of a module is for any request, all of it is.
             Some(group @ Group { unit_bytes: None, .. }) => {
                 let shares = self.shares_of(group.region);
                 if shares.kernel_pages != 0 {
@@ -271,7 +274,7 @@ impl<P: Platform> Hotplug<'_, P> {
         }
     }
 
-    /// For whom the memory of a node is, or all.
+    /// Returns the shares of a node's memory, or of all memory.
     fn shares(self, on: Option<NodeId>) -> Shares {
         let mut shares = Shares::default();
         for zone in self.manager.zones() {
@@ -284,7 +287,7 @@ impl<P: Platform> Hotplug<'_, P> {
         shares
     }
 
-    /// For whom the memory of a region is.
+    /// Returns the shares of a region's memory.
     #[must_use]
     pub fn shares_of(self, region: PhysRange) -> Shares {
         let mut shares = Shares::default();
@@ -309,7 +312,7 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
     const PAGES: u64 = GIB / 4096;
-    /// 4 GiB less 98 frames, and nothing allowed.
+    /// 4 GiB less 98 frames for any request, and nothing allowed.
     const BOOT: MovableRatio =
         MovableRatio { percent: 0, boot_kernel_pages: 4 * PAGES - 98, movable_pages: 0 };
 
@@ -326,7 +329,7 @@ mod tests {
         assert_eq!(mib(memory_block_bytes(128 * GIB, false, Some(256 << 20))), 256);
     }
 
-    /// 4 GiB at boot less 98 frames: a module of 12 GiB is movable, one of 16 is not.
+    /// With 4 GiB less 98 frames at boot, a module of 12 GiB is movable, one of 16 GiB is not.
     #[test]
     fn a_module_is_for_one_sort_as_a_whole() {
         let none = || core::iter::empty();
@@ -336,7 +339,7 @@ mod tests {
         assert!(!BOOT.allows(1, 0, none()));
     }
 
-    /// By 128 MiB: 96 movable, then one for everybody and three movable in turn.
+    /// In steps of 128 MiB: 96 are movable, then one for any request and three movable in turn.
     #[test]
     fn a_device_keeps_the_ratio_as_it_grows() {
         let unit = (128 << 20) / 4096;
@@ -357,7 +360,7 @@ mod tests {
         assert_eq!(sorts, expected);
     }
 
-    /// A has 9 GiB movable and needs 3 of 4 GiB; B gets 3 GiB.
+    /// A has 9 GiB movable and needs 3 of the 4 GiB; B gets 3 GiB.
     #[test]
     fn another_device_takes_its_part_of_the_kernel_memory() {
         let a = Shares { kernel_pages: 0, movable_pages: 9 * PAGES };

@@ -1,6 +1,6 @@
-//! Handing over what was reserved for boot.
+//! Hands over memory that was reserved for boot.
 //!
-//! Orders of memory: Relaxed: counts that are only told.
+//! Orders of memory: Relaxed: counts that are only reported.
 
 use super::{Hotplug, Piece, bytes_of, pages_of};
 use crate::manager::state::hotplug::Changing;
@@ -13,10 +13,10 @@ use crate::zone::release::Unreleasable;
 use core::panic::Location;
 use core::{fmt, ptr};
 
-/// Blocks that are looked at under one hold of a lock.
+/// How many blocks are examined under one hold of a lock.
 const BLOCKS_AT_ONCE: u32 = 64;
 
-/// What was released.
+/// The result of a release.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Released {
     /// Pages that are free now.
@@ -24,8 +24,8 @@ pub struct Released {
 }
 
 impl Released {
-    /// What Linux says of it: `Freeing initrd memory: 8192K` for `what` *initrd* (Linux:
-    /// `mm/page_alloc.c`, `free_reserved_area`).
+    /// Returns Linux's message about it: `Freeing initrd memory: 8192K` if `what` is *initrd*
+    /// (Linux: `mm/page_alloc.c`, `free_reserved_area`).
     #[must_use]
     pub const fn line(self, what: &str) -> impl fmt::Display {
         Line { what, kbytes: self.pages * (PAGE_SIZE / 1024) }
@@ -48,19 +48,19 @@ impl fmt::Display for Line<'_> {
 pub enum ReleaseError {
     /// There is no frame in the range.
     Empty(PfnRange),
-    /// This frame is no memory that the manager knows, or frame 0, which nobody gets.
+    /// The manager does not know this frame as memory, or it is frame 0, which nobody gets.
     NotMemory(Pfn),
-    /// This frame was given to the manager already: at bring-up, or by a release.
+    /// The manager already has this frame: since bring-up, or from a release.
     Managed(Pfn),
-    /// This frame is of the manager's own tables.
+    /// This frame belongs to the manager's own tables.
     Manager(Pfn),
     /// This frame cannot be used before it is accepted.
     Unaccepted(Pfn),
-    /// The block of this frame would be one more that is released in part, and there is no place to
-    /// write down which of its frames are.
+    /// The block of this frame would be released in part, and there is no place left to record
+    /// which of its frames are.
     TooManyPieces(Pfn),
-    /// Somebody adds, removes or releases memory and cannot be waited for from here, or does so
-    /// further out on this task.
+    /// Another caller adds, removes or releases memory and cannot be waited for from this context,
+    /// or this task is already doing so in an outer call.
     Busy,
 }
 
@@ -83,20 +83,21 @@ impl fmt::Display for ReleaseError {
 impl core::error::Error for ReleaseError {}
 
 impl<'m, P: Platform> Hotplug<'m, P> {
-    /// Hands frames over that were reserved when memory came up: an initial RAM disk, code and data
-    /// that only boot needed, tables of firmware, memory of the early allocator. Any frames, in any
-    /// pieces, each once (Linux: `free_reserved_area`, `memblock_free_late`).
+    /// Hands over frames that were reserved at bring-up: an initial RAM disk, code and data that
+    /// only boot needed, tables of firmware, memory of the early allocator. Takes any frames, in
+    /// any pieces, each once (Linux: `free_reserved_area`, `memblock_free_late`).
     ///
     /// # Errors
     /// [`ReleaseError`]; nothing has changed.
     ///
     /// # Safety
-    /// The caller owns the frames, as whoever reserved them, and nobody uses them any more
-    /// (invariant 42).
+    /// The caller owns the frames, which it has reserved, and nobody uses them any more (invariant
+    /// 42).
     pub unsafe fn release(self, range: PfnRange) -> Result<Released, ReleaseError> {
-        // Until watermarks follow: who adds memory after that counts what came here, too.
+        // Held until the watermarks are updated: a caller that adds memory after that counts these
+        // frames, too.
         let _changing = self.make_allocated(range, |frames| {
-            // They are allocated now, to us, and have any content.
+            // The frames are now allocated to this call, and their content does not matter.
             self.manager.fill_added(frames, true);
             let freed = self.manager.free_bare(frames);
             debug_assert!(freed.is_ok(), "adopted: {freed:?}");
@@ -106,8 +107,8 @@ impl<'m, P: Platform> Hotplug<'m, P> {
         Ok(Released { pages: range.pages() })
     }
 
-    /// Makes frames that were reserved when memory came up allocated ones: who reserved them has
-    /// them still, and frees them like any allocation, in any pieces, whenever it is done with
+    /// Turns frames that were reserved at bring-up into allocated ones: the caller that reserved
+    /// them keeps them, and frees them like any allocation, in any pieces, when it no longer needs
     /// them. For kernels that have one call for both.
     ///
     /// # Errors
@@ -118,12 +119,12 @@ impl<'m, P: Platform> Hotplug<'m, P> {
         self.make_allocated(range, |frames| self.manager.note_adopted(frames, place)).map(drop)
     }
 
-    /// [`adopt`](Self::adopt) of frames all of which are reserved, before anybody else has the
-    /// manager. What cannot be adopted stays reserved.
+    /// Does [`adopt`](Self::adopt) for frames that are all reserved, before anybody else has the
+    /// manager. Frames that cannot be adopted stay reserved.
     pub(crate) fn adopt_at_start(self, range: PfnRange) {
         let platform = self.manager.platform;
         let blocks = BlockRange::around(range);
-        // What lies side by side is one allocation.
+        // Neighbouring frames are one allocation.
         let mut run = PfnRange { end: range.start, ..range };
         for piece in self.known(blocks) {
             let frames = pages_of(piece.blocks).intersection(range);
@@ -143,7 +144,7 @@ impl<'m, P: Platform> Hotplug<'m, P> {
         self.manager.note_adopted(run, Location::caller());
     }
 
-    /// Makes reserved frames allocated ones; those of each segment are `then` the callback's.
+    /// Turns reserved frames into allocated ones, and calls `then` for those of each segment.
     fn make_allocated(
         self,
         range: PfnRange,
@@ -166,7 +167,7 @@ impl<'m, P: Platform> Hotplug<'m, P> {
         let platform = self.manager.platform;
         let blocks = BlockRange::around(range);
         let mut next = range.start;
-        // Only the first block and the last can be managed in part afterwards.
+        // Only the first and the last block can be managed in part afterwards.
         let mut first_in_part: Option<&Zone> = None;
         for piece in self.known(blocks) {
             let frames = pages_of(piece.blocks).intersection(range);
@@ -204,13 +205,13 @@ impl<'m, P: Platform> Hotplug<'m, P> {
         Ok(changing)
     }
 
-    /// [`release`](Self::release) of bytes: of the frames that lie wholly in them.
+    /// Does [`release`](Self::release) for the frames that lie wholly in a range of bytes.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`release`](Self::release).
     ///
     /// # Safety
-    /// As there.
+    /// As for [`release`](Self::release).
     pub unsafe fn release_bytes(self, range: PhysRange) -> Result<Released, ReleaseError> {
         // SAFETY: passed on to the caller.
         unsafe { self.release(range.whole_frames()) }
@@ -220,13 +221,13 @@ impl<'m, P: Platform> Hotplug<'m, P> {
         self.begin().map_err(|_| ReleaseError::Busy)
     }
 
-    /// Frames that have been released since bring-up.
+    /// Returns how many frames have been released since bring-up.
     #[must_use]
     pub fn released_pages(self) -> u64 {
         self.manager.hotplug.released_pages.load(Ordering::Relaxed)
     }
 
-    /// The first frame of a range that is of the manager's tables.
+    /// Returns the first frame of a range that belongs to the manager's tables.
     fn own_frame(self, range: PfnRange) -> Option<Pfn> {
         let zones = self.manager.zones().iter().map(|zone| zone.table_memory());
         let windows = self.manager.hotplug.segments.as_slice().iter();
@@ -240,7 +241,8 @@ impl<'m, P: Platform> Hotplug<'m, P> {
         own.filter(|own| !own.is_empty()).map(|own| own.start).min()
     }
 
-    /// Withheld memory around what is released comes up first, so that its descriptors are there.
+    /// Initialises withheld memory around the released frames first, so that their descriptors
+    /// exist.
     fn bring_up(self, piece: Piece, frames: PfnRange) -> Result<(), ReleaseError> {
         let isolation = self.manager.isolation();
         isolation.bring_up_withheld(piece.zone, frames).map_err(|_| ReleaseError::Busy)
@@ -255,12 +257,12 @@ fn refused(error: Unreleasable, part: PfnRange) -> ReleaseError {
     }
 }
 
-/// The frame `offset` frames into the block of a part.
+/// Returns the frame `offset` frames into the block of a part.
 fn frame(part: PfnRange, offset: usize) -> Pfn {
     BlockNumber::containing(part.start).start().add(offset as u64)
 }
 
-/// What of frames lies in each block, some whole blocks at a time.
+/// Divides frames into the parts that lie in each block; several whole blocks make one part.
 fn parts(frames: PfnRange) -> impl Iterator<Item = PfnRange> {
     let mut rest = frames;
     core::iter::from_fn(move || {

@@ -1,6 +1,6 @@
-//! Taking memory out of use.
+//! Takes memory out of use.
 //!
-//! Orders of memory: Relaxed: counts that are only told.
+//! Orders of memory: Relaxed: counts that are only reported.
 
 use super::{Hotplug, HotplugError, Piece, blocks_of, bytes_of, pages_of};
 use crate::manager::moving::{Budget, Obstacle, ObstacleKind, RangeError, VacateError};
@@ -13,40 +13,41 @@ use crate::zone::{IsolateError, Pieces, Presence};
 use core::panic::Location;
 
 const BLOCK_BYTES: u64 = PAGES_PER_BLOCK * PAGE_SIZE;
-/// Blocks of which a part is vacated at once, at least if pieces are no longer: 256 MiB. To isolate
-/// more than that takes as long as some have for a call, and nothing comes of it if the next one
-/// has to begin with it again.
+/// How many blocks are vacated at once, 256 MiB, unless the alignment of pieces is larger.
+/// Isolating more takes as long as some callers have for one call, and leads nowhere if the next
+/// call has to begin with it again.
 const BLOCKS_AT_ONCE: u32 = 128;
-/// How often free memory is looked for that others take meanwhile.
+/// How often to look for free memory again if others take it meanwhile.
 const MOST_LOOKS: u32 = 8;
 
-/// What was taken out of use.
+/// The memory that was taken out of use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Removed {
     /// The memory.
     pub range: PhysRange,
-    /// Pages that could be handed out before: not those that could not be accepted.
+    /// Pages that could be handed out before, so without those that could not be accepted.
     pub pages: u64,
 }
 
-/// What came of taking some memory out of use.
+/// The result of taking some memory out of use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Removal {
-    /// This is nobody's now.
+    /// This range is out of use now.
     Run(PhysRange),
-    /// Nothing could be had; what was in the way of the last attempt, where it can be named.
+    /// Nothing could be taken. The obstacle of the last attempt, if it can be named.
     Nothing(Option<Obstacle>),
-    /// Nothing could be had before the budget was used up: there may be more to be had.
+    /// Nothing could be taken before the budget was used up; more time may help.
     OutOfTime,
 }
 
-/// Memory on its way out of use. Dropped where it stays, also as a mover panics: all is as it was.
+/// Memory on its way out of use. If this is dropped, even because a mover panics, the memory stays
+/// and everything is undone.
 struct Leaving<'m, P: Platform> {
     hotplug: Hotplug<'m, P>,
     blocks: BlockRange,
-    /// What lies before it is taken.
+    /// The memory before this block is taken.
     taken_end: BlockNumber,
-    /// Where somebody was told: the node that would have no memory left.
+    /// Set if the notifier was told; the inner value is the node that would have no memory left.
     told: Option<Option<NodeId>>,
 }
 
@@ -54,7 +55,7 @@ impl<P: Platform> Drop for Leaving<'_, P> {
     fn drop(&mut self) {
         let Self { hotplug, blocks, taken_end, told } = *self;
         for taken in hotplug.memory_of(BlockRange { end: taken_end, ..blocks }) {
-            // Just taken, so that this cannot fail.
+            // This cannot fail, as the frames were just taken.
             let _ = hotplug.manager.free_uncached(pages_of(taken.blocks), Location::caller());
         }
         hotplug.set_going(PhysRange::new(0, 0));
@@ -65,18 +66,18 @@ impl<P: Platform> Drop for Leaving<'_, P> {
     }
 }
 
-/// What [`Hotplug::remove_some`] looks for, and how far it has come.
+/// The parameters and the progress of [`Hotplug::remove_some`].
 struct Search {
     pieces: Pieces,
     looked: Looked,
-    /// It goes on where it ended, and time is short: there is no look at all of it first.
+    /// The search continues an earlier one and time is short, so skip the first look at everything.
     is_short: bool,
     budget: Budget,
-    /// What was in the way last.
+    /// The last obstacle.
     obstacle: Option<Obstacle>,
 }
 
-/// Unaccepted memory that nobody gets until this is dropped.
+/// Unaccepted memory that nobody gets while this lives.
 struct Withheld<'m, P: Platform> {
     hotplug: Hotplug<'m, P>,
     blocks: BlockRange,
@@ -89,30 +90,30 @@ impl<P: Platform> Drop for Withheld<'_, P> {
 }
 
 impl<P: Platform> Hotplug<'_, P> {
-    /// Takes memory out of use: what is in it is moved elsewhere first, as far as the mover and the
-    /// budget allow. From when this returns nobody uses the range and the manager does not touch
-    /// it. Offline memory goes as well. For free pages of pools others of their node come into the
-    /// pool: who lacks room for them shrinks it first. (Linux: `mm/memory_hotplug.c`,
-    /// `offline_pages`, `try_remove_memory`.)
+    /// Takes memory out of use. Its contents are moved elsewhere first, as far as the mover and the
+    /// budget allow. When this returns, nobody uses the range and the manager does not touch it.
+    /// Offline memory can be removed as well. Free pages of pools in the range are replaced by
+    /// other pages of their node; a caller that lacks room for these shrinks the pool first.
+    /// (Linux: `mm/memory_hotplug.c`, `offline_pages`, `try_remove_memory`.)
     ///
     /// # Errors
-    /// [`HotplugError`], which names what is in the way. Nothing has changed but that some contents
+    /// [`HotplugError`], which names the obstacle. Nothing has changed, except that some contents
     /// may have moved.
     ///
     /// # Safety
-    /// Nobody looks at descriptors of the range by number meanwhile
-    /// ([`References::try_get`](crate::manager::References::try_get)), whose answer could come out
-    /// of memory that is gone.
+    /// Nobody looks up descriptors of the range by number meanwhile
+    /// ([`References::try_get`](crate::manager::References::try_get)), because the answer could be
+    /// read from memory that is gone.
     pub unsafe fn remove(self, range: PhysRange, budget: Budget) -> Result<Removed, HotplugError> {
         self.take_out(range, budget, Presence::Absent)
     }
 
-    /// [`remove`](Self::remove) of memory that stays in the machine, until
-    /// [`online`](Self::online) hands it out again. Memory that holds tables of more than itself
-    /// stays in use.
+    /// Does [`remove`](Self::remove) for memory that stays in the machine until
+    /// [`online`](Self::online) makes it available again. Memory that holds tables of more than
+    /// itself stays in use.
     ///
     /// # Errors
-    /// As there; also where some of it is offline already.
+    /// As for [`remove`](Self::remove); also if a part of the range is already offline.
     pub fn offline(self, range: PhysRange, budget: Budget) -> Result<Removed, HotplugError> {
         self.take_out(range, budget, Presence::Offline)
     }
@@ -135,20 +136,20 @@ impl<P: Platform> Hotplug<'_, P> {
         to: Presence,
     ) -> Result<Removed, HotplugError> {
         let range = bytes_of(blocks);
-        // What is offline was told when it went offline.
+        // Notifiers were told of offline memory when it went offline.
         let is_told = self.check_removal(blocks, to)?;
         self.check_areas(blocks)?;
         let last = self.last_of(blocks);
         if is_told {
             self.ask_removal(range, last)?;
         }
-        // Nobody accepts for nothing what is to go.
+        // Memory that is going to be removed must not be accepted in vain.
         let unaccepted_pages = self.withhold_unaccepted(blocks);
         self.set_going(range);
         let told = is_told.then_some(last);
         let mut leaving = Leaving { hotplug: self, blocks, taken_end: blocks.start, told };
         let pages = unaccepted_pages + self.take(&mut leaving, budget)?;
-        // One that was begun since sees what is going, or is seen here.
+        // An area that was begun meanwhile either saw `going`, or is seen here.
         self.check_areas(blocks)?;
         core::mem::forget(leaving);
         self.tell_of_taken(blocks);
@@ -178,7 +179,7 @@ impl<P: Platform> Hotplug<'_, P> {
         *self.manager.hotplug.going.lock(self.manager.platform) = range;
     }
 
-    /// What is being vacated to be taken out of use at this moment, empty where nothing is.
+    /// Returns the range that is being vacated to be taken out of use; empty if there is none.
     #[must_use]
     pub fn going(self) -> PhysRange {
         *self.manager.hotplug.going.lock(self.manager.platform)
@@ -188,8 +189,8 @@ impl<P: Platform> Hotplug<'_, P> {
         self.manager.moving().area_in(blocks).map_or(Ok(()), |pfn| Err(HotplugError::Area(pfn)))
     }
 
-    /// Whether all blocks are there; whether any of them are no tables and not offline. Tables of a
-    /// window go with the last of it.
+    /// Checks that all blocks can be removed. Returns whether any of them are online memory other
+    /// than tables. Tables of a window only go with the last of its memory.
     fn check_removal(self, blocks: BlockRange, to: Presence) -> Result<bool, HotplugError> {
         let (mut next, mut pages) = (blocks.start, 0);
         let mut node = None;
@@ -223,8 +224,8 @@ impl<P: Platform> Hotplug<'_, P> {
         if next == blocks.end { Ok(pages != 0) } else { Err(HotplugError::Absent(next.start())) }
     }
 
-    /// Whether all of a window is no memory but these blocks. What is offline counts as memory: the
-    /// tables say that it is.
+    /// Returns whether all of a window except these blocks is absent. Offline blocks are not: the
+    /// tables record them as offline memory.
     fn is_all_of_window(self, piece: Piece) -> bool {
         let (start, end) = (piece.segment.start, piece.segment.end());
         let before = BlockRange { start, end: piece.blocks.start };
@@ -234,7 +235,7 @@ impl<P: Platform> Hotplug<'_, P> {
         })
     }
 
-    /// The node that would have no memory left.
+    /// Returns the node that would have no memory left.
     fn last_of(self, blocks: BlockRange) -> Option<NodeId> {
         let node = self.known(blocks).next()?.zone.id().node;
         let runs = self.known(blocks).flat_map(|piece| self.runs_of(piece));
@@ -267,8 +268,8 @@ impl<P: Platform> Hotplug<'_, P> {
         }
     }
 
-    /// The runs of memory among blocks that have an owner or can have one: those of tables left
-    /// out, and what is not accepted and goes so.
+    /// Returns the runs of memory among blocks that have or can have an owner. Leaves out tables,
+    /// and unaccepted memory, which is removed as it is.
     fn memory_of(self, blocks: BlockRange) -> impl Iterator<Item = Piece> {
         self.known(blocks).flat_map(move |piece| {
             let tables = self.tables_of(piece);
@@ -280,7 +281,7 @@ impl<P: Platform> Hotplug<'_, P> {
         })
     }
 
-    /// Allocates all memory among blocks, run by run; how many pages that are.
+    /// Allocates all memory among blocks, run by run; returns how many pages that is.
     fn take(self, leaving: &mut Leaving<'_, P>, budget: &mut Budget) -> Result<u64, HotplugError> {
         let mut pages = 0;
         for run in self.memory_of(leaving.blocks) {
@@ -292,8 +293,8 @@ impl<P: Platform> Hotplug<'_, P> {
         Ok(pages)
     }
 
-    /// Whoever wants to know of every free is told that what was taken is nobody's any more. Not
-    /// before it goes for certain: what stays is freed, and told of there.
+    /// Tells those that watch every free that the taken memory is gone. This comes after the
+    /// removal is certain: memory that stays is freed, and they are told of that free.
     fn tell_of_taken(self, blocks: BlockRange) {
         if self.manager.pressure.epoch.wants_attention() {
             for run in self.memory_of(blocks) {
@@ -302,21 +303,24 @@ impl<P: Platform> Hotplug<'_, P> {
         }
     }
 
-    /// Takes a run out of use of at most `most_bytes` within `within`, a multiple of `align_bytes`
-    /// and aligned to it, itself a multiple of 2 MiB: the longest that is free or offline first, of
-    /// equally long ones the highest; where nothing is, the highest that can be vacated within the
-    /// budget, whose runs are counted from the top, those that are refused included. Reserve areas
-    /// are left out: what lies between them is looked at piece by piece, from the top. One call
-    /// gives one run, of those that are vacated one of 256 MiB or of one alignment, if that is
-    /// longer, at most. A call after one that ran out of time, with the range of that one, goes on
-    /// where it ended, so that what stays is not looked at again and again; with a deadline it
-    /// looks for what is free there as well, part by part, and everywhere in the next round.
+    /// Takes a run of at most `most_bytes` within `within` out of use. The length of the run is a
+    /// multiple of `align_bytes`, a multiple of 2 MiB to which the run is aligned. The longest run
+    /// that is free or offline comes first, and the highest of equally long ones. If there is none,
+    /// this takes the highest run that can be vacated within the budget, which counts runs from the
+    /// top, including refused ones. Reserve areas are left out: the ranges between them are
+    /// searched one after another, from the top.
+    ///
+    /// One call gives one run; a run that had to be vacated is at most 256 MiB long, or one
+    /// alignment, if that is longer. After a call that ran out of time, a call with the same range
+    /// goes on where that one ended, so that memory which stays is not examined again and again.
+    /// With a deadline, such a call also looks for free memory only there, part by part, and
+    /// everywhere again in the next round.
     ///
     /// # Errors
-    /// [`HotplugError`] where the question is wrong, or where somebody refuses.
+    /// [`HotplugError`] if the arguments are wrong, or if the notifier refuses.
     ///
     /// # Safety
-    /// As of [`remove`](Self::remove).
+    /// As for [`remove`](Self::remove).
     pub unsafe fn remove_some(
         self,
         within: PhysRange,
@@ -334,7 +338,8 @@ impl<P: Platform> Hotplug<'_, P> {
         let at_once = most.min((BLOCKS_AT_ONCE / align * align).max(align));
         let searches = || self.manager.hotplug.searches.lock(self.manager.platform);
         let looked = searches().take(blocks, at_once);
-        // A look at everything may take all the time of each call, and each part is looked at.
+        // A look at everything may take all the time of each call, and the search examines each
+        // part anyway.
         let is_short = budget.is_timed() && looked.has_begun();
         let pieces = Pieces { most, align };
         let mut search = Search { pieces, looked, is_short, budget, obstacle: None };
@@ -344,7 +349,7 @@ impl<P: Platform> Hotplug<'_, P> {
             match found {
                 Removal::Nothing(_) if is_whole_round || search.looked.is_last => return Ok(found),
                 Removal::Nothing(_) => {
-                    // What lies above may be had by now.
+                    // The memory above the point where the search began may be available by now.
                     search.looked = Looked { is_last: true, ..Looked::nothing(blocks, at_once) };
                     search.is_short = false;
                     is_whole_round = true;
@@ -358,7 +363,7 @@ impl<P: Platform> Hotplug<'_, P> {
         }
     }
 
-    /// One round of [`remove_some`](Self::remove_some), or what is left of it.
+    /// Makes one round of [`remove_some`](Self::remove_some), or what is left of it.
     fn look_down(self, blocks: BlockRange, search: &mut Search) -> Result<Removal, HotplugError> {
         let mut rest = blocks;
         loop {
@@ -378,7 +383,7 @@ impl<P: Platform> Hotplug<'_, P> {
         Ok(Removal::Nothing(search.obstacle))
     }
 
-    /// [`look_down`](Self::look_down) where there is no area.
+    /// Does [`look_down`](Self::look_down) for a range without areas.
     fn remove_from(self, blocks: BlockRange, search: &mut Search) -> Result<Removal, HotplugError> {
         let pieces = search.pieces;
         let align = pieces.align;
@@ -389,7 +394,7 @@ impl<P: Platform> Hotplug<'_, P> {
         // From the top down, as much at a time as is wanted and can be isolated at once.
         let mut end = BlockNumber(blocks.end.min(search.looked.down_to).0 / align * align);
         while end > blocks.start {
-            // Where nothing is, nothing is looked for.
+            // Skip gaps without known blocks.
             let Some(last) = self.known(BlockRange { end, ..blocks }).last() else { break };
             end = BlockNumber(last.blocks.end.0.next_multiple_of(align)).min(end);
             let start = BlockNumber(end.0.saturating_sub(search.looked.most)).max(blocks.start);
@@ -397,12 +402,13 @@ impl<P: Platform> Hotplug<'_, P> {
             if start == end {
                 break;
             }
-            // What cannot be divided is in a part as a whole, where no more than is wanted goes.
+            // An indivisible page lies wholly in one part, unless the part would be longer than
+            // wanted.
             let whole = BlockNumber(self.whole_start(start).0 / align * align);
             let fits = blocks.start <= whole && end.0 - whole.0 <= pieces.most;
             let start = if fits { whole } else { start };
             let part = BlockRange { start, end };
-            // What is not accepted holds nothing that could be moved.
+            // Unaccepted memory holds nothing that could be moved.
             self.withhold_unaccepted(part);
             let withheld = Withheld { hotplug: self, blocks: part };
             search.looked.down_to = end;
@@ -415,7 +421,7 @@ impl<P: Platform> Hotplug<'_, P> {
                 return Ok(Removal::OutOfTime);
             }
             (search.looked.down_to, search.looked.vacated_to) = (start, BlockNumber(0));
-            // Owners were asked, perhaps, and nothing was moved.
+            // Perhaps owners were asked and nothing was moved.
             let (platform, budget) = (self.manager.platform, &search.budget);
             if !budget.has_time(platform)
                 || search.obstacle.is_some() && !budget.allows(platform, 0)
@@ -427,7 +433,8 @@ impl<P: Platform> Hotplug<'_, P> {
         self.take_tables(blocks, search)
     }
 
-    /// The first block of what cannot be divided and has this block; this block where nothing does.
+    /// Returns the first block of the indivisible page that contains this block; else the block
+    /// itself.
     fn whole_start(self, block: BlockNumber) -> BlockNumber {
         let one = BlockRange { start: block, end: BlockNumber(block.0 + 1) };
         self.known(one).next().map_or(block, |Piece { zone, segment, .. }| {
@@ -435,8 +442,8 @@ impl<P: Platform> Hotplug<'_, P> {
         })
     }
 
-    /// Takes a window's tables out of use, with what shares an aligned piece with them, where they
-    /// are all that is left of it.
+    /// Takes a window's tables out of use, if they are all that is left of it, together with the
+    /// rest of their aligned piece.
     fn take_tables(self, within: BlockRange, search: &mut Search) -> Result<Removal, HotplugError> {
         let Pieces { most, align } = search.pieces;
         for piece in self.known(within) {
@@ -460,7 +467,7 @@ impl<P: Platform> Hotplug<'_, P> {
                 Err(HotplugError::Range(RangeError::Vacate(VacateError::OutOfTime { .. }))) => {
                     return Ok(Removal::OutOfTime);
                 }
-                // A hole: some of the piece went before.
+                // A gap: a part of the piece was removed before.
                 Err(HotplugError::Range(_) | HotplugError::Absent(_)) => {}
                 Err(error) => return Err(error),
             }
@@ -468,14 +475,14 @@ impl<P: Platform> Hotplug<'_, P> {
         Ok(Removal::Nothing(search.obstacle))
     }
 
-    /// Moves out what can be moved of what was not vacated before. Whether the budget is used up
-    /// before all of it was tried.
+    /// Moves out what can be moved of the memory that was not vacated before. Returns whether the
+    /// budget was used up before all of it was tried.
     fn vacate(self, part: BlockRange, search: &mut Search) -> bool {
         for run in self.memory_of(part) {
             let mut blocks = run.blocks;
             blocks.start = blocks.start.max(search.looked.vacated_to);
             while blocks.start < run.blocks.end {
-                // Each attempt empties caches of all CPUs.
+                // Each attempt drains the caches of all CPUs.
                 if blocks.start > run.blocks.start && !search.budget.has_time(self.manager.platform)
                 {
                     search.looked.vacated_to = blocks.start;
@@ -493,7 +500,7 @@ impl<P: Platform> Hotplug<'_, P> {
                     Err(VacateError::Isolate(
                         error @ (IsolateError::Isolated(pfn) | IsolateError::Indivisible(pfn)),
                     )) => {
-                        // What lies before it first, and then what lies behind it.
+                        // First the blocks before this one, and then those behind it.
                         let at = BlockNumber::containing(pfn);
                         if at > blocks.start {
                             blocks.end = at;
@@ -541,7 +548,7 @@ impl<P: Platform> Hotplug<'_, P> {
             let Some(best) = best else { return Ok(None) };
             match self.take_out_alone(best, &mut Budget::runs(0), Presence::Absent) {
                 Ok(removed) => return Ok(Some(removed.range)),
-                // Somebody was faster.
+                // Another caller took it first.
                 Err(HotplugError::Range(RangeError::Vacate(_))) => {}
                 Err(HotplugError::Range(_)) => return Ok(None),
                 Err(error) => return Err(error),

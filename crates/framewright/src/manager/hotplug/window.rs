@@ -1,6 +1,6 @@
-//! Making a window: a part of a zone for memory that bring-up did not know.
+//! Makes windows: parts of a zone for memory that bring-up did not know.
 //!
-//! Orders of memory: Relaxed: counts that are only told.
+//! Orders of memory: Relaxed: counts that are only reported.
 
 use super::{Hotplug, HotplugError, Piece, bytes_of};
 use crate::block::MigrateType;
@@ -21,9 +21,9 @@ use crate::zone::hotplug::Window;
 use crate::zone::remembered::Remembered;
 use crate::zone::{Segment, Zone, ZoneId, ZoneKind};
 
-/// Blocks of 1 GiB.
+/// The number of blocks of 1 GiB.
 const GIB: u32 = 1 << (Order::MAX.get() - Order::BLOCK.get());
-/// Tables of up to so many bytes are placed in memory that is there already.
+/// Tables of up to this many bytes are placed in existing memory.
 const SMALL_TABLES_BYTES: u64 = 768 << 10;
 const BLOCK_BYTES: u64 = PAGES_PER_BLOCK * PAGE_SIZE;
 
@@ -31,7 +31,7 @@ fn has_small_tables(size: TableSize) -> bool {
     size.bytes() <= SMALL_TABLES_BYTES
 }
 
-/// A window that has all it needs and is not there yet.
+/// A window that has everything it needs but does not exist yet.
 #[derive(Clone, Copy)]
 pub(super) struct Planned {
     id: ZoneId,
@@ -39,17 +39,17 @@ pub(super) struct Planned {
     pub(super) blocks: BlockRange,
     size: TableSize,
     segment: Segment,
-    /// In memory that was there.
+    /// The tables in existing memory.
     outside: PhysRange,
-    /// Blocks at its start that hold the rest of its tables.
+    /// How many blocks at the window's start hold the rest of its tables.
     pub(super) inside_blocks: u32,
-    /// So many of them are accepted.
+    /// How many of these blocks are accepted.
     pub(super) accepted_blocks: u32,
 }
 
 impl<P: Platform> Hotplug<'_, P> {
-    /// The end of the run from `start` on, `end` at most, that has no place yet and is of one kind
-    /// of zone.
+    /// Returns the end of the run from `start` on, at most `end`, that has no place yet and lies in
+    /// one kind of zone.
     pub(super) fn unknown_until(self, start: BlockNumber, end: BlockNumber) -> BlockNumber {
         let kind = ZoneKind::of(start.start());
         let border = BlockNumber::containing(kind.frames().end);
@@ -57,24 +57,25 @@ impl<P: Platform> Hotplug<'_, P> {
         end.min(border).min(next)
     }
 
-    /// Where the first window for blocks without a place ends: after the edge before their first
-    /// whole GiB, or after the last whole one. Nothing where that is no less than all of it.
+    /// Returns where the first window for blocks without a place ends: at the first GiB boundary
+    /// after their start or, if they start at one, at their last GiB boundary. `None` if that would
+    /// not divide them.
     pub(super) fn whole_part(blocks: BlockRange) -> Option<BlockNumber> {
         let whole = BlockNumber(blocks.start.0.next_multiple_of(GIB));
         let end = if whole == blocks.start { blocks.end.0 / GIB * GIB } else { whole.0 };
         (blocks.start.0 < end && end < blocks.end.0).then_some(BlockNumber(end))
     }
 
-    /// Whether a window of these blocks has tables that are placed in memory that is there.
+    /// Returns whether the tables of a window of these blocks are placed in existing memory.
     pub(super) fn is_small(blocks: BlockRange) -> bool {
         let segment = Segment { start: blocks.start, blocks: blocks.blocks(), ..Segment::EMPTY };
         has_small_tables(TableSize::of(&[segment]))
     }
 
-    /// A window for blocks that have no place: with tables in memory that is there, and then as
-    /// much larger as makes it whole GiBs of its device, or whole memory blocks where none is
-    /// known, as far as nothing is in the way; or with tables in itself, and then of whole GiBs as
-    /// it is. `number` is how many others were planned.
+    /// Plans a window for blocks that have no place. With its tables in existing memory, the window
+    /// is widened to whole GiBs or, if there are several nodes and no device is known, to whole
+    /// memory blocks, as far as nothing is in the way. With its tables in itself, it has whole GiBs
+    /// already. `number` is how many windows were planned before.
     pub(super) fn plan(
         self,
         wanted: BlockRange,
@@ -97,7 +98,7 @@ impl<P: Platform> Hotplug<'_, P> {
         let in_itself = self.settings().memmap_on_memory;
         if has_small_tables(own_size) || !in_itself {
             let gibs = |end: BlockNumber| BlockRange { end, ..wanted };
-            // A device that brings little at a time is not to need a window for each GiB of it.
+            // A device that adds a little at a time must not need a window for each of its GiBs.
             for end in [self.device_until(wanted, node), wanted.end] {
                 let blocks = self.widened(gibs(end), node, kind);
                 let segment = segment(blocks);
@@ -119,8 +120,8 @@ impl<P: Platform> Hotplug<'_, P> {
         if !in_itself {
             return Err(HotplugError::NoRoomForTables { bytes: own_size.bytes() });
         }
-        // The tables lie in the memory itself: whole GiBs of it, so that nobody looks into them
-        // when it is gone (invariant 5).
+        // The tables lie in the memory itself. Only whole GiBs may do so: then nobody looks into
+        // the tables when the memory is gone (invariant 5).
         if !wanted.start.0.is_multiple_of(GIB) || !wanted.end.0.is_multiple_of(GIB) {
             return Err(HotplugError::NoRoomForTables { bytes: own_size.bytes() });
         }
@@ -151,14 +152,14 @@ impl<P: Platform> Hotplug<'_, P> {
 
     /// Gives back what a plan obtained.
     pub(super) fn forget(self, planned: &Planned) {
-        // Just allocated for it, so that this cannot fail.
+        // This cannot fail: the frames were just allocated for the plan.
         let _ = self.manager.free_bare(planned.outside.whole_frames());
     }
 
     fn memory_for_tables(self, bytes: u64, node: NodeId) -> Result<PhysRange, HotplugError> {
         let manager = self.manager;
         let limit = manager.platform.direct_limit();
-        // Rather where bring-up found memory: what came later is to go again.
+        // Prefer memory that bring-up found: memory that was added later should be removable again.
         let boot_end = manager.directory.last().map_or(0, |last| last.end().start().address());
         let taken = [limit.min(boot_end), limit].into_iter().find_map(|max_address| {
             let request = Request {
@@ -173,8 +174,8 @@ impl<P: Platform> Hotplug<'_, P> {
         taken.map(PfnRange::to_phys).ok_or(HotplugError::NoRoomForTables { bytes })
     }
 
-    /// The end of what is to have a place with `wanted`: of the device or module that it is of
-    /// ([`register_group`](Self::register_group)), as far as tables stay small.
+    /// Returns up to where to give memory a place together with `wanted`: to the end of its device
+    /// or module ([`register_group`](Self::register_group)), as far as tables stay small.
     fn device_until(self, wanted: BlockRange, node: NodeId) -> BlockNumber {
         let bytes = bytes_of(wanted);
         let groups = self.manager.hotplug.groups.lock(self.manager.platform);
@@ -198,9 +199,9 @@ impl<P: Platform> Hotplug<'_, P> {
         }
     }
 
-    /// As many whole GiBs around `wanted` as are of one kind and have no place: whole memory
-    /// blocks where there are several nodes and it is of no device, as what is beside it may be
-    /// another node's; and nothing of another node's device.
+    /// Widens `wanted` to whole GiBs of one kind that have no place yet. If there are several nodes
+    /// and no device is known, widens it only to whole memory blocks, because the memory next to it
+    /// may be another node's. Never includes the device of another node.
     fn widened(self, wanted: BlockRange, node: NodeId, kind: ZoneKind) -> BlockRange {
         let frames = kind.frames();
         let (low, high) =
@@ -210,7 +211,7 @@ impl<P: Platform> Hotplug<'_, P> {
         let end = BlockNumber(wanted.end.0.next_multiple_of(grain)).min(high);
         let mut widened = BlockRange { start, end };
         let groups = self.manager.hotplug.groups.lock(self.manager.platform);
-        // Where there are no addresses nothing is in the way, and numbers of blocks end.
+        // Nothing is in the way beyond the last address, and block numbers end there.
         let all = PhysRange::new(0, PHYSICAL_ADDRESS_END);
         let others = groups.iter().flatten().filter(|group| group.node != node);
         for region in others.map(|group| group.region.intersection(all)) {
@@ -236,7 +237,7 @@ impl<P: Platform> Hotplug<'_, P> {
         widened
     }
 
-    /// In what a window around `wanted` begins and ends, in blocks.
+    /// Returns the unit, in blocks, in which a window around `wanted` begins and ends.
     fn grain_of(self, wanted: BlockRange, node: NodeId) -> u32 {
         let device = self.group_at(bytes_of(wanted));
         if self.manager.nodes.len() == 1 || device.is_some_and(|device| device.node == node) {
@@ -246,36 +247,37 @@ impl<P: Platform> Hotplug<'_, P> {
         u32::try_from(memory_block).unwrap_or(GIB).clamp(1, GIB)
     }
 
-    /// Words for what is remembered of the blocks of a window that has tables in itself: also where
-    /// a host takes acceptance away, as it may refuse to take the memory.
+    /// Returns how many words are needed to remember the blocks of a window with tables in itself.
+    /// They are needed even if the host forgets acceptance, as it may refuse to take the memory.
     fn remembered(self, window: &Segment) -> usize {
         let blocks = if self.forgets().is_some() { window.blocks } else { 0 };
         Remembered::words_for(blocks as usize)
     }
 
-    /// Makes a planned window, all of which is no memory yet. Cannot fail: places were counted.
-    /// Tables of its own are placed later ([`place_tables`](Self::place_tables)).
+    /// Makes a planned window without any memory yet. Cannot fail, because the places were counted.
+    /// Tables inside the window are placed later ([`place_tables`](Self::place_tables)).
     ///
     /// # Safety
-    /// The blocks that are to hold its tables are the caller's, within one run below the direct
-    /// limit.
+    /// The caller owns the blocks that are to hold the window's tables, within one run below the
+    /// direct limit.
     #[inline(never)]
     pub(super) unsafe fn make(self, planned: &Planned) -> Option<&'static Zone> {
         let manager = self.manager;
         let size = &planned.size;
-        // SAFETY: obtained for these tables when the window was planned, and kept for as long as
-        // there is the manager (invariants 1, 3 and 15).
+        // SAFETY: the memory was obtained for these tables when the window was planned, and is kept
+        // for as long as the manager exists (invariants 1, 3 and 15).
         let mut outside = unsafe { Carver::new(manager.platform, planned.outside) };
         let heads = Heads::carve(&mut outside, size);
         let (tables, remembered) = if planned.inside_blocks == 0 {
             (heads.with_rest(&mut outside, size), 0)
         } else {
-            // SAFETY: of the caller. Nobody looks into them before they are placed (invariant 49).
+            // SAFETY: guaranteed by the caller. Nobody looks into the tables before they are placed
+            // (invariant 49).
             let mut inside = unsafe { Carver::new(manager.platform, bytes_of(planned.inside())) };
             (heads.with_rest_to_come(&mut inside, size), self.remembered(&planned.segment))
         };
         let remembered = Remembered::new(outside.values(remembered, |_| AtomicU64::new(0)));
-        // Windows that were planned before it may have been given up.
+        // Windows that were planned before this one may have been given up.
         let zone = u16::try_from(manager.zones().len()).ok()?;
         let segment = Segment { zone, ..planned.segment };
         let segments = manager.hotplug.segments.push(segment).ok()?;
@@ -312,26 +314,26 @@ impl<P: Platform> Hotplug<'_, P> {
 }
 
 impl<P: Platform> Hotplug<'_, P> {
-    /// How many blocks at the start of a piece's window are for its tables.
+    /// Returns how many blocks at the start of a piece's window are for its tables.
     fn own_tables(self, piece: Piece) -> u32 {
         let number = usize::from(piece.segment.zone).checked_sub(self.manager.hotplug.first_window);
         let own = number.and_then(|number| self.manager.hotplug.own_tables.as_slice().get(number));
         own.copied().unwrap_or(0)
     }
 
-    /// These blocks.
+    /// Returns the blocks at the start of a piece's window that are for its tables.
     #[inline(never)]
     pub(super) fn tables_of(self, piece: Piece) -> BlockRange {
         let start = piece.segment.start;
         BlockRange { start, end: BlockNumber(start.0 + self.own_tables(piece)) }
     }
 
-    /// Puts the tables of a piece's window into it, where they are to be in it and are not; returns
-    /// their bytes.
+    /// Places the tables of a piece's window in the window, if they belong there and are not there
+    /// yet; returns their size in bytes.
     ///
     /// # Safety
-    /// They are memory that nobody else uses, reached through the direct map, until all of the
-    /// window is removed.
+    /// The blocks of the tables are memory that nobody else uses, reached through the direct map,
+    /// until the whole window is removed.
     pub(super) unsafe fn place_tables(self, piece: Piece) -> u64 {
         let tables = self.tables_of(piece);
         if !piece.zone.is_gone() {
@@ -339,8 +341,8 @@ impl<P: Platform> Hotplug<'_, P> {
         }
         let platform = self.manager.platform;
         let size = TableSize::of(core::slice::from_ref(piece.segment));
-        // SAFETY: of the caller. All of the window is no memory, so that no group is ready and
-        // nobody reads the tables that were there (invariants 5 and 49).
+        // SAFETY: guaranteed by the caller. All of the window is no memory, so no group is ready
+        // and nobody reads the tables that were there (invariants 5 and 49).
         let mut inside = unsafe { Carver::new(platform, bytes_of(tables)) };
         let made = Heads::of(piece.zone.table()).with_rest(&mut inside, &size);
         piece.zone.renew(platform, made);
@@ -353,7 +355,7 @@ impl<P: Platform> Hotplug<'_, P> {
 }
 
 impl Planned {
-    /// Its blocks that hold its tables.
+    /// Returns the window's blocks that hold its tables.
     pub(super) fn inside(&self) -> BlockRange {
         let start = self.blocks.start;
         BlockRange { start, end: BlockNumber(start.0 + self.inside_blocks) }

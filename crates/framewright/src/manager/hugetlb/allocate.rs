@@ -1,4 +1,4 @@
-//! Pages to users and back (Linux: `mm/hugetlb.c`, `hugetlb_acct_memory`).
+//! Gives pages to users and takes them back (Linux: `mm/hugetlb.c`, `hugetlb_acct_memory`).
 
 use crate::block::list::NONE;
 use crate::block::{BlockState, Chain, IN_USE, LENT, PageList, RESTORE, Search, State, is_in_use};
@@ -10,7 +10,7 @@ use crate::sync::SpinGuard;
 use crate::units::{NodeId, NodeMask, Pfn, PfnRange};
 use crate::zone::Zone;
 
-/// A page of a pool, by where its entry is.
+/// A page of a pool, identified by its table entry.
 pub(super) struct Place {
     pub(super) zone: &'static Zone,
     pub(super) slot: usize,
@@ -18,11 +18,11 @@ pub(super) struct Place {
 }
 
 impl<P: Platform> Pool<'_, P> {
-    /// Gives a page to a user: one of the nearest node that has one free. With `reserved` it is one
-    /// that was reserved ([`reserve`](Self::reserve)), and the reservation is used up: once the
-    /// page is in its place, say so with [`commit`](Self::commit); a page that is freed before is
-    /// reserved again. Without, a page that is not reserved; where there is none, a surplus page as
-    /// far as overcommit allows.
+    /// Gives a page to a user, from the nearest node that has one free. With `reserved`, the page
+    /// is one that was reserved ([`reserve`](Self::reserve)), and uses the reservation up. Once the
+    /// page is in its place, the caller says so with [`commit`](Self::commit); a page that is freed
+    /// before is reserved again. Without `reserved`, the page is one that is not reserved or, if
+    /// there is none, a surplus page as far as overcommit allows.
     ///
     /// # Errors
     /// [`PoolError::NoPage`], [`PoolError::NoNode`], [`PoolError::NotReserved`].
@@ -56,7 +56,7 @@ impl<P: Platform> Pool<'_, P> {
                         if search.is_over() {
                             break;
                         }
-                        // Many are isolated: others get the lock between.
+                        // Many pages are isolated: let others have the lock in between.
                         drop(accounting);
                         accounting = self.accounting();
                     }
@@ -70,7 +70,7 @@ impl<P: Platform> Pool<'_, P> {
         self.allocate_surplus(nodes, reserved)
     }
 
-    /// A step of the search for a page in a zone's list that may be handed out.
+    /// Makes one step of the search for a page in a zone's list that may be handed out.
     fn take_free(
         &self,
         accounting: &mut Accounting,
@@ -80,7 +80,7 @@ impl<P: Platform> Pool<'_, P> {
     ) -> Option<u32> {
         let zone = self.manager.zones().get(slot)?;
         let counts = accounting.counts(self.size);
-        // Others may have had the last ones since the step before.
+        // Others may have taken the last pages since the step before.
         if if reserved { counts.reserved == 0 } else { counts.available() == 0 } {
             *search = Search::OVER;
             return None;
@@ -92,8 +92,8 @@ impl<P: Platform> Pool<'_, P> {
         Some(index)
     }
 
-    /// The page that `allocate` gave is where it was reserved for. Whoever frees it from now on
-    /// does not get the reservation back.
+    /// Notes that a page from `allocate` is in the place that it was reserved for. Freeing the page
+    /// no longer restores the reservation.
     ///
     /// # Errors
     /// [`PoolError::NotAllocated`].
@@ -108,9 +108,9 @@ impl<P: Platform> Pool<'_, P> {
         Ok(())
     }
 
-    /// Takes a page back from its user. It stays in the pool, unless its node has surplus pages and
-    /// this one is not reserved: then it is free memory. Never fails for a page that was
-    /// allocated from this pool.
+    /// Takes a page back from its user. The page stays in the pool, unless its node has surplus
+    /// pages and the page is not needed for a reservation: then it becomes free memory. Never fails
+    /// for a page that was allocated from this pool.
     ///
     /// # Errors
     /// [`PoolError::NotAllocated`].
@@ -135,7 +135,7 @@ impl<P: Platform> Pool<'_, P> {
         Ok(())
     }
 
-    /// Where a page of this pool begins.
+    /// Returns the place at which a page of this pool begins.
     pub(super) fn place(&self, page: Pfn) -> Result<Place, PoolError> {
         let wrong = PoolError::NotAllocated(page);
         let range = PfnRange { start: page, end: Pfn(page.0.checked_add(1).ok_or(wrong)?) };
@@ -146,15 +146,16 @@ impl<P: Platform> Pool<'_, P> {
         fits.then_some(place).ok_or(wrong)
     }
 
-    /// The flags of a page in use; nothing for one that is not. With the lock on the accounting.
+    /// Returns the flags of a page in use; `None` for any other page. The caller holds the
+    /// accounting lock.
     pub(super) fn flags(&self, place: &Place) -> Option<u32> {
-        // First, as what is no pool's may be gone, and its links with it.
+        // Checked first, because a block outside any pool may go away, and its links with it.
         let is_page = self.is_page(place);
         let link = is_page.then(|| place.zone.table().links(place.index).0)?;
         is_in_use(link).then_some(link & !IN_USE)
     }
 
-    /// Whether a page of this pool begins at a place.
+    /// Returns whether a page of this pool begins at a place.
     pub(super) fn is_page(&self, place: &Place) -> bool {
         let found = place.zone.head_unlocked(self.manager.platform, place.index);
         found.is_some_and(|(head, state)| {
@@ -164,8 +165,8 @@ impl<P: Platform> Pool<'_, P> {
 }
 
 impl<P: Platform> Pool<'_, P> {
-    /// Ends the use of a page with these flags; `reported` says that all of it was reported just
-    /// now. True when it leaves the pool: the caller gives it back to its zone.
+    /// Ends the use of a page with these flags; `reported` says that all of it was just reported.
+    /// Returns true if the page leaves the pool: then the caller gives it back to its zone.
     pub(super) fn end_use(&self, place: &Place, flags: u32, reported: bool) -> bool {
         self.end_use_locked(self.accounting(), place, flags, reported)
     }
@@ -184,7 +185,7 @@ impl<P: Platform> Pool<'_, P> {
         let free = accounting.counts(size).all.free;
         let counts = accounting.counts_mut(size);
         if bad {
-            // A reservation comes back only where a page is left for it.
+            // A reservation comes back only if a page is left for it.
             counts.reserved += restore.min(free - counts.reserved);
         } else {
             counts.reserved += restore;
@@ -209,7 +210,7 @@ impl<P: Platform> Pool<'_, P> {
         true
     }
 
-    /// A fresh page beyond those that stay, as far as overcommit allows.
+    /// Allocates a fresh page as surplus, as far as overcommit allows.
     fn allocate_surplus(
         &self,
         nodes: impl Iterator<Item = NodeId> + Clone,
@@ -222,7 +223,8 @@ impl<P: Platform> Pool<'_, P> {
         let allowed = {
             let mut accounting = self.accounting();
             let allowed = !reserved || accounting.counts(size).reserved != 0;
-            // Nothing has been counted for it, and the limit may have been reached meanwhile.
+            // Nothing was reserved in the accounting for this page, so the limit may have been
+            // reached meanwhile.
             if allowed
                 && let Some((_, zone, page)) = self.good_page(&taken)
                 && accounting.add_surplus(size, node, 1) == 1
@@ -233,7 +235,7 @@ impl<P: Platform> Pool<'_, P> {
                 mark(zone, page.first, if reserved { RESTORE } else { 0 });
                 drop(accounting);
                 if reserved {
-                    // The page that was kept for it is not needed any more.
+                    // The free page that was kept for the reservation is not needed any more.
                     self.cancel_reservation(0, 1, NodeMask::ALL);
                 }
                 return zone.frames_of(page.first, size.order()).ok_or(PoolError::NoPage(size));
@@ -248,8 +250,8 @@ impl<P: Platform> Pool<'_, P> {
         })
     }
 
-    /// The only page that was taken, unless it has gone bad since or was isolated. With the lock on
-    /// the accounting.
+    /// Returns the only page that was taken, unless it has become bad or isolated since. The caller
+    /// holds the accounting lock.
     #[inline(never)]
     pub(super) fn good_page(&self, taken: &Taken) -> Option<(usize, &'static Zone, Chain)> {
         let (slot, list) = taken.lists().find(|(_, list)| list.pages() == 1)?;
@@ -259,8 +261,8 @@ impl<P: Platform> Pool<'_, P> {
         zone.is_good_in_pool(page.first).then_some((slot, zone, page))
     }
 
-    /// One page of the first node that has one: first of what is available, then with all that can
-    /// be done about it.
+    /// Takes one page of the first node that has one: first of the available memory, then with all
+    /// means against a shortage.
     pub(super) fn take_one(
         &self,
         nodes: impl Iterator<Item = NodeId> + Clone,

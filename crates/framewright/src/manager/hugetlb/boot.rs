@@ -1,9 +1,10 @@
-//! Pools as the command line wants them, filled when all memory is there (Linux: `mm/hugetlb.c`,
+//! Fills the pools as the command line asks, once all memory is available (Linux: `mm/hugetlb.c`,
 //! `hugepages_setup`).
 //!
-//! 1 GiB pages come first, while memory is in large pieces. The node form is filled in parallel
-//! like the other. Where pages in pools are to have no map, bring-up takes most of them from the
-//! memblock allocator ([`choose_boot_pages`]), so that they never have one; here they are adopted.
+//! 1 GiB pages come first, while memory is in large pieces. The per-node form of a parameter is
+//! filled in parallel like the plain form. If pages in pools are to have no map, bring-up takes
+//! most of them from the memblock allocator ([`choose_boot_pages`]), so that they never get one;
+//! this module then adopts them.
 
 use crate::block::{Chain, PageList, Segment};
 use crate::hugetlb::{Shares, spread};
@@ -19,10 +20,10 @@ use crate::units::{MAX_NODES, NodeId, NodeMask, PoolSize};
 use crate::vmemmap::{BootPages, SegmentsOfNodes, most_frames};
 use framewright_jobs::Helpers;
 
-/// What became of one pool at boot.
+/// The result for one pool at boot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BootPool {
-    /// Which.
+    /// The size of its pages.
     pub size: PoolSize,
     /// Pages that the command line asks for.
     pub wanted: u64,
@@ -35,7 +36,7 @@ pub struct BootPool {
 }
 
 impl BootPool {
-    /// Wanted and got on a node, in the node form.
+    /// Returns how many pages a node was to get and got, if the parameter is in the per-node form.
     #[must_use]
     pub fn on_node(&self, node: NodeId) -> Option<(u64, u64)> {
         let (wanted, got) = self.nodes?[node.index()];
@@ -43,7 +44,7 @@ impl BootPool {
     }
 }
 
-/// What became of the pools at boot. [`bootlog::huge_pages`](crate::bootlog::huge_pages) logs it.
+/// The result for all pools at boot. [`bootlog::huge_pages`](crate::bootlog::huge_pages) logs it.
 #[derive(Clone, Copy, Debug)]
 pub struct BootFill {
     /// By size, 2 MiB first.
@@ -53,25 +54,24 @@ pub struct BootFill {
     /// A count for the default size that was not used
     /// ([`overridden_pages`](crate::hugetlb::HugePageParameters::overridden_pages)).
     pub overridden: Option<u64>,
-    /// A node that the command line names and the machine does not have: all of that parameter was
+    /// A node that the command line names and the machine does not have: the whole parameter was
     /// ignored.
     pub absent_node: Option<NodeId>,
-    /// How long it took.
+    /// How long filling took.
     pub duration_ns: Option<u64>,
-    /// Most threads that it could have: `hugepage_alloc_threads=`, or a quarter of the CPUs.
+    /// The most threads that it may use: `hugepage_alloc_threads=`, or a quarter of the CPUs.
     pub threads: u32,
-    /// Most of them that are worth their start: in memory of `n` nodes no more than `n`, and one
-    /// for 64 GiB, but where somebody else cares for descriptors, which takes much longer, one for
-    /// 128 MiB.
+    /// The most threads that are worth starting: one for 64 GiB, and at most `n` in memory of `n`
+    /// nodes. If a hook handles the descriptors, which takes much longer, one for 128 MiB.
     pub threads_of_use: u32,
-    /// Most that took part in any pool; fewer than are of use where helpers were late, or there are
-    /// none.
+    /// The most threads that took part for any pool; fewer than `threads_of_use` if helpers came
+    /// late or there are none.
     pub threads_used: u32,
 }
 
 impl<P: Platform> Hugetlb<'_, P> {
     /// Fills the pools as the command line says. To be called once, when all memory is available
-    /// and before anybody uses it much; `helpers` may take part.
+    /// and before much of it is in use; `helpers` may take part.
     pub fn fill<H: Helpers + ?Sized>(self, parameters: &Parameters, helpers: &H) -> BootFill {
         let words = &parameters.huge_pages;
         let started_ns = self.manager.platform.now_ns();
@@ -94,7 +94,7 @@ impl<P: Platform> Hugetlb<'_, P> {
             threads_used: 1,
         };
         self.manager.hugetlb().set_optimize_vmemmap(words.free_vmemmap);
-        // Relaxed, as below: helpers that read it are started after it was written.
+        // Relaxed, as below: helpers that read this are started after it was written.
         self.manager.pools.at_boot.store(true, Ordering::Relaxed);
         self.manager.pools.threads_of_use.store(1, Ordering::Relaxed);
         self.manager.pools.threads_used.store(1, Ordering::Relaxed);
@@ -117,8 +117,8 @@ impl<P: Platform> Hugetlb<'_, P> {
                 fill.absent_node = Some(absent);
                 continue;
             }
-            // Who resizes at this moment came too early; without pages the pool is as it would be
-            // without the parameter.
+            // A caller that is already resizing came too early. The pool then gets no pages, as if
+            // the parameter were absent.
             let Ok(_resizing) = self.manager.hugetlb().start_resizing() else { continue };
             let pool_of = self.manager.pool(size);
             let pool = &mut fill.pools[size.index()];
@@ -202,7 +202,7 @@ impl<P: Platform> Hugetlb<'_, P> {
     }
 }
 
-/// How many pages each node is to have.
+/// Returns how many pages each node is to have.
 fn shares_of(requested: &Requested, nodes: NodeMask, room: &dyn Fn(NodeId) -> u64) -> Shares {
     if requested.nodes().is_empty() {
         return spread(requested.pages, 0, nodes, room).0;
@@ -215,8 +215,8 @@ fn shares_of(requested: &Requested, nodes: NodeMask, room: &dyn Fn(NodeId) -> u6
     shares
 }
 
-/// Takes the pages of the command line from the memblock allocator, before the array gets its
-/// memory, as far as they leave enough. To be called where there will be an array.
+/// Takes the pages that the command line asks for from the memblock allocator, before the array
+/// gets its memory, as far as they leave enough. To be called only if there will be an array.
 #[inline(never)]
 pub(crate) fn choose_boot_pages<P: Platform>(
     early: &mut Memblock<'_, P>,
@@ -247,7 +247,7 @@ pub(crate) fn choose_boot_pages<P: Platform>(
         })
     });
     for size in PoolSize::ALL.into_iter().rev() {
-        // Areas are made later, and such pages come from them first.
+        // Areas are made later, and 1 GiB pages come from areas first.
         if size.is_gigantic() && words.cma.total_bytes != 0 {
             continue;
         }

@@ -1,7 +1,7 @@
-//! Recounting the pools.
+//! Recounts the pools.
 //!
-//! Orders of memory: Relaxed: whether somebody resizes is looked at under the lock on the
-//! accounting, which he takes to change anything.
+//! Orders of memory: Relaxed: the check whether a resize is in progress is made under the
+//! accounting lock, which a resize takes to change anything.
 
 use crate::block::list::NONE;
 use crate::block::{BLOCK_ORDERS, Chain, State, first_link};
@@ -14,8 +14,8 @@ use crate::zone::Zone;
 
 impl<P: Platform> Hugetlb<'_, P> {
     /// Recounts the pools from their lists and from the tables, and checks the rules among their
-    /// counters (Linux: `mm/hugetlb.c`, `struct hstate`). While nobody resizes, allocates or frees
-    /// pages of pools; the rules alone hold at any time.
+    /// counters (Linux: `mm/hugetlb.c`, `struct hstate`). The recount needs that nobody resizes
+    /// pools or allocates or frees their pages meanwhile; only the rules hold at any time.
     ///
     /// # Errors
     /// The first [`PoolFault`] found.
@@ -48,8 +48,8 @@ impl<P: Platform> Hugetlb<'_, P> {
         self.verify_pool_pages()
     }
 
-    /// As many pages are in the tables as the accounting says, and none of an order that has no
-    /// pool.
+    /// Checks that the tables have as many pages as the accounting says, and none of an order
+    /// without a pool.
     fn verify_pool_pages(self) -> Result<(), PoolFault> {
         for node in self.manager.nodes {
             let mut found = [0; BLOCK_ORDERS];
@@ -86,7 +86,8 @@ impl<P: Platform> Hugetlb<'_, P> {
     }
 }
 
-/// Pages of a chain of free pages; nothing when it is broken, or has something else in it.
+/// Returns how many pages a chain of free pages has; `None` if it is broken or contains anything
+/// else.
 fn count(zone: &Zone, size: PoolSize, chain: Chain) -> Option<u64> {
     let (mut index, mut previous, mut pages) = (chain.first, NONE, 0);
     while index != NONE {

@@ -1,8 +1,8 @@
-//! 1 GiB pages out of reserve areas (`hugetlb_cma=`; Linux: `mm/hugetlb_cma.c`): what is lent to
-//! movable requests until a pool wants it, so that there are such pages after weeks, too.
+//! 1 GiB pages from reserve areas (`hugetlb_cma=`; Linux: `mm/hugetlb_cma.c`). An area is lent to
+//! movable requests until a pool wants its memory, so that 1 GiB pages can be had even after weeks.
 //!
-//! A node's area is the one on it called `hugetlb` and its number. Pages of it keep the grade of
-//! their blocks, are not demoted, and go back to the area when they leave the pool.
+//! A node's area is the one on it that is called `hugetlb` and the node's number. Its pages keep
+//! the grade of their blocks, are not demoted, and go back to the area when they leave the pool.
 
 use crate::block::{Chain, PageList};
 use crate::hugetlb::Taken;
@@ -13,7 +13,7 @@ use crate::units::{NodeId, PfnRange};
 use crate::zone::Zone;
 use core::panic::Location;
 
-/// Gives pages back when a mover or the reclaim hook panics, where that does not end everything.
+/// Gives pages back if a mover or the reclaim hook panics and the panic unwinds.
 pub(super) struct GiveBack<'t, 'm, P: Platform> {
     pub(super) pool: Pool<'m, P>,
     pub(super) taken: &'t mut Taken,
@@ -26,25 +26,26 @@ impl<P: Platform> Drop for GiveBack<'_, '_, P> {
 }
 
 impl<P: Platform> Pool<'_, P> {
-    /// Whether pages come from areas alone.
+    /// Returns whether pages come only from areas.
     pub(super) const fn is_area_only(&self) -> bool {
         self.size.is_gigantic() && self.manager.moving.hugetlb_cma_only
     }
 
-    /// The area of a node, if pages of this size come from one.
+    /// Returns the area of a node, if pages of this size come from one.
     fn area(&self, node: NodeId) -> Option<usize> {
         if !self.size.is_gigantic() || self.manager.moving().area_pages() == 0 {
             return None;
         }
         let name = AreaName::numbered(HUGETLB, node.index())?;
         let number = self.manager.moving().area_named(name.as_str())?;
-        // Anybody may make one of that name, anywhere.
+        // Any caller may create an area of this name, anywhere.
         let (_, pages, _) = self.manager.moving().area(number)?;
         let zone = self.manager.numa().zone_of(pages.start);
         (zone.map(|zone| zone.node) == Some(node)).then_some(number)
     }
 
-    /// Takes pages of a node's area until `taken` has `most`, moving what is lent there.
+    /// Takes pages of a node's area until `taken` has `most`, moving the contents that were lent a
+    /// place there.
     #[inline(never)]
     pub(super) fn take_from_area(&self, taken: &mut Taken, node: NodeId, most: u64) {
         let unwinding = GiveBack { pool: *self, taken };
@@ -66,7 +67,7 @@ impl<P: Platform> Pool<'_, P> {
                 return;
             };
             if !self.adopt_of_area(taken, frames) {
-                // Allocated just now, and nobody else knows of it.
+                // The frames were just allocated, and nobody else knows of them.
                 let _ = self.manager.free_uncached(frames, Location::caller());
                 return moving.note_released(frames);
             }
@@ -84,7 +85,7 @@ impl<P: Platform> Pool<'_, P> {
         true
     }
 
-    /// Gives pages of a zone back one by one, those of an area to it. Returns how many stay
+    /// Gives pages of a zone back one by one, those of an area to the area. Returns how many stay
     /// allocated for ever.
     pub(super) fn give_back_to_areas(&self, zone: &'static Zone, chain: Chain) -> u64 {
         let (mut leaked, mut rest) = (0, chain);

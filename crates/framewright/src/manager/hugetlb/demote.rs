@@ -1,10 +1,10 @@
-//! Demotion: 1 GiB pages become 2 MiB pages of the other pool (Linux: `mm/hugetlb.c`,
+//! Demotion: turns 1 GiB pages into 2 MiB pages of the other pool (Linux: `mm/hugetlb.c`,
 //! `demote_pool_huge_page`).
 //!
-//! Linux compares the free pages of a node with what is reserved over all nodes, in unsigned
-//! arithmetic, and takes as many as it was asked for although fewer may be unreserved. Here a page
-//! is taken only while one is free that is not reserved, and each is counted out of one pool
-//! before it is counted into the other.
+//! Linux compares the free pages of a node with the pages that are reserved on all nodes, in
+//! unsigned arithmetic, and takes as many as it was asked for although fewer may be unreserved.
+//! Here a page is taken only while one is free and not reserved, and each is counted out of one
+//! pool before it is counted into the other.
 
 use crate::block::{Chain, PageList};
 use crate::hugetlb::PoolError;
@@ -16,7 +16,8 @@ use crate::units::{NodeId, NodeMask, PoolSize};
 use crate::zone::Zone;
 
 impl<P: Platform> Pool<'_, P> {
-    /// What `demote` makes of a page: reads `demote_size`; nothing where there is no such file.
+    /// Reads `demote_size`: the size that `demote` divides pages into; `None` if there is no such
+    /// file.
     #[must_use]
     pub const fn demote_size(&self) -> Option<PoolSize> {
         self.size.smaller()
@@ -27,16 +28,16 @@ impl<P: Platform> Pool<'_, P> {
     /// # Errors
     /// [`PoolError::NotPossible`] unless it is a smaller size that has a pool.
     pub fn set_demote_size(&self, size_bytes: u64) -> Result<(), PoolError> {
-        // There is one smaller size at most, so that there is nothing to remember.
+        // There is at most one smaller size, so there is nothing to store.
         match PoolSize::of_bytes(size_bytes) {
             Some(size) if self.size.smaller() == Some(size) => Ok(()),
             _ => Err(PoolError::NotPossible(self.size)),
         }
     }
 
-    /// Writes `demote`: up to `pages` free pages that are not reserved become pages of the
-    /// smaller size, from all nodes in turn. Both targets change with them. Says how many were
-    /// demoted. 0 pages are demoted at once.
+    /// Writes `demote`: turns up to `pages` free pages that are not reserved into pages of the
+    /// smaller size, from all nodes in turn. The targets of both pools change accordingly. Returns
+    /// how many pages were demoted. Asking for 0 pages returns at once.
     ///
     /// # Errors
     /// [`PoolError::NotPossible`] for 2 MiB pages, [`PoolError::NothingToDemote`],
@@ -76,8 +77,8 @@ impl<P: Platform> Pool<'_, P> {
                 demoted += 1;
             }
         }
-        // Nodes whose free pages are isolated, have errors or are an area's gave less than their
-        // share: the others may have more.
+        // Nodes whose free pages are isolated, have errors or belong to an area gave less than
+        // their share: other nodes may have more.
         for node in nodes.nodes() {
             while demoted < pages && self.demote_page(smaller, node) {
                 demoted += 1;
@@ -92,7 +93,7 @@ impl<P: Platform> Pool<'_, P> {
     fn demote_page(&self, smaller: PoolSize, node: NodeId) -> bool {
         let size = self.size;
         let found = self.manager.hugetlb().node_zones(node).find_map(|(slot, zone)| {
-            // Nobody uses it: its parts are as reported as it is.
+            // Nobody uses the page, so its parts count as reported if it does.
             let (index, reported) = self.take_for_demotion(slot, zone)?;
             Some((slot, zone, index, reported))
         });
@@ -114,7 +115,7 @@ impl<P: Platform> Pool<'_, P> {
                 true
             }
             None => {
-                // It was isolated or went bad meanwhile.
+                // The page became isolated or bad meanwhile.
                 accounting.undo_demotion(size, node, 1);
                 accounting.list(size, slot).append(zone.table(), PageList::of(whole));
                 false
@@ -122,8 +123,8 @@ impl<P: Platform> Pool<'_, P> {
         }
     }
 
-    /// Takes a page that is good, free and not reserved out of a zone's list and the accounting;
-    /// whether it was reported stands beside it.
+    /// Takes a page that is good, free and not reserved out of a zone's list and the accounting.
+    /// Also returns whether the page was reported.
     fn take_for_demotion(&self, slot: usize, zone: &Zone) -> Option<(u32, bool)> {
         let size = self.size;
         let good = |index| zone.is_divisible_in_pool(index);

@@ -1,15 +1,16 @@
-//! Huge-page pools at work: [`Pool`], what people ask of one.
+//! Operations on huge-page pools: [`Pool`].
 //!
 //! `resize` grows and shrinks, `take` moves pages between zones and pools, `allocate` gives pages
 //! to users and takes them back, `reserve` reserves, `demote` makes 2 MiB pages out of 1 GiB pages,
-//! `poison` takes pages with memory errors out, `vacate` those in memory that goes, `resizing` says
-//! when pages are on their way, `reporting` lends free pages to the hypervisor, `boot` fills pools
-//! as the command line says, `check` recounts. The rules and the counters are in
-//! `hugetlb::accounting`.
+//! `poison` removes pages with memory errors, `vacate` removes pages from memory that is to be
+//! emptied, `resizing` tells when pages are on their way, `reporting` lends free pages to the
+//! hypervisor, `boot` fills pools as the command line says, `check` recounts. The rules and the
+//! counters are in `hugetlb::accounting`.
 //!
-//! One lock guards the accounting of all pools, as in Linux. It is taken inside no zone's, and
-//! inside it a zone's is taken only to look at a table that may go (invariant 11). Resizes and
-//! demotions follow one another, each holding [`Resizing`]; users of pages do not wait for them.
+//! One lock guards the accounting of all pools, as in Linux. It is never taken inside a zone's
+//! lock. A zone's lock is taken inside it only to look at a table that may go away (invariant 11).
+//! Resizes and demotions run one after another, each holding [`Resizing`]; users of pages do not
+//! wait for them.
 
 mod allocate;
 pub(super) mod boot;

@@ -1,8 +1,8 @@
 //! Pages of pools with memory errors (Linux: `mm/hugetlb.c`, `__get_huge_page_for_hwpoison`).
 //!
-//! Called where a machine check is handled: a bounded number of steps, whatever the pool's size.
-//! The chain of free pages is doubly linked, and a page's own links say which chain it stands in,
-//! so that it is taken out where it is.
+//! Called from a machine check handler, so the number of steps is bounded, whatever the pool's
+//! size. The chain of free pages is doubly linked, and a page's own links say which chain it is in,
+//! so a page can be removed in place.
 
 use crate::block::{BlockState, Chain, PageList};
 use crate::hugetlb::{Accounting, PoolError, Suspect};
@@ -12,26 +12,26 @@ use crate::manager::hugetlb::pool::Pool;
 use crate::platform::Platform;
 use crate::units::Pfn;
 
-/// What became of a page with a memory error.
+/// What happened to a page with a memory error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Poisoned {
-    /// It was free and has left the pool. It is nobody's for ever.
+    /// The page was free and has left the pool. Nobody will ever own it again.
     Left,
-    /// Nobody gets it any more, but it is still in the pool. A page in use leaves when it is freed.
-    /// A free page stays while pages of a pool are on their way, as in a resize, and while all free
-    /// pages of its pool are reserved; it leaves as soon as neither is so.
+    /// The page is not handed out any more but is still in the pool. If it is in use, it leaves
+    /// when it is freed. A free page stays while pages of a pool are on their way, as in a resize,
+    /// and while all free pages of its pool are reserved; it leaves as soon as neither holds.
     Stays,
 }
 
 impl<P: Platform> Pool<'_, P> {
-    /// Notes a memory error in a frame of the pool. The page is not handed out any more; a free one
-    /// leaves the pool, so that one page less stays. Its memory is nobody's from then on, all of
-    /// it, as it is not known what else is wrong there. Takes the same few steps in a pool of any
+    /// Notes a memory error in a frame of the pool. The page is not handed out any more. A free
+    /// page leaves the pool, which then has one page less. All memory of the page is lost from then
+    /// on, as nobody knows what else is wrong with it. Takes the same few steps in a pool of any
     /// size.
     ///
     /// # Errors
-    /// [`PoolError::NotAllocated`] when the frame is not a pool's, or its page is on its way in or
-    /// out at this moment.
+    /// [`PoolError::NotAllocated`] if the frame belongs to no pool, or its page is on its way into
+    /// or out of one right now.
     pub fn poison(&self, frame: Pfn) -> Result<Poisoned, PoolError> {
         let (manager, size) = (self.manager, self.size);
         let start = Pfn(frame.0 & !(size.frames() - 1));
@@ -42,13 +42,13 @@ impl<P: Platform> Pool<'_, P> {
         let left = {
             let mut accounting = self.accounting();
             if self.flags(&place).is_some() {
-                // In use, also when its user is free page reporting.
+                // In use; the user may also be free page reporting.
                 false
             } else if !manager.hugetlb().pages_move() && self.leave(&mut accounting, &place, false)
             {
                 true
             } else {
-                // One beyond those that are remembered leaves when the pool shrinks.
+                // A page that there is no room to remember leaves when the pool shrinks.
                 accounting.suspect(Suspect { size, slot: place.slot, index: place.index });
                 false
             }
@@ -60,9 +60,9 @@ impl<P: Platform> Pool<'_, P> {
         Ok(Poisoned::Left)
     }
 
-    /// Takes a page out of its list, if it is free there, and out of the accounting, if it is not
-    /// reserved or another is counted in its place. While no pages are on their way. The caller
-    /// gives it back.
+    /// Takes a page out of its list, if it is free there, and out of the accounting, if a page is
+    /// not reserved or another page is counted in its place. No pages may be on their way
+    /// meanwhile. The caller gives the page back.
     #[inline(never)]
     pub(super) fn leave(
         &self,
@@ -95,7 +95,7 @@ impl<'m, P: Platform> Hugetlb<'m, P> {
         loop {
             let (suspect, left) = {
                 let mut accounting = self.accounting();
-                // Who moves pages by now does this afterwards.
+                // A caller that has begun to move pages does this afterwards.
                 if self.pages_move() {
                     return;
                 }
@@ -116,7 +116,7 @@ impl<'m, P: Platform> Hugetlb<'m, P> {
         }
     }
 
-    /// Where a page is that is still the pool's and still has its error.
+    /// Returns the place of a suspect that is still in the pool and still has its error.
     fn suspected(self, suspect: &Suspect) -> Option<Place> {
         let &Suspect { size, slot, index } = suspect;
         let zone = self.manager.zones().get(slot)?;

@@ -1,4 +1,4 @@
-//! The pool of one size, and what all pools have together.
+//! The pool of one size, and the common parts of all pools.
 
 use crate::hugetlb::{Accounting, NodeCounts, PoolCounts, PoolError};
 use crate::manager::facets::Hugetlb;
@@ -11,7 +11,7 @@ use crate::units::{MAX_NODES, NodeId, NodeMask, PoolSize};
 use crate::zone::{Zone, ZoneId, ZoneKind};
 
 /// The pool of one size. Any context that may take the manager's locks may read, allocate and free;
-/// see each method for where waiting matters.
+/// the methods document where waiting matters.
 pub struct Pool<'a, P: Platform> {
     pub(super) manager: &'a Manager<P>,
     pub(super) size: PoolSize,
@@ -26,8 +26,8 @@ impl<P: Platform> Clone for Pool<'_, P> {
 impl<P: Platform> Copy for Pool<'_, P> {}
 
 impl<'m, P: Platform> Hugetlb<'m, P> {
-    /// The size that `/proc/sys/vm/nr_hugepages` means: what `default_hugepagesz=` said, once
-    /// [`fill`](Self::fill) was called; 2 MiB otherwise.
+    /// Returns the size that `/proc/sys/vm/nr_hugepages` refers to: the one from
+    /// `default_hugepagesz=` after [`fill`](Self::fill) was called; 2 MiB before.
     #[must_use]
     pub fn default_size(self) -> PoolSize {
         // Relaxed: written at boot.
@@ -38,13 +38,13 @@ impl<'m, P: Platform> Hugetlb<'m, P> {
         }
     }
 
-    /// What is counted of all pools, and their lists. Not to be asked for while a zone's lock is
-    /// held (invariant 11).
+    /// Locks the accounting and the lists of all pools. Not to be called with a zone's lock held
+    /// (invariant 11).
     pub(super) fn accounting(self) -> SpinGuard<'m, Accounting, P> {
         self.manager.pools.accounting.lock(self.manager.platform)
     }
 
-    /// Memory in all pools, in KiB: `Hugetlb` of `/proc/meminfo`.
+    /// Returns the memory in all pools, in KiB: `Hugetlb` of `/proc/meminfo`.
     pub fn kbytes(self) -> u64 {
         let accounting = self.accounting();
         PoolSize::ALL.into_iter().map(|size| accounting.counts(size).all.nr * size.kbytes()).sum()
@@ -52,14 +52,14 @@ impl<'m, P: Platform> Hugetlb<'m, P> {
 }
 
 impl<P: Platform> Manager<P> {
-    /// The pool of pages of one size.
+    /// Returns the pool of pages of one size.
     #[cfg(feature = "pools")]
     #[must_use]
     pub const fn pool(&self, size: PoolSize) -> Pool<'_, P> {
         Pool { manager: self, size }
     }
 
-    /// For parts that are on.
+    /// For the parts that are enabled without pools.
     #[cfg(not(feature = "pools"))]
     pub(crate) const fn pool(&self, size: PoolSize) -> Pool<'_, P> {
         Pool { manager: self, size }
@@ -67,8 +67,8 @@ impl<P: Platform> Manager<P> {
 }
 
 impl<'m, P: Platform> Hugetlb<'m, P> {
-    /// Parts of the zones of a node that have memory, the highest zone first, each with its place
-    /// among all.
+    /// Returns the parts of a node's zones, the highest zone first, each with its index among all
+    /// zones.
     pub(super) fn node_zones(
         self,
         node: NodeId,
@@ -77,8 +77,8 @@ impl<'m, P: Platform> Hugetlb<'m, P> {
         core::iter::from_fn(move || self.next_of_node(node, &mut next))
     }
 
-    /// The next of [`node_zones`](Self::node_zones), given a kind of zone and a place among its
-    /// parts; these then name the one after it.
+    /// Returns the next item of [`node_zones`](Self::node_zones). `next` is a kind of zone and an
+    /// index among its parts, and is advanced to the item after this one.
     #[inline(never)]
     fn next_of_node(
         self,
@@ -95,7 +95,7 @@ impl<'m, P: Platform> Hugetlb<'m, P> {
         None
     }
 
-    /// Nodes of a set that have memory that is managed.
+    /// Returns the nodes of a set that have managed memory.
     pub(in crate::manager) fn nodes_with_memory(self, nodes: NodeMask) -> NodeMask {
         let mut found = NodeMask::EMPTY;
         for zone in self.manager.zones() {
@@ -108,25 +108,25 @@ impl<'m, P: Platform> Hugetlb<'m, P> {
 }
 
 impl<'m, P: Platform> Pool<'m, P> {
-    /// What is counted of all pools, and their lists.
+    /// Locks the accounting and the lists of all pools.
     pub(super) fn accounting(self) -> SpinGuard<'m, Accounting, P> {
         self.manager.hugetlb().accounting()
     }
 
-    /// The size of its pages.
+    /// Returns the size of the pool's pages.
     #[must_use]
     pub const fn size(&self) -> PoolSize {
         self.size
     }
 
-    /// All counters at one moment. The files of `/sys/kernel/mm/hugepages` and `HugePages_*` of
-    /// `/proc/meminfo` show them.
+    /// Returns a consistent snapshot of all counters. The files of `/sys/kernel/mm/hugepages` and
+    /// `HugePages_*` of `/proc/meminfo` show them.
     #[inline(never)]
     pub fn counts(&self) -> PoolCounts {
         self.accounting().counts(self.size)
     }
 
-    /// The counters of one node: its files, and `HugePages_*` of its `meminfo`.
+    /// Returns the counters of one node: its files, and `HugePages_*` of its `meminfo`.
     ///
     /// # Errors
     /// [`PoolError::NoNode`].
@@ -135,8 +135,8 @@ impl<'m, P: Platform> Pool<'m, P> {
         Ok(self.accounting().node(self.size, node))
     }
 
-    /// Writes `nr_overcommit_hugepages`: from now on at most so many surplus pages are allocated.
-    /// Those that there are stay.
+    /// Writes `nr_overcommit_hugepages`: limits the surplus pages that may be allocated from now
+    /// on. Existing surplus pages stay.
     ///
     /// # Errors
     /// [`PoolError::NotPossible`] for 1 GiB pages.
@@ -152,7 +152,7 @@ impl<'m, P: Platform> Pool<'m, P> {
         if node.index() < self.manager.nodes.len() { Ok(()) } else { Err(PoolError::NoNode(node)) }
     }
 
-    /// Nodes in the order in which they are asked for a page.
+    /// Returns the nodes in the order in which they are asked for a page.
     pub(super) fn nodes_for(
         &self,
         choice: NodeChoice,

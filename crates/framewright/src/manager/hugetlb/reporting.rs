@@ -1,11 +1,12 @@
-//! Free pages of pools with the hypervisor: free page reporting is their user meanwhile, so that
-//! every rule of the accounting holds.
+//! Lends free pages of pools to the hypervisor. Free page reporting counts as their user meanwhile,
+//! so every rule of the accounting holds.
 //!
-//! As many unreported pages as are reserved stay. Of the others at most half are lent at
-//! once, none that is isolated or has a memory error, and none of a node with surplus pages, for
-//! those leave when they are freed. What comes back is freed as by any user, but stands behind all
-//! others: of those that were reported, which are handed out after those that were not, or where
-//! the device refused it, of the latter. A page keeps its mark as long as it is free in its pool.
+//! As many unreported pages as are reserved always stay. At most half of the others are lent at
+//! once; never pages that are isolated or have a memory error, or pages of a node with surplus
+//! pages, as these would leave the pool when they are freed. A page that comes back is freed as by
+//! any user but goes to the end of a list: the list of reported pages, which are handed out after
+//! the unreported ones, or, if the device refused it, the unreported ones. A page keeps its mark as
+//! long as it is free in its pool.
 
 use crate::block::list::NONE;
 use crate::block::{Chain, IN_USE, LENT, PageList};
@@ -15,15 +16,15 @@ use crate::platform::Platform;
 use crate::units::{Order, PhysRange, PoolSize};
 use crate::zone::{MOST_PIECES, Zone};
 
-/// Free pages of one list that the hypervisor has, or is about to.
+/// Free pages of one list that the hypervisor has or is about to get.
 pub(crate) struct Loan {
-    /// The list.
+    /// The number of the list.
     number: usize,
-    /// Where they are.
+    /// The pages, by index.
     indices: [u32; MOST_PIECES],
     len: usize,
-    /// Of a single page that is told in parts: from where on, and how much of it at once. In
-    /// frames.
+    /// For a single page that is reported in parts: where the next part begins, and how long a part
+    /// is. In frames.
     part: Option<(u64, u64)>,
 }
 
@@ -31,7 +32,7 @@ impl Loan {
     pub(crate) const EMPTY: Self =
         Self { number: 0, indices: [NONE; MOST_PIECES], len: 0, part: None };
 
-    /// Pages of it.
+    /// Returns how many pages the loan has.
     pub(crate) const fn len(&self) -> usize {
         self.len
     }
@@ -42,19 +43,20 @@ impl Loan {
 }
 
 impl<'m, P: Platform> Hugetlb<'m, P> {
-    /// Lists of free pages of pools: of each zone one for each size.
+    /// Returns the number of lists of free pages: one for each zone and size.
     pub(crate) fn lists(self) -> usize {
         self.manager.zones().len() * PoolSize::COUNT
     }
 
-    /// The list of that number.
+    /// Returns the list of this number.
     #[inline(never)]
     pub(crate) fn list(self, number: usize) -> Option<(PoolSize, usize, &'static Zone)> {
         let slot = number / PoolSize::COUNT;
         Some((PoolSize::ALL[number % PoolSize::COUNT], slot, self.manager.zones().get(slot)?))
     }
 
-    /// Free pages of a list, and those of them that were not reported and may be lent, in frames.
+    /// Returns how much of a list is free, and how much of that is unreported and may be lent, in
+    /// frames.
     pub(crate) fn free_frames(self, number: usize) -> (u64, u64) {
         let Some((size, slot, zone)) = self.list(number) else { return (0, 0) };
         let mut accounting = self.accounting();
@@ -63,21 +65,22 @@ impl<'m, P: Platform> Hugetlb<'m, P> {
         (list.pages() * size.frames(), list.unreported_pages().min(lendable) * size.frames())
     }
 
-    /// The least that was free in a list and not reported since the last call, in frames.
+    /// Returns the least amount that was free and unreported in a list since the last call, in
+    /// frames.
     pub(crate) fn floor(self, number: usize) -> u64 {
         let Some((size, slot, _)) = self.list(number) else { return 0 };
         self.accounting().list(size, slot).take_floor() * size.frames()
     }
 
-    /// Whether a list has pages of at least `order` that may be lent.
+    /// Returns whether a list has pages of at least `order` that may be lent.
     pub(crate) fn has_pages_to_report(self, order: Order) -> bool {
         let fits =
             |number: &usize| self.list(*number).is_some_and(|(size, _, _)| size.order() >= order);
         (0..self.lists()).filter(fits).any(|number| self.free_frames(number).1 != 0)
     }
 
-    /// Lends pages of a list that were not reported: at most `most_frames` and `most_pages`, of 1
-    /// GiB pages one, of which `most_frames` go out at once.
+    /// Lends unreported pages of a list: at most `most_frames` and `most_pages`. Of 1 GiB pages it
+    /// lends one, of which `most_frames` are reported at once.
     pub(crate) fn lend(self, number: usize, most_frames: u64, most_pages: usize) -> Loan {
         let mut loan = Loan { number, ..Loan::EMPTY };
         let Some((size, slot, zone)) = self.list(number) else { return loan };
@@ -87,8 +90,8 @@ impl<'m, P: Platform> Hugetlb<'m, P> {
         let most = most
             .min(accounting.lendable(size, node).div_ceil(2))
             .min(most_pages.min(MOST_PIECES) as u64);
-        // One step of a search: what is isolated goes to the end, so that the next call comes
-        // further.
+        // A single step of a search: isolated pages go to the end of the list, so that the next
+        // call gets further.
         let mut search = accounting.list(size, slot).search();
         for place in &mut loan.indices[..usize::try_from(most).unwrap_or(0)] {
             let good = |index| zone.is_good_in_pool(index);
@@ -109,7 +112,7 @@ impl<'m, P: Platform> Hugetlb<'m, P> {
         loan
     }
 
-    /// What of a loan is to be told next, in the order of its pages.
+    /// Returns the ranges of a loan to report next, in the order of its pages.
     pub(crate) fn loan_ranges<'a>(self, loan: &'a Loan) -> impl Iterator<Item = PhysRange> + 'a {
         let list = self.list(loan.number);
         loan.indices[..loan.len].iter().filter_map(move |&index| {
@@ -123,7 +126,7 @@ impl<'m, P: Platform> Hugetlb<'m, P> {
         })
     }
 
-    /// All of what was to be told was. Whether there is more of the same pages.
+    /// Notes that these ranges were reported. Returns whether more of the same pages is left.
     pub(crate) fn advance_loan(self, loan: &mut Loan) -> bool {
         let Some((size, _, _)) = self.list(loan.number) else { return false };
         match &mut loan.part {
@@ -135,8 +138,8 @@ impl<'m, P: Platform> Hugetlb<'m, P> {
         }
     }
 
-    /// Takes a loan back, which is empty afterwards; `reported` says of each page whether all of it
-    /// was reported.
+    /// Takes a loan back and leaves it empty; `reported` says for each page whether all of it was
+    /// reported.
     pub(crate) fn return_loan(self, loan: &mut Loan, reported: &dyn Fn(usize) -> bool) {
         let pages = core::mem::replace(loan, Loan::EMPTY);
         let Some((size, slot, zone)) = self.list(pages.number) else { return };
@@ -149,7 +152,7 @@ impl<'m, P: Platform> Hugetlb<'m, P> {
         }
     }
 
-    /// Frames of reported pages of pools that were handed out again.
+    /// Returns how many frames of reported pages were handed out again.
     pub(crate) fn reused_frames(self) -> u64 {
         self.accounting().reused_frames()
     }

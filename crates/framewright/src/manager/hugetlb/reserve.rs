@@ -1,5 +1,5 @@
-//! Reservations (Linux: `mm/hugetlb.c`, `hugetlb_acct_memory`): pages that are set aside before
-//! anybody knows where they will be used.
+//! Reservations (Linux: `mm/hugetlb.c`, `hugetlb_acct_memory`): pages that are set aside before it
+//! is known where they will be used.
 
 use crate::hugetlb::{NodeCounts, PoolError, Taken};
 use crate::manager::hugetlb::pool::Pool;
@@ -8,15 +8,15 @@ use crate::manager::hugetlb::resizing::Moving;
 use crate::platform::Platform;
 use crate::units::{NodeId, NodeMask};
 
-/// Surplus pages that are allocated between two looks at what is still missing, and given back
+/// How many surplus pages are allocated between two checks of what is still missing, and given back
 /// together.
 const PAGES_AT_ONCE: u64 = PAGES_OF_A_HOLD;
 
 impl<P: Platform> Pool<'_, P> {
-    /// Reserves `pages` pages: free ones, and where those do not suffice, surplus ones that are
-    /// allocated for it from `nodes`, as far as overcommit allows. All or nothing. Refused, too,
-    /// when `nodes` have fewer free pages than are reserved now; which nodes the pages will come
-    /// from is not known, so this holds for this moment only.
+    /// Reserves `pages` pages, all or nothing: free pages and, if those do not suffice, surplus
+    /// pages that are allocated from `nodes` for this, as far as overcommit allows. Also fails if
+    /// `nodes` have fewer free pages than are to be reserved. This holds only at the moment of the
+    /// call, because it is not known which nodes the pages will come from.
     ///
     /// # Errors
     /// [`PoolError::NoPage`].
@@ -31,8 +31,8 @@ impl<P: Platform> Pool<'_, P> {
                 let on_nodes: u64 =
                     self.nodes_of(nodes).map(|node| accounting.node(size, node).free).sum();
                 let counts = accounting.counts_mut(size);
-                // What was fetched is reserved. What is available is left to others until all is
-                // there, as the reservation may fail yet.
+                // Pages that were added are reserved. Available pages are left to others until
+                // there are enough, because the reservation may still fail.
                 let missing = pages - added;
                 let available = counts.available().min(missing);
                 let room = counts.overcommit.saturating_sub(counts.all.surplus);
@@ -41,8 +41,8 @@ impl<P: Platform> Pool<'_, P> {
                         counts.reserved += missing;
                         drop(accounting);
                         if added != 0 {
-                            // Others freed what was missing: these are not needed, unless those lie
-                            // on other nodes.
+                            // Others freed the missing pages, so the added ones are not needed,
+                            // unless the freed pages lie on other nodes.
                             let spare = added.min(on_nodes - pages);
                             self.cancel_reservation(0, spare, NodeMask::ALL);
                         }
@@ -64,8 +64,8 @@ impl<P: Platform> Pool<'_, P> {
         }
     }
 
-    /// Cancels a reservation. Surplus pages that lie free become free memory, as many as were
-    /// reserved at most, from all nodes alike.
+    /// Cancels a reservation. Free surplus pages become free memory, at most as many as were
+    /// reserved, from all nodes alike.
     ///
     /// # Errors
     /// [`PoolError::NotReserved`].
@@ -79,13 +79,13 @@ impl<P: Platform> Pool<'_, P> {
 }
 
 impl<P: Platform> Pool<'_, P> {
-    /// The nodes of a set that exist.
+    /// Returns the nodes of a set that exist.
     pub(super) fn nodes_of(&self, nodes: NodeMask) -> impl Iterator<Item = NodeId> + use<P> {
         let count = self.manager.nodes.len();
         nodes.nodes().filter(move |node| node.index() < count)
     }
 
-    /// Allocates up to `most` pages that lie free in the pool as surplus; says how many.
+    /// Allocates up to `most` pages as free surplus pages of the pool; returns how many.
     fn add_surplus_pages(&self, nodes: NodeMask, most: u64) -> u64 {
         let size = self.size;
         let _moving = Moving::start(self.manager);
@@ -106,7 +106,7 @@ impl<P: Platform> Pool<'_, P> {
         added
     }
 
-    /// Makes pages visible as free surplus ones, as many as overcommit allows.
+    /// Makes pages visible as free surplus pages, as many as overcommit allows.
     fn publish_surplus(&self, node: NodeId, mut taken: Taken) -> u64 {
         let size = self.size;
         if taken.pages() == 0 {
@@ -116,7 +116,7 @@ impl<P: Platform> Pool<'_, P> {
         let added = {
             let mut accounting = self.accounting();
             let added = accounting.add_surplus(size, node, taken.pages());
-            // At once, before anybody else gets them.
+            // Reserve them at once, before anybody else gets them.
             accounting.counts_mut(size).reserved += added;
             let mut left = added;
             for (slot, list) in taken.lists_mut() {
@@ -131,8 +131,8 @@ impl<P: Platform> Pool<'_, P> {
         added
     }
 
-    /// Cancels the reservation of `reserved` pages and gives up to `surplus` free surplus pages of
-    /// these nodes back; false, and nothing changed, when fewer are reserved.
+    /// Cancels the reservation of `reserved` pages and gives back up to `surplus` free surplus
+    /// pages of these nodes. Returns false, with nothing changed, if fewer pages are reserved.
     pub(super) fn cancel_reservation(&self, reserved: u64, surplus: u64, nodes: NodeMask) -> bool {
         let size = self.size;
         let nodes = self.manager.hugetlb().nodes_with_memory(nodes);
@@ -161,7 +161,7 @@ impl<P: Platform> Pool<'_, P> {
                     let taken = self.remove_surplus(node, left.min(PAGES_AT_ONCE));
                     let pages = taken.pages();
                     if pages == 0 {
-                        // Somebody has them by now, and other nodes perhaps as many.
+                        // Others have taken them meanwhile; other nodes may have as many.
                         break;
                     }
                     self.give_back(&taken);

@@ -1,9 +1,9 @@
-//! Growing and shrinking a pool (Linux: `mm/hugetlb.c`, `set_max_huge_pages`).
+//! Grows and shrinks a pool (Linux: `mm/hugetlb.c`, `set_max_huge_pages`).
 //!
-//! What is to come or go is dealt out over the nodes beforehand, as if one page at a time in turn.
-//! Then each node's share is one part of a job, so that several threads work on their own nodes; a
-//! chunk is taken from the zones without anybody seeing it and published under one lock. A job of
-//! few pages is not a job at all.
+//! The pages to add or remove are dealt out over the nodes in advance, as if one page at a time in
+//! turn. Then each node's share is one part of a job, so that several threads work on nodes of
+//! their own. A chunk is taken from the zones unseen by others and then published under one hold of
+//! the lock. For few pages no job is made.
 
 use crate::hugetlb::{
     Accounting, BLOCKS_OF_A_THREAD_WITH_MAPS, PoolError, Shares, Taken, resize_threads,
@@ -17,42 +17,43 @@ use core::fmt;
 use core::ops::Range;
 use framewright_jobs::{Helpers, Job, MAX_PARTS, Part};
 
-/// Pages that are published together at most.
+/// The most pages that are published together.
 const PAGES_AT_ONCE: u64 = 16384;
-/// Pages that are counted off a list under one hold of the lock: a miss of the cache each, where
-/// they are shuffled.
+/// How many pages are counted off a list under one hold of the lock: each is a cache miss if the
+/// list is shuffled.
 pub(super) const PAGES_OF_A_HOLD: u64 = 256;
-/// Units of one node's part of a job; no node has so many pages.
+/// The width of a page's number in a node's part of a job, as a power of two; no node has so many
+/// pages.
 const PART_SHIFT: u32 = 40;
 
-/// Where pages go.
+/// Whether a resize adds or removes pages.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Direction {
     Grow,
     Shrink,
 }
 
-/// What a resize led to. A pool that could not grow as far as was wanted is no error: what was
-/// reached is its target now (Linux: `mm/hugetlb.c`, `set_max_huge_pages`).
+/// The result of a resize. It is no error if a pool could not grow as far as was asked: its target
+/// is then what it reached (Linux: `mm/hugetlb.c`, `set_max_huge_pages`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Resized {
-    /// Which pool.
+    /// The pool's page size.
     pub size: PoolSize,
-    /// Pages that were to stay, over all nodes.
+    /// The persistent pages that were asked for, over all nodes.
     pub wanted: u64,
-    /// Pages that do.
+    /// The persistent pages that the pool has.
     pub reached: u64,
 }
 
 impl Resized {
-    /// Whether there was too little memory.
+    /// Returns whether there was too little memory.
     #[must_use]
     pub const fn is_short(&self) -> bool {
         self.reached < self.wanted
     }
 }
 
-/// Linux's warning at boot.
+/// Formats Linux's warning at boot.
 impl fmt::Display for Resized {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { size, wanted, reached } = self;
@@ -69,13 +70,13 @@ impl fmt::Display for Resized {
 }
 
 impl<P: Platform> Pool<'_, P> {
-    /// Writes `nr_hugepages`: so many pages are to stay in the pool. Surplus ones become such
-    /// first, then memory is taken, from all nodes in turn. Shrinking takes free pages that are not
-    /// reserved, surplus ones among them; of those in use the excess becomes surplus, which leaves
-    /// the pool when it is freed.
+    /// Writes `nr_hugepages`: sets how many persistent pages the pool is to have. To grow, the pool
+    /// first makes surplus pages persistent and then takes memory from all nodes in turn. To
+    /// shrink, it gives up free pages that are not reserved, including surplus ones; if pages in
+    /// use are still in excess, that many become surplus, which leave the pool when they are freed.
     ///
     /// `helpers` may take part ([`NoHelpers`](framewright_jobs::NoHelpers) for none). May take
-    /// long; waits for other resizes.
+    /// long, and waits for other resizes.
     ///
     /// # Errors
     /// [`PoolError::Busy`]. Too little memory is no error, see [`Resized`].
@@ -87,7 +88,8 @@ impl<P: Platform> Pool<'_, P> {
         self.resize_within(pages, NodeMask::ALL, helpers)
     }
 
-    /// Writes `nr_hugepages_mempolicy`: the same, and only on these nodes pages come and go.
+    /// Writes `nr_hugepages_mempolicy`: does [`resize`](Self::resize), but adds and removes pages
+    /// only on these nodes.
     ///
     /// # Errors
     /// As [`resize`](Self::resize).
@@ -101,7 +103,7 @@ impl<P: Platform> Pool<'_, P> {
         Ok(self.resize_locked(pages, nodes, &helpers, u32::MAX))
     }
 
-    /// Writes a node's `nr_hugepages`: so many pages are to stay on it.
+    /// Writes a node's `nr_hugepages`: sets how many persistent pages the node is to have.
     ///
     /// # Errors
     /// As [`resize`](Self::resize), and [`PoolError::NoNode`].
@@ -113,7 +115,7 @@ impl<P: Platform> Pool<'_, P> {
     ) -> Result<Resized, PoolError> {
         self.existing(node)?;
         let _resizing = self.manager.hugetlb().start_resizing()?;
-        // What other nodes have counts as wanted.
+        // The pages of other nodes count as wanted.
         let others = {
             let accounting = self.accounting();
             accounting.counts(self.size).all.persistent()
@@ -123,7 +125,7 @@ impl<P: Platform> Pool<'_, P> {
         Ok(self.resize_locked(pages, NodeMask::only(node), &helpers, u32::MAX))
     }
 
-    /// The caller resizes and nobody else.
+    /// Does the work of a resize. The caller is the only one that resizes.
     pub(super) fn resize_locked(
         &self,
         count: u64,
@@ -141,7 +143,7 @@ impl<P: Platform> Pool<'_, P> {
             self.grow_pool(missing, nodes, helpers, threads);
         } else {
             self.shrink_pool(count, nodes, helpers, threads);
-            // Free ones were reserved when they became surplus.
+            // Pages that were reserved when they became surplus may be free and unreserved now.
             self.cancel_reservation(0, u64::MAX, nodes);
         }
         let mut accounting = self.accounting();
@@ -163,7 +165,7 @@ impl<P: Platform> Pool<'_, P> {
             let (got, returned_now) = self.add_shares(&shares, helpers, threads);
             for node in open.nodes() {
                 let share = shares[node.index()];
-                // A node that has no room at all is never dealt a page.
+                // A node without any room is never dealt a page.
                 if got.of(node) < share || room(node) == 0 {
                     open = open.without(node);
                 }
@@ -171,20 +173,20 @@ impl<P: Platform> Pool<'_, P> {
             left = left.saturating_sub(got.sum());
             returned += returned_now;
             if open.is_empty() && returned != 0 {
-                // Descriptors that were given up are memory that may make further pages.
+                // The memory of descriptors that were given up may make further pages.
                 returned = 0;
                 open = all;
             }
         }
-        // No node has any available: now with all that can be done about it, until that does not
-        // help either.
+        // No node has available memory left: now use all means against a shortage, as long as they
+        // help.
         for node in all.nodes() {
             left -= self.add_hard(node, left);
         }
     }
 
-    /// Adds given numbers of pages to nodes, as far as these have them; the caller resizes and
-    /// nobody else.
+    /// Adds given numbers of pages to nodes, as far as these have them. The caller is the only one
+    /// that resizes.
     pub(super) fn fill_shares(&self, shares: &Shares, helpers: &dyn Helpers, threads: u32) {
         let size = self.size;
         let with_memory = self.manager.hugetlb().nodes_with_memory(NodeMask::ALL);
@@ -201,8 +203,8 @@ impl<P: Platform> Pool<'_, P> {
         counts.target = counts.all.persistent();
     }
 
-    /// Adds each node's share as far as memory is available. Says how many pages came, and how
-    /// many frames their descriptors gave back.
+    /// Adds each node's share as far as memory is available. Returns how many pages were added, and
+    /// how many frames their descriptors gave back.
     fn add_shares(&self, shares: &Shares, helpers: &dyn Helpers, threads: u32) -> (Tallies, u64) {
         let got = Tallies::new();
         let returned = AtomicU64::new(0);
@@ -215,7 +217,7 @@ impl<P: Platform> Pool<'_, P> {
                 if pages == 0 {
                     break;
                 }
-                // Relaxed: read when the job has ended.
+                // Relaxed: read after the job has ended.
                 returned.fetch_add(self.publish_pages(node, &taken), Ordering::Relaxed);
                 done += pages;
             }
@@ -224,8 +226,7 @@ impl<P: Platform> Pool<'_, P> {
         (got, returned.into_inner())
     }
 
-    /// Adds up to `most` pages of a node, with all that can be done where memory is short; says how
-    /// many.
+    /// Adds up to `most` pages of a node, with all means against a shortage; returns how many.
     fn add_hard(&self, node: NodeId, most: u64) -> u64 {
         let mut added = 0;
         while added < most {
@@ -262,7 +263,7 @@ impl<P: Platform> Pool<'_, P> {
                     let taken = self.remove_pages(node, count, left);
                     let pages = taken.pages();
                     if pages == 0 {
-                        // Somebody has them, or somebody reserved them.
+                        // Others have taken or reserved them.
                         break;
                     }
                     self.give_back(&taken);
@@ -272,8 +273,8 @@ impl<P: Platform> Pool<'_, P> {
         }
     }
 
-    /// Takes free pages of a node out of the pool, with a resize to `count`: up to `most`, or as
-    /// many as are handled together.
+    /// Takes free pages of a node out of the pool for a resize to `count`: up to `most`, or as many
+    /// as are handled together.
     fn remove_pages(&self, node: NodeId, count: u64, most: u64) -> Taken {
         let size = self.size;
         let mut taken = Taken::NONE;
@@ -281,8 +282,9 @@ impl<P: Platform> Pool<'_, P> {
             let mut accounting = self.accounting();
             let reach = self.within_reach(&mut accounting, node, &taken);
             let wanted = (most - taken.pages()).min(accounting.removable(size, count)).min(reach);
-            // All that a node has comes off at once. A part has to be counted off, link after link
-            // and with the lock held; and what is restored sets memory free for the rest.
+            // If all pages of a node go, they come off at once. A part has to be counted off link
+            // by link with the lock held. And if descriptors are restored, pages that were given
+            // back provide memory for the rest.
             let is_whole = wanted >= reach && !self.is_much_for_vmemmap(Direction::Shrink);
             let most = if is_whole { wanted } else { wanted.min(PAGES_OF_A_HOLD) };
             let pages = accounting.drop_free(size, node, count, most);
@@ -294,7 +296,7 @@ impl<P: Platform> Pool<'_, P> {
         taken
     }
 
-    /// How many free pages of a node [`take_off`](Self::take_off) can take.
+    /// Returns how many free pages of a node [`take_off`](Self::take_off) can take.
     pub(super) fn within_reach(
         &self,
         accounting: &mut Accounting,
@@ -314,8 +316,8 @@ impl<P: Platform> Pool<'_, P> {
         self.manager.hugetlb().node_zones(node).map(&mut reach).sum()
     }
 
-    /// Takes so many free pages of a node off its lists, which have them
-    /// [within reach](Self::within_reach).
+    /// Takes `pages` free pages of a node off its lists, which have that many [within
+    /// reach](Self::within_reach).
     pub(super) fn take_off(
         &self,
         accounting: &mut Accounting,
@@ -340,7 +342,7 @@ impl<P: Platform> Pool<'_, P> {
         self.manager.hugetlb().node_zones(node).map(|(_, zone)| zone.final_managed_pages()).sum()
     }
 
-    /// Calls `part` until all shares are done, by several threads where that pays.
+    /// Calls `part` until all shares are done, with several threads if that pays.
     fn work(
         &self,
         shares: &Shares,
@@ -355,13 +357,13 @@ impl<P: Platform> Pool<'_, P> {
         let nodes_used = u32::try_from(nodes().count()).unwrap_or(1);
         let threads =
             resize_threads(size, pages, nodes_used, self.is_much_for_vmemmap(direction), threads);
-        // Relaxed: read by whoever fills the pools, whose calls these are.
+        // Relaxed: the caller that fills the pools reads it, and it makes these calls itself.
         self.manager.pools.threads_of_use.fetch_max(threads, Ordering::Relaxed);
         if threads < 2 {
             nodes().for_each(|node| part(node, 0..shares[node.index()]));
             return;
         }
-        // More nodes than a job has parts take turns.
+        // If there are more nodes than parts of a job, they take turns.
         let mut rest = nodes().peekable();
         while rest.peek().is_some() {
             self.work_on(
@@ -387,7 +389,8 @@ impl<P: Platform> Pool<'_, P> {
         let size = self.size;
         let mut parts = [const { Part { node: 0, range: 0..0 } }; MAX_PARTS];
         let mut used = 0;
-        // In this order: a node that finds no room would be lost.
+        // In this order: the other way round, `zip` would lose a node for which there is no part
+        // left.
         for (slot, node) in parts.iter_mut().zip(nodes) {
             let (index, start) = (node.index(), (node.index() as u64) << PART_SHIFT);
             *slot = Part {
@@ -398,12 +401,12 @@ impl<P: Platform> Pool<'_, P> {
         }
         let job = Job::of_parts(&parts[..used]).max_threads(threads);
         let job = if self.restores_vmemmap(direction) {
-            // All of it is outside of locks and what it takes is known, so that helpers come at
-            // once; chunks as small as that allows, so that all end together.
+            // All of the work is outside locks, and how long it takes is known, so helpers come at
+            // once; chunks are as small as possible, so that all threads end together.
             let least = (BLOCKS_OF_A_THREAD_WITH_MAPS * PAGES_PER_BLOCK / size.frames()).max(1);
             job.align(least).min_chunk(least)
         } else {
-            // Whole GiBs are what zones give best.
+            // Zones give whole GiBs most efficiently.
             job.align((Self::FRAMES_OF_A_GIB / size.frames()).max(1))
         };
         let threads = job::run(&job, helpers, &|range| {
@@ -417,15 +420,15 @@ impl<P: Platform> Pool<'_, P> {
         self.manager.pools.threads_used.fetch_max(threads, Ordering::Relaxed);
     }
 
-    /// Whether more is done for a block's descriptors than for the block: where they are made
-    /// again, or somebody else cares for them. Giving them up is little in a kernel, and in a
-    /// process it is one call of the system, which several threads at once make no shorter.
+    /// Returns whether a block's descriptors take more work than the block itself: if they are made
+    /// again, or if a hook handles them. Giving them up is little work in a kernel; in a process it
+    /// is one system call, which several threads at once do not speed up.
     fn is_much_for_vmemmap(&self, direction: Direction) -> bool {
         self.manager.pools.has_vmemmap_hook.load(Ordering::Relaxed)
             || self.restores_vmemmap(direction)
     }
 
-    /// Whether the manager itself makes descriptors again.
+    /// Returns whether the manager itself makes descriptors again.
     fn restores_vmemmap(&self, direction: Direction) -> bool {
         direction == Direction::Shrink
             && self.manager.hugetlb().eager_restore()

@@ -1,7 +1,7 @@
-//! Pages on their way from zones into pools and back. Nobody else sees them meanwhile.
+//! Moves pages from zones into pools and back. Nobody else sees these pages meanwhile.
 //!
-//! With debug aids on, each page is allocated and freed as anybody's, so that aids see it; else
-//! whole runs are taken and given back under one hold of a zone's lock.
+//! With debug aids on, each page is allocated and freed like any other, so that the aids see it;
+//! otherwise whole runs are taken and given back under one hold of a zone's lock.
 
 use crate::block::{Chain, MigrateType, PageList};
 use crate::hugetlb::Taken;
@@ -20,9 +20,9 @@ use crate::vmemmap::SECTION_PAGES;
 use crate::zone::{ForPool, Zone, ZoneKind};
 use core::panic::Location;
 
-/// Runs of pages that a hook is given at once.
+/// How many runs of pages a hook is given at once.
 const RUNS_OF_A_CALL: usize = 32;
-/// What a section of the vmemmap describes.
+/// The order of the memory that a section of the vmemmap describes.
 const SECTION: Order = match Order::for_pages(SECTION_PAGES) {
     Some(order) => order,
     None => Order::MAX,
@@ -30,7 +30,7 @@ const SECTION: Order = match Order::for_pages(SECTION_PAGES) {
 /// How often damaged memory is passed over before a page counts as not found.
 const DAMAGED_TRIES: u32 = 4;
 
-/// Which call of [`PoolVmemmap`].
+/// Selects a call of [`PoolVmemmap`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Moment {
     Publish,
@@ -39,64 +39,65 @@ pub(super) enum Moment {
 }
 
 impl<P: Platform> Hugetlb<'_, P> {
-    /// Writes `vm.hugetlb_optimize_vmemmap`: whether pages that enter a pool from now on give up
-    /// their part of the vmemmap, where there is one (Linux: `mm/hugetlb_vmemmap.c`). Pages that
-    /// are in a pool stay as they are.
+    /// Writes `vm.hugetlb_optimize_vmemmap`: sets whether pages that enter a pool from now on give
+    /// up their part of the vmemmap, if there is one (Linux: `mm/hugetlb_vmemmap.c`). Pages that
+    /// are already in a pool stay as they are.
     pub fn set_optimize_vmemmap(self, on: bool) {
-        // Relaxed: a page that enters at this moment may go either way.
+        // Relaxed: a page that enters right now may go either way.
         self.manager.pools.optimize.store(on, Ordering::Relaxed);
     }
 
-    /// Reads `vm.hugetlb_optimize_vmemmap`; at first what `hugetlb_free_vmemmap=` said, once
+    /// Reads `vm.hugetlb_optimize_vmemmap`; its first value is that of `hugetlb_free_vmemmap=` once
     /// [`fill`](Self::fill) was called.
     #[must_use]
     pub fn optimizes_vmemmap(self) -> bool {
         self.manager.pools.optimize.load(Ordering::Relaxed)
     }
 
-    /// The number of the group of users that may make shared memory of huge pages
+    /// Returns the number of the user group that may make shared memory of huge pages
     /// (`vm.hugetlb_shm_group`); 0 at first. Kept for an adopter that has users: the manager knows
-    /// of none, and gives pages to whoever calls.
+    /// none, and gives pages to any caller.
     #[must_use]
     pub fn shm_group(self) -> u32 {
         u32::try_from(self.manager.pools.shared_group.load(Ordering::Relaxed)).unwrap_or(u32::MAX)
     }
 
-    /// Says which group that is.
+    /// Sets the group that [`shm_group`](Self::shm_group) returns.
     pub fn set_shm_group(self, group: u32) {
         self.manager.pools.shared_group.store(group.into(), Ordering::Relaxed);
     }
 
-    /// Whether pages that leave a pool get their part of the vmemmap back first, as in Linux.
-    /// Otherwise, and where memory for that is short, they get their descriptors inside when they
-    /// are split, which needs no memory and no flush.
+    /// Sets whether pages that leave a pool first get their part of the vmemmap back, as in Linux.
+    /// Otherwise, and if memory for that is short, they get their descriptors inside when they are
+    /// split, which needs no memory and no TLB flush.
     pub fn set_eager_restore(self, on: bool) {
         self.manager.pools.restore_eagerly.store(on, Ordering::Relaxed);
     }
 
-    /// What [`set_eager_restore`](Self::set_eager_restore) set; at first false.
+    /// Returns what [`set_eager_restore`](Self::set_eager_restore) set; false at first.
     #[must_use]
     pub fn eager_restore(self) -> bool {
         self.manager.pools.restore_eagerly.load(Ordering::Relaxed)
     }
 
-    /// Flushes of all CPUs since bring-up for pages that entered pools or left them.
+    /// Returns how often the TLBs of all CPUs were flushed since bring-up for pages that entered or
+    /// left pools.
     #[must_use]
     pub fn flushes(self) -> u64 {
         self.manager.pools.flushes.load(Ordering::Relaxed)
     }
 
-    /// Has somebody else care for the descriptors of pages in pools, in place of the manager
-    /// itself; `None` for nobody else, as at first. Set it while no pool changes.
+    /// Sets a hook that handles the descriptors of pages in pools instead of the manager; `None`,
+    /// as at first, for no hook. To be set while no pool changes.
     pub fn set_vmemmap_hook(self, maps: Option<&'static dyn PoolVmemmap>) {
         *self.manager.pools.maps.lock(self.manager.platform) = maps;
-        // Relaxed: a page that enters or leaves at this moment may go either way, and the maps are
-        // read under their lock.
+        // Relaxed: a page that enters or leaves right now may go either way, and the hook itself is
+        // read under its lock.
         self.manager.pools.has_vmemmap_hook.store(maps.is_some(), Ordering::Relaxed);
     }
 
-    /// 2 MiB pages that pools took out of zones since bring-up, and how often a node had fewer than
-    /// were asked for.
+    /// Returns how many 2 MiB pages pools took out of zones since bring-up, and how often a node
+    /// had fewer than were asked for.
     #[must_use]
     pub fn takes(self) -> (u64, u64) {
         let takes = &self.manager.pools;
@@ -105,8 +106,8 @@ impl<P: Platform> Hugetlb<'_, P> {
 }
 
 impl<P: Platform> Pool<'_, P> {
-    /// Takes up to `most` pages of `size` out of a node's zones, above the marks of ordinary
-    /// requests.
+    /// Takes up to `most` pages of a node, from its area and from its zones above the watermarks of
+    /// ordinary requests.
     pub(super) fn take_pages(&self, node: NodeId, most: u64) -> Taken {
         let mut taken = Taken::NONE;
         self.take_from_area(&mut taken, node, most);
@@ -116,7 +117,8 @@ impl<P: Platform> Pool<'_, P> {
         taken
     }
 
-    /// [`take_pages`](Self::take_pages) of what is no area's, above the given marks.
+    /// Does [`take_pages`](Self::take_pages) for up to `more` pages outside areas, above the given
+    /// watermarks.
     pub(super) fn take_of_zones(&self, taken: &mut Taken, node: NodeId, more: u64, marks: &[Mark]) {
         if self.is_area_only() {
             return;
@@ -139,13 +141,14 @@ impl<P: Platform> Pool<'_, P> {
         }
     }
 
-    /// [`take_pages`](Self::take_pages) above the given marks.
+    /// Does [`take_pages`](Self::take_pages) from the node's zones alone, above the given
+    /// watermarks.
     pub(super) fn take_marked(&self, taken: &mut Taken, node: NodeId, most: u64, marks: &[Mark]) {
         let size = self.size;
         let mut left = most;
-        // Sections that are taken whole give up their map without a page table.
+        // Sections that are taken whole give up their map without needing a page table.
         let least = if self.manager.hugetlb().optimizes_vmemmap() { SECTION } else { size.order() };
-        // Pools have no memory with a grade.
+        // Pools take no memory with a grade.
         let search = Search::near(node, MigrateType::Unmovable);
         for &mark in marks {
             for (slot, zone) in self.manager.hugetlb().node_zones(node) {
@@ -182,16 +185,17 @@ impl<P: Platform> Pool<'_, P> {
         }
     }
 
-    /// How many gigantic pages all zones together can give at boot above a mark. A single zone may
-    /// then be left with nothing: a node of whole GiB has no page otherwise, and who wants memory
-    /// there gets it from another node. Linux takes these pages before zones have marks
-    /// (`mm/hugetlb.c`, `alloc_bootmem_huge_page`).
+    /// Returns how many gigantic pages all zones together can give at boot above a watermark. A
+    /// single zone may then be left with nothing: otherwise a node with a whole number of GiB could
+    /// not give its last page. Requests for memory on such a node get it from another one. Linux
+    /// takes these pages before zones have watermarks (`mm/hugetlb.c`, `alloc_bootmem_huge_page`).
     fn spared_at_boot(&self, mark: Mark) -> Option<u64> {
         let size = self.size;
         if !size.is_gigantic() || !self.manager.pools.at_boot.load(Ordering::Relaxed) {
             return None;
         }
-        // Graded memory is not theirs, and of no use to those who are left with the rest.
+        // Pools cannot take graded memory, and it is of no use to the requests that are left with
+        // the rest.
         let has = |zone: &Zone| {
             let out_of_reach = zone.out_of_reach(MigrateType::Unmovable);
             (zone.free_pages() + zone.unaccepted_pages()).saturating_sub(out_of_reach)
@@ -207,11 +211,13 @@ impl<P: Platform> Pool<'_, P> {
         Some(free.saturating_sub(keep) / size.frames())
     }
 
-    /// [`take_pages`](Self::take_pages) with debug hooks: each page is an allocation of its own.
+    /// Does [`take_pages`](Self::take_pages) with debug aids: each page is an allocation of its
+    /// own.
     fn take_singly(&self, taken: &mut Taken, node: NodeId, most: u64) {
         let size = self.size;
-        // Pools have no memory with a grade, which movable requests would be given. Where there is
-        // none, an unmovable request would only give 16 MiB around each page another type.
+        // Pools take no memory with a grade, which movable requests might be given. But if no
+        // memory has a grade, an unmovable request would needlessly give 16 MiB around each page
+        // another type.
         let has_grades = self.manager.zones().iter().any(|zone| zone.graded_pages() != 0);
         let migrate_type = if has_grades { MigrateType::Unmovable } else { MigrateType::Movable };
         let request = Request {
@@ -222,22 +228,22 @@ impl<P: Platform> Pool<'_, P> {
         };
         let mut damaged = 0;
         while taken.pages() < most {
-            // Past the caches, whose blocks may have had a count or have a grade.
+            // Bypass the caches, whose blocks may have been counted already or have a grade.
             match self.manager.allocate_from_zones(&request, Location::caller()) {
                 Ok(range) => {
                     let Ok((zone, segment)) = self.manager.zone_of_range(range) else { return };
                     let slot = usize::from(segment.zone);
                     let Some(list) = taken.list(slot) else {
-                        // Allocated just now, and nobody else knows of it.
+                        // It was just allocated, and nobody else knows of it.
                         let _ = self.manager.free_uncached(range, Location::caller());
                         return;
                     };
                     let Some(chain) =
                         zone.adopt_for_pool(self.manager.platform, range.start, size.order())
                     else {
-                        // It was isolated a moment ago, and stays so.
+                        // The page became isolated a moment ago, and stays isolated.
                         damaged += 1;
-                        // Allocated just now, and nobody else knows of it.
+                        // It was just allocated, and nobody else knows of it.
                         let freed = self.manager.free_uncached(range, Location::caller());
                         if freed.is_err() || damaged == DAMAGED_TRIES {
                             return;
@@ -253,13 +259,13 @@ impl<P: Platform> Pool<'_, P> {
         }
     }
 
-    /// As [`take_pages`](Self::take_pages), for whoever has no other way: caches are drained and
-    /// the reclaim hook is asked.
+    /// Does [`take_pages`](Self::take_pages) for a caller that has no other way: drains the caches
+    /// and asks the reclaim hook.
     pub(super) fn take_hard(&self, node: NodeId, most: u64) -> Taken {
         let size = self.size;
         let mut taken = Taken::NONE;
-        // Of a type that has no graded memory, as pools have none: what fails here says nothing of
-        // requests that may have some.
+        // Use a type without access to graded memory, as pools take none: then a failure here says
+        // nothing about requests that may use it.
         let request = Request {
             node: NodeChoice::Exact(node),
             migrate_type: MigrateType::Unmovable,
@@ -284,7 +290,7 @@ impl<P: Platform> Pool<'_, P> {
         let known_to_fail = self.manager.pressure.epoch.wants_attention()
             && self.manager.is_known_to_fail(&search, size.order());
         if known_to_fail || attempt(ORDINARY).is_err() {
-            // Whether all were found shows in `taken`.
+            // `taken` shows whether all pages were found.
             let (request, search, order) = (&request, &search, size.order());
             let lacking = Lacking { request, search, order, known_to_fail };
             self.manager.direct_reclaim(&lacking, &mut attempt);
@@ -294,7 +300,7 @@ impl<P: Platform> Pool<'_, P> {
         taken
     }
 
-    /// What of pages is in which part of which zone.
+    /// Returns which of the taken pages are in which part of which zone.
     pub(super) fn lists_of<'a>(
         &self,
         taken: &'a Taken,
@@ -331,7 +337,7 @@ impl<P: Platform> Pool<'_, P> {
         self.manager.pressure.epoch.note_free();
     }
 
-    /// Pages of one zone leave the pool; returns how many stay allocated for ever.
+    /// Removes pages of one zone from the pool; returns how many stay allocated for ever.
     pub(super) fn release(&self, zone: &'static Zone, chain: Chain) -> u64 {
         if self.manager.debug().aids().watch() {
             self.give_back_singly(zone, chain)
@@ -354,9 +360,9 @@ impl<P: Platform> Pool<'_, P> {
                     Chain { reported: false, ..one },
                 );
             } else if let Some(frames) = frames {
-                // It was allocated as this one page; should an aid think otherwise, the page stays
-                // allocated. It left its pool, where nobody had it, and is in no list: it is ours
-                // alone (invariants 37 and 42).
+                // The page was allocated as one; if an aid disagrees, it stays allocated. It left
+                // its pool, where nobody had it, and is in no list: it is ours alone (invariants 37
+                // and 42).
                 let freed = self.manager.free_uncached(frames, Location::caller());
                 leaked += u64::from(freed.is_err());
             }
@@ -364,7 +370,7 @@ impl<P: Platform> Pool<'_, P> {
         leaked
     }
 
-    /// Makes free pages visible, as ones that stay. Returns how many frames their descriptors gave
+    /// Makes free pages visible as persistent ones. Returns how many frames their descriptors gave
     /// back.
     pub(super) fn publish_pages(&self, node: NodeId, taken: &Taken) -> u64 {
         let size = self.size;
@@ -377,7 +383,7 @@ impl<P: Platform> Pool<'_, P> {
         returned
     }
 
-    /// What is done to pages before anybody sees them.
+    /// Prepares pages before others see them. Returns how many frames their descriptors gave back.
     pub(super) fn prepare_pages(&self, taken: &Taken) -> u64 {
         let size = self.size;
         let is_ours = !self.manager.pools.has_vmemmap_hook.load(Ordering::Relaxed);
@@ -404,9 +410,9 @@ impl<P: Platform> Pool<'_, P> {
         self.lists_of(taken).map(prepare).sum()
     }
 
-    /// The manager itself cares for the descriptors of pages that nobody sees yet. Returns how many
-    /// frames came back. Where there is no array, or other CPUs cannot be waited for, pages stay as
-    /// they are.
+    /// Gives up the descriptors of pages that nobody sees yet, as the manager does without a hook.
+    /// Returns how many frames came back. If there is no array, or other CPUs cannot be waited for,
+    /// pages stay as they are.
     fn optimize_vmemmap(
         &self,
         zone: &'static Zone,
@@ -417,7 +423,8 @@ impl<P: Platform> Pool<'_, P> {
         change.freed_pages.saturating_sub(change.spent_pages)
     }
 
-    /// Tells who cares for descriptors of the pages of a chain, in runs of neighbours.
+    /// Tells the hook, or the manager's own code for descriptors, about the pages of a chain, in
+    /// runs of neighbours.
     pub(super) fn announce(&self, zone: &'static Zone, chain: Chain, moment: Moment) -> u64 {
         let size = self.size;
         if chain.pages == 0 {
@@ -434,8 +441,8 @@ impl<P: Platform> Pool<'_, P> {
         let mut returned = 0;
         let mut tell = |runs: &[PfnRange]| {
             let batch = PoolBatch { size, runs, at_boot };
-            // Pages on their way into a pool or out of it are in no list, and nobody but us has
-            // them or sees them (invariant 37).
+            // Pages on their way into or out of a pool are in no list, and nobody but this caller
+            // has or sees them (invariant 37).
             match (moment, maps) {
                 // SAFETY: as said (invariant 42).
                 (Moment::Publish, Some(maps)) => returned += unsafe { maps.before_publish(&batch) },
@@ -446,7 +453,7 @@ impl<P: Platform> Pool<'_, P> {
                 (Moment::Publish, None) if give_up => {
                     returned += self.optimize_vmemmap(zone, runs.iter().copied())
                 }
-                // What could not be restored has its descriptors inside when it is split.
+                // Descriptors that could not be restored lie inside the page when it is split.
                 (Moment::Free, None) if restore => {
                     // SAFETY: as said (invariant 42).
                     let change =

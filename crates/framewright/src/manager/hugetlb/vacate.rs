@@ -1,9 +1,9 @@
-//! Free pages of pools leave memory that is to be empty (Linux: `mm/hugetlb.c`,
+//! Removes free pages of pools from memory that is to be emptied (Linux: `mm/hugetlb.c`,
 //! `replace_free_hugepage_folios`).
 //!
-//! Another page of its node comes in its place, so that the pool keeps its size, and the old one is
-//! free memory in an isolated block. Nobody uses it, so that nothing is copied. Pages in use stay:
-//! their users know where they are.
+//! Another page of the same node takes the place of each, so that the pool keeps its size; the old
+//! page becomes free memory in an isolated block. Nobody uses it, so nothing is copied. Pages in
+//! use stay, because their users know where they are.
 
 use crate::block::{BlockState, Chain, PageList};
 use crate::hugetlb::Taken;
@@ -16,8 +16,8 @@ use crate::platform::Platform;
 use crate::units::{Pfn, PfnRange, PoolSize};
 
 impl<P: Platform> Hugetlb<'_, P> {
-    /// Has the page of which an isolated block is a part leave it, or says only whether it may: the
-    /// page, and what is in its way.
+    /// Removes from its pool the page that an isolated block is part of, or only checks whether it
+    /// may be removed. Returns the page and, as an error, the obstacle.
     #[inline(never)]
     pub(in crate::manager) fn vacate(
         self,
@@ -32,14 +32,14 @@ impl<P: Platform> Hugetlb<'_, P> {
                 return (page, pool.vacate_page(&place, only_looks));
             }
         }
-        // It left at this moment.
+        // The page left its pool just now.
         (block, Err(ObstacleKind::Busy))
     }
 }
 
 impl<P: Platform> Pool<'_, P> {
     fn vacate_page(&self, place: &Place, only_looks: bool) -> Result<(), ObstacleKind> {
-        // Hints, for it can be used and freed at any moment: without the lock.
+        // Without the lock these are hints, as the page can be allocated or freed at any moment.
         if self.flags(place).is_some() {
             return Err(ObstacleKind::Pool);
         }
@@ -49,13 +49,14 @@ impl<P: Platform> Pool<'_, P> {
         if only_looks {
             return Ok(());
         }
-        // Only what is at hand: nothing is moved for it, which had a budget and a mover of its own.
+        // Take only available memory: moving anything for this would need a budget and a mover of
+        // its own.
         let mut new = Taken::NONE;
         self.take_of_zones(&mut new, place.zone.id().node, 1, ORDINARY);
         self.prepare_pages(&new);
         let mut accounting = self.accounting();
         let good = self.good_page(&new);
-        // While pages are on their way it is perhaps one of them.
+        // While pages are on their way, this may be one of them.
         let leaves = !self.manager.hugetlb().pages_move()
             && good.is_some()
             && self.leave(&mut accounting, place, true);

@@ -1,11 +1,11 @@
-//! Reserve areas: ranges that devices can have as one piece at any time, lent to movable requests
-//! meanwhile (Linux: `mm/cma.c`).
+//! Reserve areas: ranges that devices can get in one piece at any time and that are lent to movable
+//! requests meanwhile (Linux: `mm/cma.c`).
 //!
-//! An area is a name, a bitmap, and blocks of the grade *removable*. Who asks for a run of it gets
-//! the lowest place that can be vacated: what was lent there is moved, what does not move is passed
-//! by.
+//! An area is a name, a bitmap, and blocks of the grade *removable*. A request for a run gets the
+//! lowest place that can be vacated: the memory lent there is moved, and places with memory that
+//! cannot be moved are skipped.
 //!
-//! Orders of memory: Relaxed: a sum that stands alone.
+//! Orders of memory: Relaxed: a sum that nothing else depends on.
 
 use super::GradeError;
 use super::outcome::{Budget, ObstacleKind, Vacated};
@@ -24,10 +24,11 @@ use crate::vmemmap_space::{BlockNumber, BlockRange};
 use crate::zone::{FreeError, Grade, IsolateError, IsolatedPages};
 use core::fmt;
 
-/// How often a request looks for a run while others have blocks of all places isolated.
+/// How often a request goes through the area again because others have blocks of all places
+/// isolated.
 const MOST_PASSES: u32 = 1 << 14;
 
-/// What is wanted of an area.
+/// A request for a run of an area.
 struct Wanted {
     number: usize,
     pages: u64,
@@ -35,19 +36,19 @@ struct Wanted {
     budget: Budget,
 }
 
-/// A request on its way. When it ends, also by a mover that panics, the area knows.
+/// A request in progress. When it ends, even by a panic of the mover, it updates the area.
 struct Attempt<'m, P: Platform> {
     moving: Moving<'m, P>,
     number: usize,
     pages: u64,
-    /// Marked as handed out.
+    /// The run that is marked as handed out.
     run: Option<PfnRange>,
     is_given: bool,
 }
 
 impl<P: Platform> Drop for Attempt<'_, P> {
     fn drop(&mut self) {
-        // It was there when this began, and is for ever.
+        // The area exists, as areas are never removed.
         let _ = self.moving.with_area(self.number, |area| {
             area.vacating -= 1;
             if self.is_given {
@@ -60,7 +61,8 @@ impl<P: Platform> Drop for Attempt<'_, P> {
     }
 }
 
-/// The place of an area that is being made, which is nobody's where that fails or panics.
+/// The reserved entry of an area that is being made. It is freed if making the area fails or
+/// panics.
 struct Chosen<'m, P: Platform> {
     manager: &'m Manager<P>,
     number: usize,
@@ -72,31 +74,31 @@ impl<P: Platform> Drop for Chosen<'_, P> {
     }
 }
 
-/// Why an area does not do what it was asked for. Nothing has changed, but for what was moved.
+/// Why a call on an area failed. Nothing has changed, except for memory that was moved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AreaError {
     /// There is no area of this number.
     NoArea(usize),
-    /// There are as many areas as there can be.
+    /// There is already the largest possible number of areas.
     TooMany,
-    /// There is one of this name.
+    /// There is an area of this name already.
     Exists(AreaName),
-    /// A part of it is in the area of this number.
+    /// A part of the range is in the area of this number.
     Overlaps(usize),
-    /// There is no memory for its bitmap.
+    /// There is no memory for the area's bitmap.
     Memory(AllocateError),
-    /// Its blocks cannot be set aside.
+    /// The blocks cannot be set aside.
     Grade(GradeError),
-    /// No run of so many pages could be vacated.
+    /// No run of this many pages could be vacated.
     NoRun {
-        /// What was wanted.
+        /// How many pages were requested.
         pages: u64,
     },
-    /// Memory cannot be moved from here, or not in time.
+    /// Memory cannot be moved from this context, or not in time.
     Moving(RangeError),
-    /// Not all of it was handed out by the area.
+    /// The area did not hand out all of this range.
     NotOut(PfnRange),
-    /// The frames were not accepted back.
+    /// The frames could not be freed.
     Free(FreeError),
 }
 
@@ -120,9 +122,9 @@ impl fmt::Display for AreaError {
 impl core::error::Error for AreaError {}
 
 impl<'m, P: Platform> Moving<'m, P> {
-    /// Sets blocks aside as an area; returns its number. What is in them now was allocated as
-    /// movable, and so is what comes to lie in them from now on; all of them is memory that the
-    /// manager was given. An area is never taken apart.
+    /// Sets blocks aside as an area and returns its number. Anything allocated in the blocks now
+    /// must have been allocated as movable, and from now on only movable requests get memory there.
+    /// All frames must be memory that the manager was given. An area is never removed.
     ///
     /// # Errors
     /// [`AreaError`].
@@ -143,8 +145,8 @@ impl<'m, P: Platform> Moving<'m, P> {
         Ok(number)
     }
 
-    /// What is on its way out of use is no place. Whoever takes it out looks for areas after he has
-    /// said so, and this one has its place by now.
+    /// Refuses memory that is being taken out of use. The task that takes it out looks for areas
+    /// after it has set `going`, and the entry of this area is in place by now.
     fn check_going(self, pages: PfnRange) -> Result<(), AreaError> {
         let going = *self.manager.hotplug.going.lock(self.manager.platform);
         let (start, end) = (Pfn::containing(going.start), Pfn::containing(going.end));
@@ -155,13 +157,13 @@ impl<'m, P: Platform> Moving<'m, P> {
         Err(AreaError::Grade(GradeError::InUse(inside.start)))
     }
 
-    /// The bitmap of an area that is to be made: not in its place, where nothing may be that
-    /// cannot be moved.
+    /// Allocates the bitmap of an area that is to be made, outside the area, as nothing unmovable
+    /// may lie inside it.
     fn bitmap_beside(self, range: BlockRange) -> Result<Frames<'m, P>, AreaError> {
         let isolation = self.manager.isolation();
         let wrong = |error| AreaError::Grade(GradeError::Isolate(error));
         isolation.isolate(range).map_err(wrong)?;
-        // Movers and the reclaim hook may panic where the bitmap has to be made room for.
+        // Movers and the reclaim hook, which may be called to make room for the bitmap, may panic.
         let unwinding = PutBack { moving: self, range };
         let pages = u64::from(range.blocks()) * PAGES_PER_BLOCK;
         let bits = self.bitmap_of(pages);
@@ -172,7 +174,7 @@ impl<'m, P: Platform> Moving<'m, P> {
         bits
     }
 
-    /// That all frames of isolated blocks are the manager's.
+    /// Checks that all frames of isolated blocks are the manager's.
     pub(super) fn has_all(self, range: BlockRange) -> Result<(), AreaError> {
         let survey = self.manager.isolation().survey(range);
         let IsolatedPages { free_pages, in_use_pages, descriptor_pages, .. } =
@@ -185,7 +187,7 @@ impl<'m, P: Platform> Moving<'m, P> {
         Err(AreaError::Grade(GradeError::InUse(range.start.start())))
     }
 
-    /// Memory for the bitmap of an area, which outlives it.
+    /// Allocates memory for the bitmap of an area, which is never freed.
     fn bitmap_of(self, pages: u64) -> Result<Frames<'m, P>, AreaError> {
         let request = Request {
             migrate_type: MigrateType::Unmovable,
@@ -195,8 +197,8 @@ impl<'m, P: Platform> Moving<'m, P> {
         self.manager.frames(&request).map_err(AreaError::Memory)
     }
 
-    /// Gives an area its number before it has its frames, so that no other gets its name or its
-    /// place meanwhile.
+    /// Reserves a number for an area before the area has its frames, so that no other area gets its
+    /// name or place meanwhile.
     fn choose_place(self, name: AreaName, pages: PfnRange) -> Result<usize, AreaError> {
         let mut chosen = self.manager.moving.chosen.lock(self.manager.platform);
         let mut number = None;
@@ -215,14 +217,14 @@ impl<'m, P: Platform> Moving<'m, P> {
         Ok(number)
     }
 
-    /// The number of an area.
+    /// Returns the number of an area.
     #[must_use]
     pub fn area_named(self, name: &str) -> Option<usize> {
         (0..MOST_AREAS)
             .find(|&number| self.area(number).is_some_and(|(own, _, _)| own.as_str() == name))
     }
 
-    /// Name, frames and counts of an area.
+    /// Returns the name, frames and counts of an area.
     #[must_use]
     pub fn area(self, number: usize) -> Option<(AreaName, PfnRange, AreaCounts)> {
         let place = self.manager.moving.areas.get(number)?;
@@ -231,7 +233,8 @@ impl<'m, P: Platform> Moving<'m, P> {
         Some((area.name, area.pages, area.counts))
     }
 
-    /// The first frame of an area in a range of blocks, also of one that is being made.
+    /// Returns the first frame of any area in a range of blocks, including areas that are being
+    /// made.
     pub(in crate::manager) fn area_in(self, range: BlockRange) -> Option<Pfn> {
         let pages = PfnRange { start: range.start.start(), end: range.end.start() };
         let chosen = self.manager.moving.chosen.lock(self.manager.platform);
@@ -239,7 +242,8 @@ impl<'m, P: Platform> Moving<'m, P> {
         inside.filter(|inside| !inside.is_empty()).map(|inside| inside.start).min()
     }
 
-    /// The highest blocks of a range in which there is no area; empty where there are none.
+    /// Returns the highest contiguous blocks of a range that contain no area; empty if there are
+    /// none.
     pub(in crate::manager) fn last_outside_areas(self, range: BlockRange) -> BlockRange {
         let chosen = self.manager.moving.chosen.lock(self.manager.platform);
         let areas = || {
@@ -256,20 +260,21 @@ impl<'m, P: Platform> Moving<'m, P> {
         BlockRange { start: below.map_or(range.start, |over| over.max(range.start)), end }
     }
 
-    /// The frames of each area; empty for those that there are not.
+    /// Returns the frames of each area; empty for areas that do not exist.
     pub(super) fn area_ranges(self) -> [PfnRange; MOST_AREAS] {
         core::array::from_fn(|number| {
             self.area(number).map_or(PfnRange::new(0, 0), |(_, pages, _)| pages)
         })
     }
 
-    /// Frames of all areas (Linux: `totalcma_pages`).
+    /// Returns the number of frames of all areas (Linux: `totalcma_pages`).
     #[must_use]
     pub fn area_pages(self) -> u64 {
         self.manager.moving.area_pages.load(crate::sync::table_atomic::Ordering::Relaxed)
     }
 
-    /// Bytes that the command line wanted set aside at bring-up and that could not be.
+    /// Returns how many bytes the command line asked to set aside at bring-up but that could not
+    /// be.
     #[must_use]
     pub const fn failed_area_bytes(self) -> u64 {
         self.manager.moving.failed_area_bytes
@@ -286,7 +291,7 @@ impl<'m, P: Platform> Moving<'m, P> {
         place.as_mut().map(with).ok_or(AreaError::NoArea(number))
     }
 
-    /// Allocates a run out of an area: the lowest that can be vacated (Linux: `cma_alloc`). It goes
+    /// Allocates the lowest run of an area that can be vacated (Linux: `cma_alloc`). The run goes
     /// back by [`release_to_area`](Self::release_to_area); an area does not learn of other frees.
     ///
     /// # Errors
@@ -309,10 +314,10 @@ impl<'m, P: Platform> Moving<'m, P> {
         for _ in 0..MOST_PASSES {
             let before = self.with_area(number, |area| area.alone())?;
             result = self.try_places(&mut wanted, &mut attempt.run);
-            // Since before, or somebody may have come meanwhile.
+            // An equal ticket before and after means that nobody else came in between.
             let alone =
                 before.is_some() && before == self.with_area(number, |area| area.alone())?;
-            // Whoever has a block isolated is done with it soon, if he is here for the same.
+            // If a caller of this area has a block isolated, it will be done with it soon.
             let is_busy = matches!(
                 result,
                 Err(AreaError::Moving(RangeError::Vacate(VacateError::Isolate(
@@ -323,16 +328,16 @@ impl<'m, P: Platform> Moving<'m, P> {
             if alone || !is_busy || !platform.can_wait() || !wanted.budget.allows(platform, 0) {
                 break;
             }
-            // Who has it may need this CPU for that (invariant 43).
+            // The caller that isolated the block may need this CPU to go on (invariant 43).
             platform.yield_now();
         }
         attempt.is_given = result.is_ok();
         result
     }
 
-    /// Looks at each place of an area once, from the lowest on. Those of which a block is isolated
-    /// are passed by; where there is no other, one of them is the error. `marked` is the place that
-    /// is marked as handed out.
+    /// Tries each place of an area once, from the lowest on. Places with an isolated block are
+    /// skipped; if no other place succeeds, the error is about one of them. `marked` is the place
+    /// that is marked as handed out.
     #[track_caller]
     fn try_places(
         self,
@@ -358,8 +363,8 @@ impl<'m, P: Platform> Moving<'m, P> {
             };
             let Some(run) = *marked else { return Err(nothing) };
             let platform = self.manager.platform;
-            // Where no more runs may be begun, only what is free is worth the emptying of caches at
-            // each place.
+            // If no more runs may be begun, only free memory is of use. Then do not drain the
+            // caches for each place, but once.
             if !wanted.budget.allows(platform, 0) && wanted.budget.has_time(platform) {
                 if !core::mem::replace(&mut is_drained, true) {
                     self.manager.drain_for_more();
@@ -384,12 +389,13 @@ impl<'m, P: Platform> Moving<'m, P> {
             self.with_area(number, |area| area.mark(run, false))?;
             let next = run.start.add(align.pages());
             let behind = |pfn| BlockNumber(BlockNumber::containing(pfn).0 + 1).start();
-            // Whether it is the error where there is no other place.
+            // Whether to report this error if there is no other place.
             let mut is_told = true;
             let next = match &error {
-                // What is free may be had as long as there is time, whatever may be moved.
+                // As long as there is time, free memory may still be had, even if no more may be
+                // moved.
                 _ if !wanted.budget.has_time(platform) => None,
-                // Somebody may have been moving it, or freeing it, just now.
+                // Another thread may just have been moving or freeing it.
                 RangeError::Vacate(error)
                     if error.may_pass()
                         && platform.can_wait()
@@ -402,12 +408,12 @@ impl<'m, P: Platform> Moving<'m, P> {
                 RangeError::Vacate(VacateError::Obstacles { obstacles, .. }) => {
                     is_told = false;
                     Some(match obstacles.first.kind {
-                        // These go with their block where all of that is vacated.
+                        // Descriptors go away with their block if the whole block is vacated.
                         ObstacleKind::Descriptors => {
                             let rest = run.end.0.next_multiple_of(PAGES_PER_BLOCK) - run.end.0;
                             next.max(run.start.add(rest))
                         }
-                        // Whatever begins before its end has it, too.
+                        // Any place that begins before the obstacle's end contains it, too.
                         _ => next.max(obstacles.first.run.end.min(run.end)),
                     })
                 }
@@ -415,12 +421,12 @@ impl<'m, P: Platform> Moving<'m, P> {
                     is_told = false;
                     Some(next)
                 }
-                // No more runs may be begun.
+                // The budget allows no more moves.
                 RangeError::Vacate(VacateError::OutOfTime { .. }) => Some(next),
                 RangeError::Vacate(VacateError::Isolate(IsolateError::Isolated(pfn))) => {
                     Some(next.max(behind(*pfn)))
                 }
-                // A part of what cannot be divided.
+                // Part of a block or page that cannot be divided.
                 RangeError::Vacate(VacateError::Isolate(IsolateError::Indivisible(_))) => {
                     is_told = false;
                     Some(next.max(behind(run.start)))
@@ -437,7 +443,7 @@ impl<'m, P: Platform> Moving<'m, P> {
         }
     }
 
-    /// The last block in use of those that a run lies in.
+    /// Returns the last block with frames in use among those that a run lies in.
     fn last_used(self, run: PfnRange) -> Option<BlockNumber> {
         let BlockRange { start, mut end } = BlockRange::around(run);
         while start < end {
@@ -451,7 +457,7 @@ impl<'m, P: Platform> Moving<'m, P> {
         None
     }
 
-    /// Gives frames back that an area handed out, all or a part of a run (Linux: `cma_release`).
+    /// Gives back frames that an area handed out, all or a part of a run (Linux: `cma_release`).
     ///
     /// # Errors
     /// [`AreaError`].
@@ -473,10 +479,11 @@ impl<'m, P: Platform> Moving<'m, P> {
 }
 
 impl<P: Platform> Moving<'_, P> {
-    /// Frames that were freed otherwise than through an area are available again in theirs.
+    /// Notes that frames were freed in another way than through their area; they become available
+    /// in it.
     pub(in crate::manager) fn note_released(self, range: PfnRange) {
         for number in 0..MOST_AREAS {
-            // Where there is none nothing is to be noted.
+            // There is nothing to note if the area does not exist.
             let _ = self.with_area(number, |area| {
                 if area.is_out(range) {
                     area.take_back(range);

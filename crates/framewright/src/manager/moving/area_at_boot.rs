@@ -1,8 +1,8 @@
-//! Reserve areas that the command line asks for, set aside when the machine comes up.
+//! Reserve areas from the command line, which are set aside when the machine comes up.
 //!
-//! An area that names its place gets the lowest run of blocks in it that can be vacated. A run is
-//! tried as a whole; where it fails, the last block in it that can be part of no area says where
-//! the next one begins, so that no block is looked at more than a few times.
+//! An area with a given place gets the lowest run of blocks in that place that can be vacated. A
+//! run is tried as a whole. If that fails, the next run begins after the last block of the failed
+//! run that cannot be part of an area, so that no block is looked at more than a few times.
 
 use super::ContiguousRequest;
 use crate::block::MigrateType;
@@ -15,10 +15,10 @@ use crate::platform::Platform;
 use crate::units::{NodeId, NodeMask, Order, PAGE_SHIFT, PAGE_SIZE, PAGES_PER_BLOCK, PhysRange};
 use crate::vmemmap_space::{BlockNumber, BlockRange};
 
-/// What areas of 1 GiB pages are called, with a node's number (Linux: `mm/hugetlb_cma.c`).
+/// The name of areas for 1 GiB pages; a node's number follows it (Linux: `mm/hugetlb_cma.c`).
 pub(in crate::manager) const HUGETLB: &str = "hugetlb";
 
-/// An area that the command line asks for.
+/// An area from the command line.
 struct Asked<'a> {
     name: &'a str,
     area: CmaArea,
@@ -27,8 +27,8 @@ struct Asked<'a> {
 }
 
 impl<P: Platform> Manager<P> {
-    /// Sets aside what the command line asks for; returns the bytes that could not be. The areas of
-    /// 1 GiB pages come first, as they need the largest runs.
+    /// Sets aside the areas from the command line; returns the number of bytes that could not be.
+    /// The areas of 1 GiB pages come first, as they need the largest runs.
     pub(in crate::manager) fn make_areas(&self, parameters: &Parameters) -> u64 {
         if !cfg!(feature = "moving") {
             return 0;
@@ -52,7 +52,7 @@ impl<P: Platform> Manager<P> {
                 fail(self.make_numbered(name, bytes, node, Order::BLOCK));
             }
         }
-        // What is wanted on nodes that are not there.
+        // Count what was requested on nodes that do not exist.
         for sizes in [&huge_pages.cma, &areas.numa_cma] {
             let absent = sizes.nodes().nodes().filter(|&node| !with_memory.contains(node));
             absent.filter_map(|node| sizes.on_node(node)).for_each(&mut fail);
@@ -60,7 +60,7 @@ impl<P: Platform> Manager<P> {
         failed_bytes
     }
 
-    /// One of a node; what of it could not be set aside.
+    /// Makes an area of a node; returns the bytes that could not be set aside.
     fn make_numbered(&self, name: &str, bytes: u64, node: NodeId, align: Order) -> u64 {
         if bytes == 0 {
             return 0;
@@ -70,8 +70,8 @@ impl<P: Platform> Manager<P> {
         self.make_area(&Asked { name: name.as_str(), area, node: NodeChoice::Exact(node), align })
     }
 
-    /// One area, in the highest zone that has a run for it and low in that, or where it is to be;
-    /// what of it could not be set aside.
+    /// Makes an area in its given place or, without one, low in the highest zone that has a run for
+    /// it; returns the bytes that could not be set aside.
     fn make_area(&self, asked: &Asked<'_>) -> u64 {
         let bytes = asked.area.bytes;
         if bytes == 0 || self.try_area(asked) { 0 } else { bytes }
@@ -95,7 +95,7 @@ impl<P: Platform> Manager<P> {
         let migrate_type = MigrateType::Movable;
         let request =
             ContiguousRequest { node, align, migrate_type, ..ContiguousRequest::new(pages) };
-        // What another area lends is as free as anything else.
+        // Memory that another area lends out looks as free as any other, so skip it by the ranges.
         let taken = self.moving().area_ranges();
         let is_taken = |block: BlockNumber| taken.iter().any(|area| area.contains(block.start()));
         let found = self.moving().find_without(&request, Some(&is_taken));
@@ -107,21 +107,21 @@ impl<P: Platform> Manager<P> {
 }
 
 impl<P: Platform> Moving<'_, P> {
-    /// An area of so many blocks in a place; whether there is room for it.
+    /// Makes an area of `blocks` blocks in a place; returns whether there was room for it.
     fn create_within(self, name: AreaName, within: PhysRange, blocks: u32) -> bool {
         let block_bytes = PAGES_PER_BLOCK * PAGE_SIZE;
         let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
         let first = number(within.start.div_ceil(block_bytes));
-        // Rounded up it may be larger than its place.
+        // Rounded up, the area may be larger than its place.
         let Some(last) = (within.end / block_bytes).checked_sub(u64::from(blocks)) else {
             return false;
         };
         let last = number(last);
-        // Only where there is memory, as `within` may be anything.
+        // Only search where there is memory, as `within` may be anything.
         self.manager.directory.iter().any(|segment| {
             let mut start = segment.start.0.max(first);
             let end = segment.end().0.min(last.saturating_add(1));
-            // Blocks below it and from `start` on are fit.
+            // All blocks from `start` up to this one are fit.
             let mut looked = start;
             while start < end {
                 let run = run_from(BlockNumber(start), blocks);
@@ -131,7 +131,7 @@ impl<P: Platform> Moving<'_, P> {
                 let unfit = (looked.max(start)..run.end.0).rev().map(BlockNumber);
                 looked = run.end.0;
                 start = unfit.into_iter().find(|&block| !self.is_fit(block)).map_or(
-                    // What is missing is not here: no place close by is better.
+                    // Something other than these blocks is missing, so no place nearby is better.
                     run.end.0,
                     |unfit| unfit.0 + 1,
                 );
@@ -140,7 +140,7 @@ impl<P: Platform> Moving<'_, P> {
         })
     }
 
-    /// Whether a block can be part of an area.
+    /// Returns whether a block can be part of an area.
     #[inline(never)]
     fn is_fit(self, block: BlockNumber) -> bool {
         let one = run_from(block, 1);
@@ -156,7 +156,7 @@ impl<P: Platform> Moving<'_, P> {
     }
 }
 
-/// So many blocks from one on.
+/// Returns the range of `blocks` blocks from `start` on.
 fn run_from(start: BlockNumber, blocks: u32) -> BlockRange {
     BlockRange { start, end: BlockNumber(start.0.saturating_add(blocks)) }
 }

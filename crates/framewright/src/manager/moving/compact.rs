@@ -1,10 +1,11 @@
-//! Compaction: the emptiest split blocks are emptied into the fullest ones, so that they become
-//! whole.
+//! Compaction: moves the contents of the emptiest split blocks into the fullest ones, so that the
+//! emptied blocks become whole.
 //!
 //! Linux moves pages from one end of a zone to the other until two scanners meet
-//! (`mm/compaction.c`). Here the blocks' counts say which blocks are worth emptying. With *n*(u)
-//! blocks that have u frames in use, the emptiest are taken as long as what they hold fits into
-//! what is free in all others: no choice makes more blocks whole or moves less for as many.
+//! (`mm/compaction.c`). Here the blocks' counters say which blocks are worth emptying. With *n*(u)
+//! blocks that have u frames in use, the emptiest blocks are chosen as long as their contents fit
+//! into the free frames of all others: no other choice makes more blocks whole, or moves fewer
+//! pages for the same number of blocks.
 //!
 //! ```text
 //!   1 count     n(u), without the lock             4 KiB on the stack
@@ -12,12 +13,12 @@
 //!   3 move      source by source, ascending; targets from the other end of the zone
 //! ```
 //!
-//! A source becomes whole or is left alone: owners are asked about all of it before anything moves.
-//! For those that were left alone as many and more of the next emptier are chosen, so that a pinned
-//! page in the emptiest block is in nobody's way.
+//! A source becomes whole or is left alone: owners are asked about all of its contents before
+//! anything moves. For sources that were left alone, at least as many of the next emptiest blocks
+//! are chosen, so a pinned page in the emptiest block does not stop compaction.
 //!
-//! Nothing is isolated: requests prefer the fullest blocks anyway, and what somebody takes out of a
-//! source meanwhile is moved with the rest or makes the block no whole one.
+//! Nothing is isolated: requests prefer the fullest blocks anyway. Frames that others allocate in a
+//! source meanwhile are moved with the rest, or the block does not become whole.
 
 use super::outcome::{Budget, Vacated};
 use super::runs::{Block, Mission, Next, Purpose};
@@ -35,38 +36,38 @@ use crate::zone::{Fullness, InBlock, Occupied, Segment, Zone};
 use core::fmt;
 use core::ops::Range;
 
-/// Numbers of frames in use of a block: 0 to 512.
+/// How many values the number of a block's frames in use can have: 0 to 512.
 const COUNTS: usize = 513;
 const _: () = assert!(COUNTS as u64 == PAGES_PER_BLOCK + 1);
-/// Single frames that are taken for targets under one hold of the lock.
+/// Single frames that are allocated as targets under one hold of the lock.
 const TARGETS_AT_ONCE: usize = 64;
-/// Types whose contents move.
+/// The migrate types whose contents can move.
 const MOVABLE: [MigrateType; 3] =
     [MigrateType::Movable, MigrateType::MovableOnly, MigrateType::Cma];
 
 /// What compaction did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Compacted {
-    /// What was moved.
+    /// The frames that were moved.
     pub moved: Vacated,
-    /// Frames in use that were looked at.
+    /// Frames in use that were examined.
     pub scanned_pages: u64,
     /// Runs that could not be moved.
     pub refused_runs: u64,
-    /// Blocks that were emptied: each is free as a whole, unless somebody has taken of it since.
+    /// Blocks that were emptied: each is free as a whole, unless part of it was allocated since.
     pub blocks: u64,
-    /// Whether the budget was used up before all was done that could be.
+    /// Whether the budget was used up before all possible work was done.
     pub is_cut_short: bool,
 }
 
 /// Why nothing was compacted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CompactError {
-    /// Nobody moves contents of this manager ([`Moving::set_mover`]).
+    /// The manager has no mover ([`Moving::set_mover`]).
     NoMover,
     /// There is no such node.
     NoNode(NodeId),
-    /// Not from a context that may not wait ([`Platform::can_wait`]).
+    /// The context may not wait ([`Platform::can_wait`]).
     CannotWait,
 }
 
@@ -83,27 +84,27 @@ impl fmt::Display for CompactError {
 impl core::error::Error for CompactError {}
 
 impl<P: Platform> Moving<'_, P> {
-    /// Says who moves contents; `None` for nobody, as at first. May be changed at any time; places
-    /// that somebody has begun to vacate end with the mover that they began with.
+    /// Sets the mover; `None`, as at first, means that there is none. May be changed at any time;
+    /// places that are already being vacated are completed with the mover that they began with.
     ///
-    /// Without a mover nothing moves by itself: requests and pools that find too little make no
-    /// room, and writing to `/proc/sys/vm/compact_memory` succeeds and does nothing, as in Linux
-    /// where nothing can be moved. [`compact`](Self::compact) answers
-    /// [`NoMover`](CompactError::NoMover); what is vacated names what is in the way.
+    /// Without a mover nothing is moved: requests and pools that find too little make no room, and
+    /// writing to `/proc/sys/vm/compact_memory` succeeds and does nothing, as in a Linux where
+    /// nothing can be moved. [`compact`](Self::compact) returns [`NoMover`](CompactError::NoMover);
+    /// calls that vacate memory name the obstacles.
     pub fn set_mover(self, mover: Option<&'static dyn Mover>) {
         self.manager.moving.set_mover(self.manager.platform, mover);
-        // Requests that failed without it may succeed.
+        // Requests that failed without a mover may succeed now.
         self.manager.pressure.epoch.end();
     }
 
-    /// What was moved and what was not, since bring-up.
+    /// Returns what was and was not moved since bring-up.
     #[must_use]
     pub fn events(self) -> MovingEvents {
         self.manager.moving.events()
     }
 
-    /// Makes up to `blocks` split blocks of a node, or of all, whole by moving what is in them into
-    /// others (Linux: `compact_node` in `mm/compaction.c`).
+    /// Makes up to `blocks` split blocks of one node, or of all nodes, whole by moving their
+    /// contents into other blocks (Linux: `compact_node` in `mm/compaction.c`).
     ///
     /// # Errors
     /// [`CompactError`]; nothing was moved.
@@ -128,7 +129,8 @@ impl<P: Platform> Moving<'_, P> {
         Ok(self.compact_where(&is_meant, extent, budget))
     }
 
-    /// [`compact`](Self::compact) of the zones that `is_meant` is true of, from where that may be.
+    /// Does the work of [`compact`](Self::compact) for the zones for which `is_meant` returns true.
+    /// The caller has checked that the context may compact.
     pub(super) fn compact_where(
         self,
         is_meant: &dyn Fn(&Zone) -> bool,
@@ -136,7 +138,7 @@ impl<P: Platform> Moving<'_, P> {
         budget: Budget,
     ) -> Compacted {
         let manager = self.manager;
-        // What CPUs keep would look like something to move that nobody owns.
+        // Frames in CPU caches would look like frames to move that nobody owns.
         manager.drain_for_more();
         let mut ignored = |_| {};
         let purpose = Purpose::Compact { most_pages: extent.most_pages };
@@ -161,20 +163,20 @@ impl<P: Platform> Moving<'_, P> {
     }
 }
 
-/// How much is compacted.
+/// How much to compact.
 #[derive(Clone, Copy)]
 pub(super) struct Extent {
-    /// Blocks that are to become whole, at most.
+    /// The most blocks to make whole.
     pub(super) blocks: u64,
-    /// Pages that are moved, about.
+    /// About how many pages to move at most.
     pub(super) most_pages: u64,
-    /// What can be moved is, also out of blocks that do not become whole, of as many blocks: for
-    /// runs that are shorter.
+    /// For runs below a block: also move what can be moved out of blocks that do not become whole.
+    /// These blocks count towards `blocks`.
     pub(super) in_pieces: bool,
 }
 
-/// Makes blocks of one type of a zone whole: the emptiest, and where some of these cannot be, those
-/// that are a little less so, twice as many as failed.
+/// Makes blocks of one migrate type of a zone whole, beginning with the emptiest. If some of these
+/// cannot become whole, the next emptiest follow, twice as many as failed.
 fn empty_some<P: Platform>(
     zone: &'static Zone,
     migrate_type: MigrateType,
@@ -199,7 +201,7 @@ fn empty_some<P: Platform>(
     all
 }
 
-/// How empty a block is among all: by its frames in use, and then by its place.
+/// The order of blocks from the emptiest: by frames in use, then by place.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     in_use: u64,
@@ -212,8 +214,8 @@ impl Rank {
     }
 }
 
-/// Which blocks of a zone are emptied: those behind `after` and up to `last`. Where there is no
-/// `after`, they are the emptiest.
+/// Which blocks of a zone to empty: those after `after` and up to `last`, or the emptiest up to
+/// `last` if there is no `after`.
 struct Plan {
     zone: &'static Zone,
     migrate_type: MigrateType,
@@ -222,7 +224,7 @@ struct Plan {
 }
 
 impl Plan {
-    /// Whether a block is or was to be emptied, rather than filled.
+    /// Returns whether this plan or one before it empties the block, rather than fills it.
     fn is_emptier(&self, found: Fullness) -> bool {
         Rank::of(found) <= self.last
     }
@@ -232,11 +234,11 @@ impl Plan {
     }
 }
 
-/// Blocks with as many frames in use. Small, as there are 513 of it on the stack.
+/// Blocks with equally many frames in use. Small, because there are 513 of these on the stack.
 #[derive(Clone, Copy, Default)]
 struct Alike {
     blocks: u32,
-    /// Of these, those that hold descriptors inside and so have less free.
+    /// Those of them that hold page descriptors inside and so have fewer free frames.
     described: u32,
 }
 
@@ -246,41 +248,41 @@ impl Alike {
         self.described += u32::from(found.in_use + found.free != PAGES_PER_BLOCK);
     }
 
-    /// What is free in one, rounded up.
+    /// Returns how many frames are free in one of these blocks, rounded up.
     fn free(self, used: u64) -> u64 {
         let all = self.described == self.blocks;
         PAGES_PER_BLOCK - used - if all { VMEMMAP_PAGES_PER_BLOCK } else { 0 }
     }
 }
 
-/// What came of a plan.
+/// The result of a plan.
 #[derive(Default)]
 struct Made {
     /// Blocks that are empty now.
     blocks: u64,
-    /// Blocks in which something stays that cannot be moved.
+    /// Blocks that keep something that cannot be moved.
     stayed: u64,
-    /// Of these, those that something was moved out of where that will do.
+    /// Those of them that something was moved out of, if that is of use.
     pieces: u64,
     is_cut_short: bool,
 }
 
-/// What came of a block.
+/// The result for one block.
 enum Emptied {
     Whole,
-    /// Something stays, and other was moved.
+    /// Something cannot be moved, but other frames were moved.
     Partly,
-    /// Something stays, and so does the rest.
+    /// Something cannot be moved, and nothing was moved.
     Not,
-    /// There was no room for the rest, or it was taken as a whole meanwhile: no reason to try
-    /// another.
+    /// There was no room for the rest, or the block was allocated as a whole meanwhile. Neither is
+    /// a reason to try another block instead.
     Else,
     CutShort,
 }
 
 impl Plan {
-    /// The one that makes most blocks whole, `most` at most, of those behind `after`; nothing where
-    /// none can be.
+    /// Returns the plan that makes the most blocks whole, up to `most`, among those after `after`;
+    /// `None` if no block can become whole.
     fn of<P: Platform>(
         platform: &P,
         zone: &'static Zone,
@@ -288,7 +290,7 @@ impl Plan {
         after: Option<Rank>,
         most: u64,
     ) -> Option<Self> {
-        // Blocks by frames in use, and what is free in all of them.
+        // The blocks by frames in use, and the free frames of all of them.
         let mut alike = [Alike::default(); COUNTS];
         let mut room = 0;
         for segment in zone.segments() {
@@ -309,7 +311,7 @@ impl Plan {
                 },
             );
         }
-        // What is free in the blocks that are left is where all goes.
+        // Everything moves into the free frames of the blocks that are not chosen.
         let (mut to_move, mut chosen) = (0_u64, 0_u64);
         let mut last = Rank { in_use: 0, index: 0 };
         let mut at_limit = 0;
@@ -324,7 +326,8 @@ impl Plan {
                     break 'chosen;
                 }
                 (room, to_move) = (left, to_move + used);
-                // One that is empty already becomes whole when somebody wants it.
+                // A block that is empty already does not count: it becomes whole when a request
+                // needs it.
                 chosen += u64::from(used != 0);
                 (last.in_use, at_limit) = (used, number + 1);
             }
@@ -346,7 +349,7 @@ impl Plan {
         (chosen != 0).then_some(Self { zone, migrate_type, after, last })
     }
 
-    /// Empties the sources, until as many are empty as were wanted.
+    /// Empties the sources until enough blocks are empty.
     fn carry_out<P: Platform>(
         &self,
         platform: &P,
@@ -391,7 +394,8 @@ impl Plan {
 }
 
 impl<P: Platform> Mission<'_, P> {
-    /// Moves all that is in a split block, if all can be moved or it may be left in pieces.
+    /// Moves everything out of a split block if all of it can be moved, or if `in_pieces` allows
+    /// that some stays.
     fn empty(
         &mut self,
         (zone, segment, index): (&'static Zone, &'static Segment, u32),
@@ -427,10 +431,10 @@ impl<P: Platform> Mission<'_, P> {
     }
 }
 
-/// How far a search for targets has come, from the end of the zone down.
+/// How far a search for targets has come, from the end of the zone downwards.
 #[derive(Clone)]
 struct Place {
-    /// Segments that are left, and blocks of the last of them.
+    /// How many segments are left, and the blocks left in the last of them.
     segments: usize,
     indices: Range<u32>,
 }
@@ -445,7 +449,7 @@ impl Place {
         zone.segments().get(self.segments.checked_sub(1)?)
     }
 
-    /// Goes on to the next block down; false at the end.
+    /// Moves on to the next lower block; returns false at the end.
     fn advance(&mut self, zone: &Zone) -> bool {
         if self.indices.end > self.indices.start {
             self.indices.end -= 1;
@@ -460,28 +464,29 @@ impl Place {
     }
 }
 
-/// The split blocks with more frames in use than the sources: each order goes through them once.
+/// Targets in the split blocks that are fuller than the sources. Each order goes through these
+/// blocks once.
 struct Fullest<'p, P: Platform> {
     manager: &'p Manager<P>,
     plan: &'p Plan,
     places: [Place; Order::BLOCK.get() as usize],
-    /// Single frames that were taken and are not used yet.
+    /// Single frames that are allocated and not used yet.
     ready: [Pfn; TARGETS_AT_ONCE],
     count: usize,
-    /// The block that is emptied at this moment.
+    /// The block that is being emptied.
     source: u32,
 }
 
 impl<P: Platform> Fullest<'_, P> {
-    /// A single frame. Those that were taken before and whose block was isolated since go back:
-    /// whoever vacates it would find what is moved there. So do those of the source, which others
-    /// made so empty.
+    /// Returns a single frame. Frees ready frames whose block was isolated in the meantime, as the
+    /// thread that vacates this block would find the moved contents there. Also frees frames of the
+    /// source block, which can be in it if other threads emptied a target this far.
     fn next_ready(&mut self) -> Option<Pfn> {
         loop {
             if self.count == 0 {
                 let mut ready = [Pfn(0); TARGETS_AT_ONCE];
                 self.count = self.fill(Order::PAGE, &mut ready);
-                // The lowest is used first.
+                // The lowest frame is used first.
                 ready[..self.count].reverse();
                 self.ready = ready;
             }
@@ -497,12 +502,12 @@ impl<P: Platform> Fullest<'_, P> {
             {
                 return Some(pfn);
             }
-            // Just taken and nobody else's, so that this cannot fail.
+            // This cannot fail: the frame was just allocated and nobody else has it.
             let _ = self.manager.free_bare(PfnRange::of_order(pfn, Order::PAGE));
         }
     }
 
-    /// Takes runs of `order` in the next block that has one.
+    /// Allocates runs of `order` in the next block that has any.
     fn fill(&mut self, order: Order, out: &mut [Pfn]) -> usize {
         let platform = self.manager.platform;
         let Some(place) = self.places.get_mut(usize::from(order.get())) else { return 0 };
@@ -530,11 +535,11 @@ impl<P: Platform> Fullest<'_, P> {
 }
 
 impl<P: Platform> Drop for Fullest<'_, P> {
-    /// Frees what was taken and not used, be it that the mover panics.
+    /// Frees the unused frames, also if the mover panics.
     fn drop(&mut self) {
         for &pfn in &self.ready[..self.count] {
             let frame = PfnRange::of_order(pfn, Order::PAGE);
-            // Just taken and nobody else's, so that this cannot fail.
+            // This cannot fail: the frame was just allocated and nobody else has it.
             let _ = self.manager.free_bare(frame);
         }
     }

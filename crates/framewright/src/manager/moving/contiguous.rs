@@ -1,10 +1,11 @@
-//! Contiguous memory of any length: where the least has to be moved, by the counts of blocks.
+//! Contiguous memory of any length, at the place where the counters of blocks say that the least
+//! has to be moved.
 //!
 //! Linux takes the first candidate that is not hopeless (`alloc_contig_pages` in
-//! `mm/page_alloc.c`). Here the cheapest place is tried of those that a bounded search sees
-//! (`window`). Counts are a guess, so owners are asked before anything is moved; what decides is
-//! whether the range can be vacated. What is in the way is passed by in the next search, and where
-//! a zone has no place left the next zone follows.
+//! `mm/page_alloc.c`). Here a bounded search (`window`) finds the cheapest place. The counters are
+//! only a guess, so owners are asked before anything is moved; a place is good only if it can
+//! really be vacated. The next search avoids the obstacles that were found, and when a zone has no
+//! place left, the next zone follows.
 
 use super::outcome::{Budget, Obstacle, Obstacles, Vacated};
 use super::range::RangeError;
@@ -22,31 +23,33 @@ use crate::vmemmap_space::{BlockNumber, BlockRange};
 use crate::zone::{IsolateError, Zone, ZoneKind};
 use core::fmt;
 
-/// Places of a zone that are tried.
+/// How many places of a zone are tried.
 const ATTEMPTS: usize = 8;
-/// Blocks of a zone that are passed by.
+/// How many blocks of a zone can be avoided.
 const MOST_AVOIDED: usize = 128;
 
-/// What is wanted: so many frames in one run, of any length.
+/// A request for a run of any number of frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ContiguousRequest {
-    /// Frames.
+    /// How many frames.
     pub pages: u64,
-    /// Alignment of the first; runs of more than a block begin at a block in any case.
+    /// The alignment of the first frame; runs longer than a block begin at a block in any case.
     pub align: Order,
-    /// Where; [`NodeChoice::Any`] means near the calling CPU.
+    /// Where the run may be; [`NodeChoice::Any`] means near the calling CPU.
     pub node: NodeChoice,
-    /// The highest zone that will do.
+    /// The highest suitable zone.
     pub zone: ZoneKind,
-    /// One past the highest address that will do.
+    /// One past the highest suitable address.
     pub max_address: u64,
-    /// What the memory will be used for, as in [`Request`]. Blocks of a grade, those of reserve
-    /// areas among them, are for [`MigrateType::Movable`] alone: for whoever can move the run.
+    /// What the memory will be used for, as in [`Request`]. Blocks of a grade, which include those
+    /// of reserve areas, are only for [`MigrateType::Movable`], that is, for callers that can move
+    /// the run.
     pub migrate_type: MigrateType,
 }
 
 impl ContiguousRequest {
-    /// So many frames, near the caller, at any address, which stay where they are.
+    /// Returns a request for `pages` frames that stay in place, near the calling CPU, at any
+    /// address.
     #[must_use]
     pub const fn new(pages: u64) -> Self {
         Self {
@@ -65,12 +68,12 @@ impl ContiguousRequest {
 pub enum ContiguousError {
     /// Wrong arguments.
     Request(AllocateError),
-    /// No zone that will do has room for it between what cannot be moved.
+    /// No suitable zone has room for the run between the memory that cannot be moved.
     NoPlace {
-        /// What was wanted.
+        /// How many pages were requested.
         pages: u64,
     },
-    /// Several places were tried; this was in the way at the last one.
+    /// Several places were tried; this is why the last one failed.
     InTheWay(RangeError),
 }
 
@@ -88,7 +91,7 @@ impl fmt::Display for ContiguousError {
 
 impl core::error::Error for ContiguousError {}
 
-/// Blocks that turned out to hold what cannot be moved.
+/// Blocks that turned out to hold memory that cannot be moved.
 struct Avoid {
     blocks: [BlockNumber; MOST_AVOIDED],
     count: usize,
@@ -101,7 +104,7 @@ impl Avoid {
         self.blocks[..self.count].contains(&block)
     }
 
-    /// Blocks of `range` that a part of `run` lies in.
+    /// Adds the blocks of `range` in which a part of `run` lies.
     fn add(&mut self, range: PfnRange, run: PfnRange) {
         let BlockRange { start, end } = BlockRange::around(run.intersection(range));
         for block in (start.0..end.0).map(BlockNumber) {
@@ -115,7 +118,7 @@ impl Avoid {
     }
 }
 
-/// What was in the way when a range was to be taken.
+/// Returns the frame that was in the way when `range` was to be taken.
 fn in_the_way(range: PfnRange, error: &RangeError) -> PfnRange {
     let pfn = match error {
         RangeError::Vacate(VacateError::Obstacles { obstacles, .. }) => obstacles.first.run.start,
@@ -126,8 +129,8 @@ fn in_the_way(range: PfnRange, error: &RangeError) -> PfnRange {
 }
 
 impl<'m, P: Platform> Moving<'m, P> {
-    /// Where such a run could be had with the least to move. It is not reserved: others may take
-    /// it, and the counts may have changed by the time it is asked for.
+    /// Returns where such a run could be had with the least to move. The run is not reserved:
+    /// others may allocate it, and the counters may have changed by the time it is requested.
     ///
     /// # Errors
     /// [`ContiguousError`].
@@ -135,7 +138,7 @@ impl<'m, P: Platform> Moving<'m, P> {
         self.find_without(request, None)
     }
 
-    /// [`find_contiguous`](Self::find_contiguous) without blocks that are `avoided`.
+    /// Does [`find_contiguous`](Self::find_contiguous) without the blocks that are `avoided`.
     pub(super) fn find_without(
         self,
         request: &ContiguousRequest,
@@ -147,8 +150,8 @@ impl<'m, P: Platform> Moving<'m, P> {
         found.map(|found| found.range).ok_or(ContiguousError::NoPlace { pages: request.pages })
     }
 
-    /// Allocates a run of any length, over 1 GiB, too: out of what is free where there is one, else
-    /// where the least has to be moved. Memory that cannot be moved is passed by.
+    /// Allocates a run of any length, also over 1 GiB: from free memory if it has such a run, else
+    /// at the place where the least has to be moved. Memory that cannot be moved is avoided.
     ///
     /// # Errors
     /// [`ContiguousError`].
@@ -176,8 +179,8 @@ impl<'m, P: Platform> Moving<'m, P> {
         self.vacate_cheapest(&search, request, budget)
     }
 
-    /// [`allocate_contiguous`](Self::allocate_contiguous) where the least has to be moved, on nodes
-    /// that `search` allows.
+    /// Does [`allocate_contiguous`](Self::allocate_contiguous) at the place where the least has to
+    /// be moved, on the nodes that `search` allows.
     #[track_caller]
     pub(super) fn vacate_cheapest(
         self,
@@ -186,7 +189,7 @@ impl<'m, P: Platform> Moving<'m, P> {
         budget: Budget,
     ) -> Result<PfnRange, ContiguousError> {
         let mut last = ContiguousError::NoPlace { pages: request.pages };
-        // Of all places together.
+        // One budget for all places together.
         let mut left = budget;
         let (mut is_first, mut repeated) = (true, None);
         for parts in self.zones_for(search) {
@@ -206,7 +209,7 @@ impl<'m, P: Platform> Moving<'m, P> {
                     let error = VacateError::Obstacles { moved, obstacles };
                     last = ContiguousError::InTheWay(RangeError::Vacate(error));
                     if avoid.count == before {
-                        // There is no room for more.
+                        // The list of avoided blocks is full.
                         break;
                     }
                     continue;
@@ -225,10 +228,10 @@ impl<'m, P: Platform> Moving<'m, P> {
                             && platform.can_wait()
                             && repeated.replace(found.range) != Some(found.range)
                         {
-                            // Who frees it may need this CPU for that (invariant 43).
+                            // The thread that frees it may need this CPU for that (invariant 43).
                             platform.yield_now();
                         } else {
-                            // What is in the way there will be so again.
+                            // The obstacle would be in the way again.
                             avoid.add(found.range, in_the_way(found.range, &error));
                         }
                         last = ContiguousError::InTheWay(error);
@@ -239,12 +242,12 @@ impl<'m, P: Platform> Moving<'m, P> {
         Err(last)
     }
 
-    /// What owners say of a place: what cannot be moved is avoided from now on. Asking costs little
-    /// beside moving most of a place in vain.
+    /// Asks owners about a place and avoids from now on what cannot be moved. Asking costs little
+    /// compared with moving most of a place in vain.
     fn look(self, range: PfnRange, budget: Budget, avoid: &mut Avoid) -> Option<Obstacles> {
         let mut name = |obstacle: Obstacle| avoid.add(range, obstacle.run);
         let mut mission = Mission::new(self, Purpose::LookBeforeIsolation, budget, &mut name);
-        // A place that is none any more is found out when it is taken.
+        // If the place is no longer valid, taking it will fail and tell.
         let _ = mission.vacate(range);
         mission.end().1
     }
@@ -259,7 +262,7 @@ impl<'m, P: Platform> Moving<'m, P> {
         self.manager.search(&like).map_err(ContiguousError::Request)
     }
 
-    /// The parts of each zone that will do, in the order in which they are asked.
+    /// Returns the parts of each suitable zone, in the order in which zones are asked.
     fn zones_for<'a>(self, search: &Search<'a>) -> impl Iterator<Item = &'static [Zone]> + 'a
     where
         'm: 'a,
@@ -270,24 +273,25 @@ impl<'m, P: Platform> Moving<'m, P> {
         ids.flat_map(|id| self.manager.parts(id).runs())
     }
 
-    /// The cheapest place in a zone.
+    /// Returns the cheapest place in a zone.
     fn cheapest(
         self,
         parts: &'static [Zone],
         request: &ContiguousRequest,
         avoided: Avoided<'_>,
     ) -> Option<Candidate> {
-        // What is free is told by the heads then.
+        // Without spare blocks, the heads tell exactly what is free.
         parts.iter().for_each(|part| part.give_up_spare(self.manager.platform));
         if request.pages > Order::MAX.pages() {
-            // No list has runs so long: what is free is looked for first, however far it is.
+            // No free list has runs this long, so first look for a wholly free place, however far
+            // it is.
             let free =
                 cheapest_in(self.manager.platform, parts, request, &Costly { avoided, most: 0 });
             if free.is_some() {
                 return free;
             }
         }
-        // What is moved must find room outside of the place, in any zone of the node.
+        // The moved contents must find room outside the place, in any zone of the node.
         let node = parts.first()?.id().node;
         let has = |zone: &Zone| zone.withheld_pages() + zone.free_pages();
         let own = self.manager.zones().iter().filter(|zone| zone.id().node == node);

@@ -1,9 +1,9 @@
-//! Compaction for a request that found no run, before anybody is asked to give memory up (Linux:
+//! Compaction for a request that found no run, before the reclaim hook is asked (Linux:
 //! `mm/page_alloc.c`, `__alloc_pages_direct_compact`).
 //!
-//! Runs below 2 MiB and blocks need any block that is emptied; larger runs need neighbours, so one
-//! is vacated where the least has to be moved. What failed is not tried again at once by requests
-//! that ask that node first ([`Defer`](crate::zone::Defer)).
+//! For runs of up to 2 MiB, a block, emptying any block helps. Larger runs need neighbouring
+//! blocks, so a run is vacated where the least has to be moved. After a failure, requests that ask
+//! the same node first do not try again at once ([`Defer`](crate::zone::Defer)).
 
 use super::compact::Extent;
 use super::contiguous::ContiguousRequest;
@@ -17,16 +17,16 @@ use crate::units::{Order, PAGES_PER_BLOCK};
 use crate::zone::{ContigInfo, Suitability, Zone, suitability};
 use core::panic::Location;
 
-/// Runs that are begun for one request.
+/// The most runs that are begun for one request.
 const MOST_RUNS: u64 = 1 << 16;
 
-/// Compaction might have helped and was not tried: not from here, others are at it, or it failed
-/// lately.
+/// Compaction might have helped but was not tried: the context does not allow it, others are
+/// compacting, or it failed recently.
 pub(in crate::manager) struct NotTried;
 
 impl<P: Platform> Manager<P> {
-    /// Compacts for a request that lacks `missing` pages in runs of `order`, and attempts it again.
-    /// Whether it was served.
+    /// Compacts for a request that lacks `missing` pages in runs of `order`, and attempts the
+    /// request again. Returns whether it succeeded.
     pub(in crate::manager) fn direct_compact(
         &self,
         search: &Search,
@@ -41,13 +41,14 @@ impl<P: Platform> Manager<P> {
             return Err(NotTried);
         }
         let task = self.platform.current_task().map(core::num::NonZeroU64::get);
-        // A mover that runs short does not compact once more.
+        // A mover that runs short of memory does not start another compaction.
         let _inside = self.pressure.enter_compaction(task).ok_or(NotTried)?;
         let nearest = self.zonelist(search).next().map(|zone| zone.id().node);
         let nearest = nearest.and_then(|node| self.numa.nodes().get(node.index()));
         let Some(defer) = nearest.map(|node| &node.defer) else { return Ok(false) };
         if defer.lock(self.platform).skips(order) {
-            // What is known to fail never comes here, so that nobody would try again.
+            // Not a plain failure: a request that is known to fail never comes here, so nobody
+            // would try compaction again.
             return Err(NotTried);
         }
         if !self.zonelist(search).any(|zone| self.may_help(zone, search, order)) {
@@ -70,7 +71,7 @@ impl<P: Platform> Manager<P> {
         Ok(is_found)
     }
 
-    /// Whether a zone has what is missing, in pieces.
+    /// Returns whether a zone has enough free memory for the request, in pieces.
     fn may_help(&self, zone: &Zone, search: &Search, order: Order) -> bool {
         let mark = Mark::Min.keeps_of_all(zone, search.highest) / u64::from(zone.parts().max(1));
         let runs = zone.free_areas(self.platform).by_order();
@@ -78,8 +79,8 @@ impl<P: Platform> Manager<P> {
         suitability(&ContigInfo::of(&runs, order), mark, threshold) == Suitability::Suitable
     }
 
-    /// Any blocks will do. Where none becomes whole, what can be moved out of them leaves room
-    /// beside what cannot, for runs that are shorter.
+    /// Compacts any blocks of a node. If none becomes whole, moving what can be moved out of some
+    /// blocks still makes room for shorter runs beside what cannot be moved.
     fn compact_for(
         &self,
         search: &Search,
@@ -109,7 +110,8 @@ impl<P: Platform> Manager<P> {
         false
     }
 
-    /// One run after the other is vacated and attempted to be had, as long as that helps.
+    /// Vacates one run after another and attempts the request after each, as long as that makes
+    /// progress.
     fn vacate_for(&self, search: &Search, order: Order, attempt: &mut Attempt<'_>) -> bool {
         let wanted = ContiguousRequest {
             align: order,
@@ -123,7 +125,7 @@ impl<P: Platform> Manager<P> {
             let budget = Budget::runs(MOST_RUNS);
             let made = self.moving().vacate_cheapest(search, &wanted, budget);
             let Ok(run) = made else { return false };
-            // Just allocated and nobody else's, so that this cannot fail.
+            // This cannot fail: the run was just allocated and nobody else has it.
             let _ = self.free_uncached(run, Location::caller());
             match attempt(ORDINARY) {
                 Ok(()) => return true,

@@ -1,4 +1,4 @@
-//! Changing the grade of blocks, at boot and while the machine runs.
+//! Changes the grade of blocks, at boot and while the machine runs.
 
 use crate::firmware::MirrorNote;
 use crate::manager::facets::Moving;
@@ -14,11 +14,12 @@ use core::fmt;
 /// Why blocks do not get another grade. Nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GradeError {
-    /// They could not be isolated for it.
+    /// The blocks could not be isolated for the change.
     Isolate(IsolateError),
-    /// In the block at this frame is what cannot be moved, or was allocated as such.
+    /// The block at this frame holds memory that cannot be moved, or that was allocated as
+    /// unmovable.
     InUse(Pfn),
-    /// The block at this frame is of a reserve area, which stays removable.
+    /// The block at this frame belongs to a reserve area, which stays removable.
     Area(Pfn),
 }
 
@@ -37,8 +38,9 @@ impl fmt::Display for GradeError {
 impl core::error::Error for GradeError {}
 
 impl<P: Platform> Moving<'_, P> {
-    /// Says who may have blocks from now on. What is in them stays: they are free, or what is in
-    /// them was allocated as movable. Withheld memory among them comes up.
+    /// Sets which requests may use blocks from now on. The contents stay: the blocks must be free,
+    /// or their contents must have been allocated as movable. Withheld memory among them is made
+    /// available.
     ///
     /// # Errors
     /// [`GradeError`]; nothing has changed.
@@ -47,7 +49,7 @@ impl<P: Platform> Moving<'_, P> {
         self.grade_alone(range, grade)
     }
 
-    /// Areas are removable as it is.
+    /// Refuses any grade other than *removable* for the blocks of areas.
     fn check_area(self, range: BlockRange, grade: Grade) -> Result<(), GradeError> {
         match self.area_in(range) {
             Some(pfn) if grade != Grade::Removable => Err(GradeError::Area(pfn)),
@@ -55,7 +57,8 @@ impl<P: Platform> Moving<'_, P> {
         }
     }
 
-    /// [`set_grade`](Self::set_grade), also for who makes an area, which is removable.
+    /// Does [`set_grade`](Self::set_grade), also for a caller that is making an area, which is
+    /// removable.
     pub(super) fn grade_alone(self, range: BlockRange, grade: Grade) -> Result<(), GradeError> {
         let isolation = self.manager.isolation();
         if grade != Grade::Any
@@ -64,40 +67,40 @@ impl<P: Platform> Moving<'_, P> {
             return Err(GradeError::InUse(found.start.start()));
         }
         isolation.isolate(range).map_err(GradeError::Isolate)?;
-        // Who makes an area says so and then isolates its blocks, so that one of the two sees the
-        // other.
+        // A caller that makes an area first enters it and then isolates its blocks, so that one of
+        // the two sees the other.
         let is_none = self.check_area(range, grade);
         let set = is_none.and_then(|()| isolation.regrade(range, grade).map_err(GradeError::InUse));
-        // Some of it may have gone, and come back, meanwhile.
+        // Some of the range may have been removed and added again meanwhile.
         self.put_back(range);
         set
     }
 
-    /// Where memory for what can be moved alone began on a node at bring-up; nothing where it had
-    /// none.
+    /// Returns where the memory that is only for movable contents began on a node at bring-up;
+    /// `None` if the node had none.
     #[must_use]
     pub fn start_on_node(self, node: NodeId) -> Option<Pfn> {
-        // Relaxed: bring-up alone changes it.
+        // Relaxed: only bring-up changes it.
         let start =
             self.manager.numa.nodes().get(node.index())?.movable_start.load(Ordering::Relaxed);
         Some(Pfn(start)).filter(|&start| start != Pfn(0))
     }
 
-    /// What there is to say of `kernelcore=mirror`, where the command line has it.
+    /// Returns what to report about `kernelcore=mirror`, if the command line has it.
     #[must_use]
     pub const fn mirror_note(self) -> Option<MirrorNote> {
         self.manager.moving.mirror_note
     }
 
-    /// Bytes that were allocated before the manager was there and should have been of mirrored
-    /// memory, of which there was too little
+    /// Returns how many bytes were allocated before bring-up that should be in mirrored memory but
+    /// are not, because there was too little
     /// ([`Memblock::unmirrored_bytes`](crate::memblock::Memblock::unmirrored_bytes)).
     #[must_use]
     pub const fn unmirrored_bytes(self) -> u64 {
         self.manager.moving.unmirrored_bytes
     }
 
-    /// Who may have the block of a frame; nothing where there is no memory.
+    /// Returns the grade of a frame's block; `None` if there is no memory.
     #[must_use]
     pub fn grade_of(self, pfn: Pfn) -> Option<Grade> {
         let range = PfnRange { start: pfn, end: Pfn(pfn.0.checked_add(1)?) };
@@ -107,9 +110,9 @@ impl<P: Platform> Moving<'_, P> {
 }
 
 impl<P: Platform> Manager<P> {
-    /// Keeps for what can be moved alone what is [movable](Moving::start_on_node) of each node: all
-    /// blocks from there on but for `mirrored` ones, which ascend. What the manager has reserved
-    /// there stays. Returns the frames of these blocks.
+    /// Restricts to movable contents each node's [movable](Moving::start_on_node) memory: all
+    /// blocks from its start on except the `mirrored` ones, which are in ascending order. What the
+    /// manager has reserved there stays. Returns the number of frames of these blocks.
     #[inline(never)]
     pub(in crate::manager) fn grade_at_boot(&self, mirrored: &[PfnRange]) -> u64 {
         let mut pages = 0;
@@ -120,7 +123,8 @@ impl<P: Platform> Manager<P> {
                 let first = BlockNumber(segment.start.0.max(first_block_from(start).0));
                 let mut from = first.min(end);
                 for range in mirrored {
-                    // Blocks that are mirrored in part are not: the kernel's memory is safe.
+                    // A block that is only partly mirrored counts as not mirrored: the kernel's
+                    // memory must be safe.
                     let (start, after) =
                         (first_block_from(range.start), BlockNumber::containing(range.end));
                     if start >= after || after <= from {
@@ -136,10 +140,10 @@ impl<P: Platform> Manager<P> {
         pages
     }
 
-    /// [`grade_at_boot`](Self::grade_at_boot) for blocks of one segment.
+    /// Does [`grade_at_boot`](Self::grade_at_boot) for blocks of one segment.
     fn grade_of_segment(&self, zone: &Zone, segment: &Segment, range: BlockRange) -> u64 {
         let (mut rest, mut pages) = (range, 0);
-        // What is not accepted needs no isolation, which would accept it.
+        // Unaccepted memory needs no isolation, which would accept it.
         while let Some(found) = zone
             .unaccepted_in(self.platform, segment.index_of(rest.start)..segment.index_of(rest.end))
         {
@@ -153,8 +157,8 @@ impl<P: Platform> Manager<P> {
         pages + self.grade_blocks(rest)
     }
 
-    /// Keeps blocks for what can be moved alone, but for those with what the manager reserved, of
-    /// which whole heads are passed by as they are.
+    /// Restricts blocks to movable contents, except those in which the manager has reserved memory.
+    /// Whole heads with such memory are skipped as they are.
     fn grade_blocks(&self, range: BlockRange) -> u64 {
         let (mut rest, mut pages) = (range, 0);
         while let Some(found) = self.isolation().without_grade(rest) {
@@ -164,7 +168,8 @@ impl<P: Platform> Manager<P> {
         pages + self.grade_between(rest)
     }
 
-    /// [`grade_blocks`](Self::grade_blocks) where all heads but single blocks can have a grade.
+    /// Does [`grade_blocks`](Self::grade_blocks) for a range in which all heads, except some single
+    /// blocks, can have a grade.
     fn grade_between(&self, range: BlockRange) -> u64 {
         let (mut rest, mut pages) = (range, 0);
         while rest.start < rest.end {

@@ -1,10 +1,10 @@
-//! Memory that can move: vacating blocks, taking a range at a given place, finding the place with
-//! the least to move, and compaction.
+//! Memory that can move: vacating blocks, taking a range at a given place, finding the place where
+//! the least has to be moved, and compaction.
 //!
-//! The manager knows which frames are in use, not what is in them. Whoever owns contents registers
-//! a [`Mover`](crate::Mover), which is asked about each run and moves it; without one only free
-//! memory can be had. Blocks are isolated while they are vacated, so that nobody gets what becomes
-//! free in them, and come back into circulation when that fails.
+//! The manager knows which frames are in use, but not what is in them. The owner of contents
+//! registers a [`Mover`](crate::Mover), which is asked about each run and moves it; without a mover
+//! only free memory can be had. Blocks are isolated while they are vacated, so that nobody
+//! allocates the frames that become free in them. If vacating fails, they return to circulation.
 //!
 //! ```text
 //!   vacate ──────────> isolate ──> one run after the other ──> all free, isolated
@@ -14,8 +14,8 @@
 //!        each run:  occupant? ──> begin ──> allocate ──> relocate ──> free the old one
 //! ```
 //!
-//! Counts of blocks and maps of 512 bits take the place of Linux's scanners. No call to the mover
-//! is made under a lock, pinned, or from a free.
+//! The counters of blocks and maps of 512 bits take the place of Linux's scanners. The mover is
+//! never called under a lock, pinned, or from a free.
 
 mod area;
 mod area_at_boot;

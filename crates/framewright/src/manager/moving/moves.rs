@@ -1,5 +1,5 @@
-//! What comes of runs whose move has begun: up to 32 are settled together, then one after the other
-//! is copied, and what was moved is freed.
+//! Completes moves that have begun: up to 32 runs are settled together, then each is copied, and
+//! then the old frames are freed.
 
 use super::outcome::ObstacleKind;
 use super::runs::{Block, Mission, offsets};
@@ -12,11 +12,12 @@ use crate::units::{Order, Pfn, PfnRange};
 use crate::zone::{FrameBits, FreeError, set_frames};
 use core::panic::Location;
 
-/// What a target is filled with where a mover that lies is to be found out. Not what free memory is
-/// poisoned with: the new place may be freed as soon as its users know it.
+/// The byte that a target is filled with to detect a mover that falsely reports a move. It differs
+/// from the poison of free memory, because the users may free the new place as soon as they know
+/// it.
 const UNMOVED: u8 = 0x55;
 
-/// Moves of one block that have begun and are settled together, ascending.
+/// Moves in one block that have begun and are settled together, in ascending order.
 pub(super) struct Batch {
     pub(super) begun: [Begun; BATCH],
     pub(super) count: usize,
@@ -27,7 +28,8 @@ impl Batch {
         self.count == BATCH
     }
 
-    /// Adds one, if it lies behind all others and there is room.
+    /// Adds a move if its run lies behind all others and there is room. Returns whether it lies
+    /// behind them.
     pub(super) fn push(&mut self, begun: Begun) -> bool {
         let end = self.begun[..self.count].last().map_or(Pfn(0), |last| last.run.end);
         let fits = begun.run.start >= end;
@@ -46,8 +48,9 @@ pub(super) enum Stopped {
 }
 
 impl<P: Platform> Mission<'_, P> {
-    /// Makes the moves of a batch, which is empty then, and frees what was moved of its block. At
-    /// once, because to whoever vacates the block at the same time these frames are nobody's.
+    /// Makes the moves of a batch, which it leaves empty, and frees the frames of the block that
+    /// were moved out. This happens at once, because a thread that vacates the block at the same
+    /// time would find that nobody owns these frames.
     pub(super) fn finish_batch(
         &mut self,
         batch: &mut Batch,
@@ -75,7 +78,7 @@ impl<P: Platform> Mission<'_, P> {
                 }
                 Ok(()) => self.free(run),
                 Err(kind) => {
-                    // The next block may have a part of the last run of this one.
+                    // The next block may hold a part of the last run of this block.
                     if run.end > all.end || self.refused.end <= all.end {
                         self.refused = run;
                     }
@@ -87,7 +90,7 @@ impl<P: Platform> Mission<'_, P> {
         self.tell_moved();
     }
 
-    /// Moves one run that the caller names, and frees what it was.
+    /// Moves one run that the caller names, and frees the old frames.
     pub(super) fn move_one(
         &mut self,
         run: PfnRange,
@@ -95,7 +98,7 @@ impl<P: Platform> Mission<'_, P> {
     ) -> Result<(), ObstacleKind> {
         let begun = match self.begin(run) {
             Ok(Some(begun)) => begun,
-            // It was freed meanwhile.
+            // The run was freed meanwhile.
             Ok(None) => return Err(ObstacleKind::Unknown),
             Err(Stopped::Budget) => return Err(ObstacleKind::Busy),
             Err(Stopped::Refused(kind)) => {
@@ -116,7 +119,7 @@ impl<P: Platform> Mission<'_, P> {
         }
     }
 
-    /// Begins the move of a run; nothing when it is gone.
+    /// Begins the move of a run; returns `None` if the run is gone.
     pub(super) fn begin(&mut self, run: PfnRange) -> Result<Option<Begun>, Stopped> {
         let Some(mover) = self.mover else {
             return Err(Stopped::Refused(ObstacleKind::Unknown));
@@ -149,11 +152,13 @@ impl<P: Platform> Mission<'_, P> {
         }
     }
 
-    /// Moves a run whose move has begun and is settled, to frames from `to` on if it has its place
-    /// already; the caller frees what it was. Else the run stays where it is.
+    /// Moves a run whose move has begun and is settled: to the frames from `to` on or, without
+    /// `to`, to frames from `targets`. The caller frees the old frames. On failure the run stays
+    /// where it is.
     ///
-    /// Everything here is passed in registers: what is written to memory and read back at once in
-    /// another width waits for all that the copy before it wrote, a quarter of what a copy takes.
+    /// All arguments are passed in registers: a value that is written to memory and read back at
+    /// once in another width waits for all stores of the copy before it, which takes a quarter of
+    /// the time of a copy.
     #[inline]
     pub(super) fn finish(
         &mut self,
@@ -204,10 +209,11 @@ impl<P: Platform> Mission<'_, P> {
         Ok(())
     }
 
-    /// Asks for the contents of the run that is copied next, where it begins with a frame of
-    /// `bits`, which is memory whatever the mover says. Unasked the processor looks at it only when
-    /// all that was written since the copy before it is out. Not before that copy: its own reads
-    /// would wait, which costs a tenth of it on Zen 3.
+    /// Prefetches the beginning of the run that is copied next, if its first frame is set in
+    /// `bits`, which guarantees that it is memory whatever the mover reported. Without the
+    /// prefetch, the processor reads it only after all stores since the last copy have drained. The
+    /// prefetch must not come before that copy, whose own reads would have to wait: this costs a
+    /// tenth of a copy on Zen 3.
     #[inline]
     fn ask_for(&self, block: &Block, bits: &FrameBits, next: Option<&Begun>) {
         let Some(&Begun { run: PfnRange { start, .. }, .. }) = next else { return };
@@ -224,12 +230,14 @@ impl<P: Platform> Mission<'_, P> {
         run.end.max(to.end).address() <= self.manager.platform.direct_limit()
     }
 
-    /// Frees what nobody uses any more: what was moved, or was to be moved to.
+    /// Frees frames that nobody uses any more: the old place of a run that was moved, or an unused
+    /// target.
     pub(super) fn free(&mut self, run: PfnRange) {
         let place = Location::caller();
         let freed = match self.manager.free_uncached(run, place) {
-            // Of several allocations, which page owners want back one by one, and which may lie in
-            // several zones. Where one of them is gone the others are nobody's all the same.
+            // The run consists of several allocations, which page owners want freed one by one and
+            // which may lie in several zones. If one of them is gone, nobody owns the others all
+            // the same.
             Err(FreeError::WrongSize { .. } | FreeError::SpansZones(_)) => (run.start.0..run.end.0)
                 .fold(true, |all, pfn| {
                     let frame = PfnRange::of_order(Pfn(pfn), Order::PAGE);
@@ -238,13 +246,13 @@ impl<P: Platform> Mission<'_, P> {
             freed => freed.is_ok(),
         };
         if !freed {
-            // The mover freed it, or never owned it.
+            // The mover freed the run, or never owned it.
             self.refuse(run, ObstacleKind::Failed);
         }
     }
 
-    /// Frees what was moved out of a block: under one hold of the lock where nobody has to look at
-    /// it first.
+    /// Frees the frames that were moved out of a block, under one hold of the lock if nothing has
+    /// to look at them first.
     fn free_moved(&mut self, block: &Block, moved: &FrameBits) {
         let all = block.all();
         if *moved == FrameBits::default() {

@@ -1,4 +1,4 @@
-//! What a call that moves memory may take, what it moved, and what was in its way.
+//! The budget of a call that moves memory, what the call moved, and what was in its way.
 
 use crate::manager::state::moving::NotNow;
 use crate::platform::Platform;
@@ -6,34 +6,35 @@ use crate::units::{Pfn, PfnRange};
 use crate::zone::Held;
 use core::fmt;
 
-/// How long a call may go on. It is looked at before each run is begun: up to 32 runs that were
-/// begun are finished. So many frames that stay count as a run, as each was asked for.
+/// How long a call may go on. The budget is checked before each run is begun; up to 32 runs that
+/// have begun are still completed. Every 32 frames that stay count as one run, because the mover
+/// was asked about each of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Budget {
-    /// When [`Platform::now_ns`](crate::Platform::now_ns) says this, nothing more is begun. Without
-    /// a clock only 0, which is always over, counts.
+    /// When [`Platform::now_ns`](crate::Platform::now_ns) reaches this, no more runs are begun.
+    /// Without a clock only the value 0 has an effect: this time is always over.
     pub deadline_ns: Option<u64>,
-    /// How many runs are begun at most.
+    /// The most runs that are begun.
     pub runs: u64,
 }
 
 impl Budget {
-    /// As long as it takes.
+    /// No limit.
     pub const UNLIMITED: Self = Self { deadline_ns: None, runs: u64::MAX };
 
-    /// Until then.
+    /// A budget that ends at this time.
     #[must_use]
     pub const fn until(deadline_ns: u64) -> Self {
         Self { deadline_ns: Some(deadline_ns), runs: u64::MAX }
     }
 
-    /// So many runs.
+    /// A budget for this many runs.
     #[must_use]
     pub const fn runs(runs: u64) -> Self {
         Self { deadline_ns: None, runs }
     }
 
-    /// With the first half of the time that is left.
+    /// Returns the budget with only the first half of the time that is left.
     pub(super) fn half_of_the_time<P: Platform>(self, platform: &P) -> Self {
         let half = |deadline: u64| {
             let now = platform.now_ns().filter(|&now| now < deadline);
@@ -42,17 +43,17 @@ impl Budget {
         Self { deadline_ns: self.deadline_ns.map(half), ..self }
     }
 
-    /// Whether another run may be begun when `begun` have been.
+    /// Returns whether another run may be begun after `begun` runs.
     pub(in crate::manager) fn allows<P: Platform>(&self, platform: &P, begun: u64) -> bool {
         begun < self.runs && self.has_time(platform)
     }
 
-    /// Whether there is an end to the time.
+    /// Returns whether the time is limited.
     pub(in crate::manager) const fn is_timed(&self) -> bool {
         self.deadline_ns.is_some()
     }
 
-    /// Whether the time is not over, whatever may be begun.
+    /// Returns whether there is time left, even if no more runs may be begun.
     #[inline(never)]
     pub(in crate::manager) fn has_time<P: Platform>(&self, platform: &P) -> bool {
         self.deadline_ns.is_none_or(|deadline| {
@@ -64,38 +65,40 @@ impl Budget {
 /// Why a run was not moved.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum ObstacleKind {
-    /// Somebody relies on where it is, the [`Mover`](crate::Mover) said.
+    /// The [`Mover`](crate::Mover) said that a user relies on the run's address.
     Pinned,
-    /// It is in use at this moment, the mover said; or it is a page of a pool on its way.
+    /// The mover said that the run is in use right now; or it is a page on its way into or out of a
+    /// pool.
     Busy,
-    /// It cannot be moved, the mover said; or only a part of it lies in what is to go, and it is
-    /// not to be divided.
+    /// The mover said that the run cannot be moved; or only a part of it lies in the memory that is
+    /// to be vacated, and it must not be divided.
     Fixed,
-    /// The mover does not know it, or there is none that may be asked from here.
+    /// The mover does not know the run, or there is no mover that may be asked from this context.
     Unknown,
-    /// The move began and failed, or what the mover said of it cannot be.
+    /// The move began and failed, or what the mover said about the run cannot be true.
     Failed,
-    /// The mover said that it moved the run, and did not: nothing was written to where it was to
-    /// be. Found with `page_poison=1`. Neither place is freed.
+    /// The mover said that it moved the run but did not: nothing was written to the target.
+    /// Detected with `page_poison=1`. Neither place is freed.
     NotMoved,
     /// There was no memory to move it to.
     NoMemory,
-    /// It is memory that the manager was not given.
+    /// The manager was not given this memory.
     Reserved,
-    /// It is the manager's own.
+    /// The manager uses the memory itself.
     Manager,
-    /// It is a page of a pool that somebody uses, or of which there may be others elsewhere.
+    /// A page of a huge-page pool: it is in use, or the call only looks for a place and avoids
+    /// pools.
     Pool,
-    /// It has a memory error.
+    /// The memory has an error.
     Poisoned,
-    /// The hypervisor has it at this moment; after the next poll of the reporter it is back.
+    /// The hypervisor has the memory right now; it is back after the next poll of the reporter.
     Reporting,
-    /// It holds page descriptors of a block that is not vacated as a whole.
+    /// The memory holds page descriptors of a block that is not vacated as a whole.
     Descriptors,
 }
 
 impl ObstacleKind {
-    /// How many there are.
+    /// The number of kinds.
     pub const COUNT: usize = crate::manager::state::moving::KINDS;
 
     pub(super) const fn of_held(held: Held) -> Self {
@@ -140,9 +143,9 @@ impl fmt::Display for ObstacleKind {
 /// Frames that could not be moved away.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Obstacle {
-    /// Which.
+    /// The frames.
     pub run: PfnRange,
-    /// Why.
+    /// Why they could not be moved.
     pub kind: ObstacleKind,
 }
 
@@ -152,21 +155,21 @@ impl fmt::Display for Obstacle {
     }
 }
 
-/// What was in the way: the first of it by name, all by number.
+/// The obstacles that a call met: the first one, and their number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Obstacles {
-    /// The first that was met.
+    /// The first obstacle that was met.
     pub first: Obstacle,
     /// How many there were, at least 1.
     pub count: u64,
 }
 
-/// Who is told of each obstacle.
+/// Collects the obstacles of a call and reports each of them.
 pub(super) struct Naming<'n> {
     all: Option<Obstacles>,
-    /// The one that was met last, to which more frames may belong.
+    /// The obstacle that was met last, to which more frames may belong.
     last: Option<Obstacle>,
-    /// One of them stays where it is for longer than others need to be done with it.
+    /// At least one obstacle may stay longer than other movers need to finish.
     is_lasting: bool,
     name: &'n mut dyn FnMut(Obstacle),
 }
@@ -176,8 +179,8 @@ impl<'n> Naming<'n> {
         Self { all: None, last: None, is_lasting: false, name }
     }
 
-    /// Whether all that was met may be gone at any moment: what others move is in use then, and
-    /// where it is to go to is nobody's.
+    /// Returns whether all obstacles may be gone at any moment: a run that others are moving is in
+    /// use until then, and its target seems to have no owner.
     pub(super) const fn is_passing(&self) -> bool {
         !self.is_lasting
     }
@@ -188,8 +191,8 @@ impl<'n> Naming<'n> {
         self.tell(last);
     }
 
-    /// [`add`](Self::add) of one frame, which is said together with the one before it where both
-    /// are in the way for one reason. False then.
+    /// Does [`add`](Self::add) for one frame. Merges it with the frame before it, and returns
+    /// false, if both are in the way for the same reason.
     pub(super) fn add_frame(&mut self, pfn: Pfn, kind: ObstacleKind) -> bool {
         match &mut self.last {
             Some(last) if last.kind == kind && last.run.end == pfn => {
@@ -209,7 +212,7 @@ impl<'n> Naming<'n> {
         (self.name)(obstacle);
     }
 
-    /// All of them.
+    /// Reports the last obstacle and returns them all.
     pub(super) fn end(mut self) -> Option<Obstacles> {
         let last = self.last.take();
         self.tell(last);
@@ -217,11 +220,11 @@ impl<'n> Naming<'n> {
     }
 }
 
-/// What was moved to vacate something.
+/// What was moved to vacate memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Vacated {
-    /// Runs.
+    /// Moved runs.
     pub moved_runs: u64,
-    /// Frames of all of them.
+    /// Frames of these runs.
     pub moved_pages: u64,
 }

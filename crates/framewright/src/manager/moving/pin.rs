@@ -1,4 +1,4 @@
-//! Moving what is about to be pinned for long out of memory that is to stay movable.
+//! Moves runs that are about to be pinned for long out of memory that has to stay movable.
 
 use super::outcome::{Budget, ObstacleKind};
 use super::runs::{Mission, Purpose};
@@ -14,8 +14,8 @@ use crate::vmemmap_space::BlockNumber;
 use crate::zone::Grade;
 use core::panic::Location;
 
-/// Memory that was allocated before the move began: who runs short reclaims, and the adopter's hook
-/// may enter the run, which nobody can while it is moved.
+/// A target that was allocated before the move began: an allocation that runs short reclaims, and
+/// the adopter's hook may then use the run, which nobody can use while it is moved.
 struct Ready<'m, P: Platform> {
     manager: &'m Manager<P>,
     to: Option<PfnRange>,
@@ -30,24 +30,24 @@ impl<P: Platform> Targets<P> for Ready<'_, P> {
 impl<P: Platform> Drop for Ready<'_, P> {
     fn drop(&mut self) {
         if let Some(unused) = self.to {
-            // Allocated for this move and nobody else's, so that it cannot fail.
+            // This cannot fail: the frames were allocated for this move and nobody else has them.
             let _ = self.manager.free_uncached(unused, Location::caller());
         }
     }
 }
 
 impl<P: Platform> Moving<'_, P> {
-    /// To be called for a run before its owner pins it for long: where it lies in memory with a
-    /// grade, which is to stay movable, it is moved to other memory. Returns where it is then,
-    /// which may be where it was (Linux: `FOLL_LONGTERM`, `mm/gup.c`).
+    /// Moves a run out of memory with a grade, which has to stay movable. To be called before the
+    /// owner pins the run for long. Returns where the run is afterwards, which may be where it was
+    /// (Linux: `FOLL_LONGTERM`, `mm/gup.c`).
     ///
     /// # Errors
-    /// Why it could not be moved; it is where it was.
+    /// Why the run could not be moved; it is where it was.
     pub fn move_for_pin(self, run: PfnRange) -> Result<PfnRange, ObstacleKind> {
         if run.is_empty() {
             return Ok(run);
         }
-        // A zone's parts are one place.
+        // The parts of a zone count as one place.
         let mut pieces = self.manager.pieces(run).map_err(|_| ObstacleKind::Reserved)?;
         let node = pieces.next().ok_or(ObstacleKind::Reserved)?.zone.id().node;
         let last = BlockNumber::containing(Pfn(run.end.0 - 1)).0;
@@ -55,14 +55,15 @@ impl<P: Platform> Moving<'_, P> {
         if blocks.all(|block| self.grade_of(BlockNumber(block).start()) == Some(Grade::Any)) {
             return Ok(run);
         }
-        // Memory of no grade, where what is not moved stands together.
+        // Ask for memory without a grade, where unmovable contents are grouped.
         let request = Request {
             align: alignment_of(run),
             node: NodeChoice::Preferred(node),
             migrate_type: MigrateType::Unmovable,
             ..Request::pages(run.pages())
         };
-        // What the request moves is in no other's way.
+        // Allocate before the mission begins, so that moves of this request do not count as others'
+        // moves.
         let to = self.manager.allocate(&request);
         let mut ignored = |_| {};
         let mut mission = Mission::new(self, Purpose::Vacate, Budget::UNLIMITED, &mut ignored);

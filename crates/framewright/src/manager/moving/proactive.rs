@@ -1,9 +1,9 @@
-//! Compaction before anybody asks: nodes are kept from falling into pieces, a little at a time
-//! (Linux: `kcompactd` in `mm/compaction.c`).
+//! Compaction before any request needs it: keeps nodes from fragmenting, a little at a time (Linux:
+//! `kcompactd` in `mm/compaction.c`).
 //!
-//! There is no thread here: whoever has one polls. A node's score is the percentage of its free
-//! memory that is not in whole blocks, and `compaction_proactiveness` says between which scores it
-//! is compacted.
+//! There is no thread here: the adopter polls from one of its own. A node's score is the percentage
+//! of its free memory that is not in whole blocks; `compaction_proactiveness` sets between which
+//! scores the node is compacted.
 //!
 //! ```text
 //!   at rest ──score above high──> working ──zones at low──> at rest    looks every 500 ms
@@ -11,8 +11,8 @@
 //!                                    └──────────────────> paused       for 32 s
 //! ```
 //!
-//! Each zone has blocks made whole by its own need. A poll works on one node, the one that is due
-//! for longest.
+//! Each zone gets as many whole blocks as it needs itself. A poll works on one node, the one that
+//! has been due for longest.
 
 use super::compact::Extent;
 use super::outcome::Budget;
@@ -23,42 +23,45 @@ use crate::platform::Platform;
 use crate::units::{MAX_NODES, NodeId, NodeMask, PAGES_PER_BLOCK};
 use crate::zone::{ProactiveMarks, weighted_score};
 
-/// How often a node at rest is looked at, as in Linux (`HPAGE_FRAG_CHECK_INTERVAL_MSEC`).
+/// How often a node at rest is checked, as in Linux (`HPAGE_FRAG_CHECK_INTERVAL_MSEC`).
 const INTERVAL_NS: u64 = 500_000_000;
-/// Intervals that a node is left alone where compaction does not help (`COMPACT_MAX_DEFER_SHIFT`).
+/// For how many intervals a node is left alone if compaction did not help
+/// (`COMPACT_MAX_DEFER_SHIFT`).
 const PAUSE: u64 = 64;
-/// Pages that one poll moves, and runs that it begins: 16 MiB, some milliseconds.
+/// How many pages one poll moves, and the most runs that it begins: 16 MiB, some milliseconds.
 const PAGES: u64 = 1 << 12;
-/// The rest of the time between two polls that move.
+/// The rest between two polls that move memory.
 const BREATH_NS: u64 = 20_000_000;
 
-/// Compacts a manager's nodes in the background. One for each manager is enough; several do no harm
-/// but do the work twice. Its only state is when each node is due, and which are being worked on.
+/// Compacts a manager's nodes in the background. One compactor for each manager is enough; several
+/// do no harm but do the work twice. Its only state is when each node is due and which nodes it is
+/// working on.
 pub struct Compactor<'m, P: Platform> {
     moving: Moving<'m, P>,
     due_ns: [u64; MAX_NODES],
-    /// Nodes that are being compacted, a bit each.
+    /// The nodes that are being compacted, a bit each.
     working: NodeMask,
 }
 
-/// How a node's free memory lies.
+/// How fragmented a node's free memory is.
 #[derive(Clone, Copy, Default)]
 struct Pieces {
     /// The node's score.
     score: u64,
-    /// Whether a zone is above the low mark.
+    /// Whether any of its zones is above the low mark.
     is_above: bool,
 }
 
 impl<'m, P: Platform> Moving<'m, P> {
-    /// Compacts nodes in the background whenever it is polled.
+    /// Returns a compactor, which compacts nodes in the background whenever it is polled.
     #[must_use]
     pub const fn compactor(self) -> Compactor<'m, P> {
         Compactor { moving: self, due_ns: [0; MAX_NODES], working: NodeMask::EMPTY }
     }
 
-    /// Percent of a node's free memory that is not in whole blocks, zones weighted by their size
-    /// (Linux: `fragmentation_score_node` in `mm/compaction.c`). 0 for nodes without memory.
+    /// Returns the percentage of a node's free memory that is not in whole blocks, with zones
+    /// weighted by their size (Linux: `fragmentation_score_node` in `mm/compaction.c`). 0 for nodes
+    /// without memory.
     #[must_use]
     pub fn fragmentation_score(self, node: NodeId) -> u64 {
         self.pieces(node, None).score
@@ -77,13 +80,13 @@ impl<'m, P: Platform> Moving<'m, P> {
     }
 }
 
-/// Percent of a zone's free memory that is not in whole blocks.
+/// Returns the percentage of a zone's free memory that is not in whole blocks.
 fn score_of<P: Platform>(zone: &ZoneView<'_, P>) -> u64 {
     let (whole, free) = (zone.free_block_pages(), zone.free_pages());
     (free.saturating_sub(whole) * 100).checked_div(free).unwrap_or(0)
 }
 
-/// Blocks that a zone lacks until it is not above the low mark.
+/// Returns how many more whole blocks a zone needs to get down to the low mark.
 fn missing_blocks<P: Platform>(zone: &ZoneView<'_, P>, marks: ProactiveMarks) -> u64 {
     if !marks.goes_on(score_of(zone)) {
         return 0;
@@ -93,11 +96,11 @@ fn missing_blocks<P: Platform>(zone: &ZoneView<'_, P>, marks: ProactiveMarks) ->
 }
 
 impl<P: Platform> Compactor<'_, P> {
-    /// Does what is to be done at `now_ns`, by any clock that only goes forward, and says when to
-    /// come back. One call moves about 4096 pages, of one node. It does nothing while there is no
-    /// mover, where `compaction_proactiveness` is 0, and on nodes that wait for reclaim.
+    /// Does the work that is due at `now_ns`, by any clock that only goes forward, and returns when
+    /// to poll again. One call moves about 4096 pages of one node. It does nothing if there is no
+    /// mover, if `compaction_proactiveness` is 0, and on nodes that wait for reclaim.
     ///
-    /// To be called where a [`Mover`](crate::Mover) may be.
+    /// To be called in a context in which a [`Mover`](crate::Mover) may be called.
     pub fn poll(&mut self, now_ns: u64) -> u64 {
         let manager = self.moving.manager;
         let next = now_ns.saturating_add(INTERVAL_NS);
@@ -116,11 +119,11 @@ impl<P: Platform> Compactor<'_, P> {
             }
         }
         let due = manager.nodes().iter().filter_map(|node| self.due_ns.get(node.id.index()));
-        // Those that were left for later: after a rest, too.
+        // Nodes that were left for later are due after a rest, too.
         due.map(|&due| due.max(now_ns.saturating_add(BREATH_NS))).fold(next, u64::min)
     }
 
-    /// The node that is due for longest, of those that were not visited.
+    /// Returns the node that has been due for longest among those not visited yet.
     fn longest_due(&self, now_ns: u64, visited: NodeMask) -> Option<NodeId> {
         let due = |node: NodeId| self.due_ns.get(node.index()).copied();
         let nodes = self.moving.manager.nodes().iter().map(|node| node.id);
@@ -132,7 +135,7 @@ impl<P: Platform> Compactor<'_, P> {
     }
 }
 
-/// Looks after a node; says how long it can wait, and whether something was moved.
+/// Compacts a node if necessary; returns how long it can wait, and whether anything was moved.
 fn visit<P: Platform>(
     moving: Moving<'_, P>,
     node: NodeId,
@@ -144,7 +147,7 @@ fn visit<P: Platform>(
     *working = working.without(node);
     let pieces = moving.pieces(node, Some(marks));
     let wanted = if begun { pieces.is_above } else { marks.begins(pieces.score) };
-    // Reclaim makes room first, and what it frees may lie well.
+    // Reclaim makes room first, and may itself free whole blocks.
     if !wanted || manager.pressure().is_short(node) {
         return (INTERVAL_NS, false);
     }
@@ -154,7 +157,7 @@ fn visit<P: Platform>(
         let of_node = manager.views().filter(|zone| zone.id().node == node);
         of_node.map(|zone| (zone.id(), missing_blocks(&zone, marks))).filter(|zone| zone.1 != 0)
     };
-    // A zone in which nobody answers has no more than its share.
+    // A zone whose owners do not respond gets no more than its share.
     let share = PAGES / (zones().count() as u64).max(1);
     let (mut blocks, mut has_moved) = (0, false);
     for (id, missing) in zones() {
@@ -167,7 +170,7 @@ fn visit<P: Platform>(
     if blocks == 0 {
         return (PAUSE * INTERVAL_NS, has_moved);
     }
-    // What is missing then is counted anew.
+    // The next poll counts anew what is missing.
     *working = working.with(node);
     (BREATH_NS, true)
 }

@@ -1,8 +1,8 @@
-//! Taking exactly the frames that the caller names, whatever is in them now.
+//! Takes exactly the frames that the caller names, whatever is in them.
 //!
-//! The blocks around the range are isolated, what lies in the range is moved away, and the frames
-//! are taken: whole blocks by a claim, parts of a block out of its free map. Frames of the same
-//! blocks outside the range stay what they are.
+//! The blocks around the range are isolated, the contents of the range are moved away, and the
+//! frames are taken: whole blocks by a claim, parts of a block from its free map. Frames of the
+//! same blocks outside the range stay as they are.
 
 use super::outcome::{Budget, Obstacle, ObstacleKind, Obstacles, Vacated};
 use super::runs::offsets;
@@ -18,17 +18,17 @@ use crate::zone::{FreeError, IsolateError, Occupied};
 use core::fmt;
 use core::panic::Location;
 
-/// Why a range was not taken. Nothing of it is the caller's, and nothing is isolated; what was
-/// moved stays where it is now.
+/// Why a range was not taken. The caller owns nothing of it, and nothing is isolated; memory that
+/// was moved stays in its new place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RangeError {
-    /// There is no frame in it.
+    /// There is no frame in this range.
     Empty(PfnRange),
-    /// Not all of it is memory of one zone.
+    /// Not all of the range is memory of one zone.
     Place(FreeError),
-    /// It could not be vacated.
+    /// The range could not be vacated.
     Vacate(VacateError),
-    /// The memory had been written to while it was free (`page_poison=1`). It was filled again.
+    /// The memory had been written to while it was free (`page_poison=1`). It was poisoned again.
     Damaged(Damage),
 }
 
@@ -45,31 +45,31 @@ impl fmt::Display for RangeError {
 
 impl core::error::Error for RangeError {}
 
-/// A part of a range that is taken by itself: frames at one end, within a block, or all blocks
-/// between.
+/// A part of a range that is taken by itself: the frames in a partial block at one end, or all
+/// whole blocks in between.
 #[derive(Clone, Copy)]
 struct Part {
     pages: PfnRange,
-    /// Whether its blocks are isolated still.
+    /// Whether its blocks are still isolated.
     isolated: bool,
     taken: bool,
 }
 
 impl<P: Platform> Moving<'_, P> {
-    /// Allocates the frames of `range`, of any length and alignment, in one zone: what is in them
-    /// is moved elsewhere first (Linux: `mm/page_alloc.c`, `alloc_contig_range`). Watermarks are
-    /// not looked at. For free pages of pools others of their node come into the pool. The frames
-    /// are freed like any others, in one piece or in parts.
+    /// Allocates the frames of `range`, of any length and alignment, in one zone. Their contents
+    /// are moved elsewhere first (Linux: `mm/page_alloc.c`, `alloc_contig_range`). Watermarks do
+    /// not matter. Free pages of pools in the range are replaced by other pages of their node. The
+    /// frames are freed like any others, in one piece or in parts.
     ///
     /// # Errors
-    /// [`RangeError`], which names what is in the way.
+    /// [`RangeError`], which names the obstacle.
     #[track_caller]
     pub fn allocate_range(self, range: PfnRange, budget: Budget) -> Result<PfnRange, RangeError> {
         self.take_range(range, &mut { budget })
     }
 
-    /// [`allocate_range`](Self::allocate_range) that takes from the budget what it needed, so that
-    /// the rest is for another place.
+    /// Does [`allocate_range`](Self::allocate_range) and subtracts what it used from the budget, so
+    /// that the rest is left for another place.
     #[track_caller]
     pub(in crate::manager) fn take_range(
         self,
@@ -80,7 +80,7 @@ impl<P: Platform> Moving<'_, P> {
         if range.is_empty() {
             return Err(RangeError::Empty(range));
         }
-        // Also of frames between blocks that there are.
+        // This also checks the frames in gaps between existing blocks.
         let _ = self.manager.pieces(range).map_err(RangeError::Place)?;
         let failed = |error| RangeError::Vacate(VacateError::Isolate(error));
         self.manager.isolation().isolate(BlockRange::around(range)).map_err(failed)?;
@@ -89,15 +89,16 @@ impl<P: Platform> Moving<'_, P> {
             |moved| parts.iter_mut().try_for_each(|part| self.take_part(part, moved, place)),
         );
         for part in parts.iter().filter(|part| taken.is_err() && part.taken) {
-            // Just taken, so that this cannot fail. Into an isolated block, where that is.
+            // This cannot fail, as the frames were just taken. They go into a block that may still
+            // be isolated.
             let _ = self.manager.free_uncached(part.pages, place);
         }
         self.put_back_parts(&parts);
         taken.map(|()| range)
     }
 
-    /// Puts the blocks back that are isolated still. Those that lie side by side go together: what
-    /// cannot be divided may lie in two parts.
+    /// Puts back the blocks that are still isolated. Neighbouring blocks go together, because an
+    /// indivisible page may lie in two parts.
     fn put_back_parts(self, parts: &[Part; 3]) {
         let mut together: Option<BlockRange> = None;
         for part in parts.iter().filter(|part| !part.pages.is_empty()) {
@@ -114,8 +115,8 @@ impl<P: Platform> Moving<'_, P> {
         }
     }
 
-    /// Takes frames all of which were vacated, in blocks that are isolated.
-    // Not once for each of three parts.
+    /// Takes frames that are all vacated, in isolated blocks.
+    // Not inlined, as it would be three times.
     #[inline(never)]
     fn take_part(self, part: &mut Part, moved: Vacated, place: Place) -> Result<(), RangeError> {
         if part.pages.is_empty() {
@@ -139,8 +140,8 @@ impl<P: Platform> Moving<'_, P> {
         Ok(())
     }
 
-    /// Takes a part of one isolated block, all of which is free. Says whether the block is isolated
-    /// still.
+    /// Takes a part of one isolated block; all of the part is free. Returns whether the block is
+    /// still isolated.
     fn take_edge(self, part: PfnRange, moved: Vacated, place: Place) -> Result<bool, RangeError> {
         let block = BlockNumber::containing(part.start);
         let around = BlockRange::around(part);
@@ -154,7 +155,7 @@ impl<P: Platform> Moving<'_, P> {
         let index = segment.index_of(block);
         let first = usize::try_from(part.start.0 % PAGES_PER_BLOCK).unwrap_or(0);
         let frames = first..first + usize::try_from(part.pages()).unwrap_or(0);
-        // What others free meanwhile can make the block whole, once.
+        // Concurrent frees can make the block whole, but only once.
         for _ in 0..2 {
             if zone.take_isolated(platform, index, frames.clone()) {
                 if self.manager.pressure.epoch.wants_attention()
@@ -167,7 +168,7 @@ impl<P: Platform> Moving<'_, P> {
             }
             match self.manager.isolation().claim_for(around, place) {
                 Ok(all) => {
-                    // What was not asked for goes back at once: the block is in circulation again.
+                    // The rest of the block goes back at once: the block is in circulation again.
                     let before = PfnRange { end: part.start, ..all };
                     let after = PfnRange { start: part.end, ..all };
                     for rest in [before, after].into_iter().filter(|rest| !rest.is_empty()) {
@@ -180,7 +181,7 @@ impl<P: Platform> Moving<'_, P> {
             }
         }
         Err(RangeError::Vacate(match zone.occupied(platform, segment, index) {
-            // What is free in it waits for descriptors.
+            // The free frames of the block wait for descriptors.
             Occupied::Frames(frames) if offsets(&frames.in_use, part).next().is_none() => {
                 let first = Obstacle { run: part, kind: ObstacleKind::Descriptors };
                 VacateError::Obstacles { moved, obstacles: Obstacles { first, count: 1 } }
@@ -190,7 +191,8 @@ impl<P: Platform> Moving<'_, P> {
     }
 }
 
-/// A range as what lies in its first block, in the blocks that it has all of, and in its last.
+/// Divides a range into its part in the first block, the blocks that it covers wholly, and its part
+/// in the last block.
 fn parts_of(range: PfnRange) -> [Part; 3] {
     let first = Pfn(range.start.0.next_multiple_of(PAGES_PER_BLOCK)).min(range.end);
     let last = Pfn(range.end.0 & !(PAGES_PER_BLOCK - 1)).max(first);

@@ -1,6 +1,6 @@
-//! Moving run after run: what every kind of vacating and compacting has in common.
+//! Moves one run after another: the common part of all kinds of vacating and compacting.
 //!
-//! Orders of memory: Relaxed: how many calls move memory is a hint.
+//! Orders of memory: Relaxed: the number of calls that are moving memory is a hint.
 
 use super::moves::{Batch, Stopped};
 use super::outcome::{Budget, Naming, Obstacle, ObstacleKind, Obstacles, Vacated};
@@ -17,11 +17,11 @@ use crate::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 use crate::vmemmap_space::BlockNumber;
 use crate::zone::{FrameBits, FreeError, Held, Occupied, UsedFrames};
 
-/// Frames that stay, each of which costs a question and no move, for which the budget has one run
-/// less.
+/// How many frames that stay cost the budget one run: the owner is asked about each of them, but
+/// nothing is moved.
 const STAYED_A_RUN: u64 = 32;
 
-/// What is done next.
+/// How to go on.
 pub(super) enum Next {
     /// Everything before this frame is done.
     From(Pfn),
@@ -29,24 +29,23 @@ pub(super) enum Next {
     Stop,
 }
 
-/// What a call is for.
+/// The purpose of a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// All that can be moved is.
+    /// Move everything that can be moved.
     Vacate,
-    /// About so many pages are moved, and where there is no room for a run the rest of its block
-    /// stays.
+    /// Move about `most_pages` pages. If there is no room for a run, the rest of its block stays.
     Compact {
-        /// How many.
+        /// About how many pages to move at most.
         most_pages: u64,
     },
-    /// Owners are asked what they say of their frames, and nothing is moved.
+    /// Only ask owners about their frames; move nothing.
     Look,
-    /// As much, where nothing is isolated yet, which brings memory up.
+    /// As `Look`, before anything is isolated: isolation makes withheld memory available.
     LookBeforeIsolation,
 }
 
-/// One call's moves, within its budget.
+/// The moves of one call, within its budget.
 pub(super) struct Mission<'m, P: Platform> {
     pub(super) manager: &'m Manager<P>,
     pub(super) mover: Option<&'m dyn Mover>,
@@ -56,26 +55,26 @@ pub(super) struct Mission<'m, P: Platform> {
     pub(super) lacks_room: bool,
     budget: Budget,
     pub(super) begun: u64,
-    /// Frames of those that their owner gave up to be moved.
+    /// Frames whose owner agreed to move them.
     pub(super) isolated_pages: u64,
-    /// Pieces of memory that stay: each was asked for in vain.
+    /// Pieces of memory that stay: their owners were asked in vain.
     stayed: u64,
-    /// Something that somebody has was met.
+    /// Memory that is in use was met.
     has_met: bool,
-    /// What is vacated is done with up to here.
+    /// Everything to be vacated before this frame is done.
     reached: Pfn,
     counts: Counts,
     pub(super) moved: Vacated,
-    /// Of these, pages that everybody can see in the counters.
+    /// Those of the moved pages that are in the shared counters.
     told_pages: u64,
-    /// The run that was refused last, of which more blocks may hold a part.
+    /// The run that was refused last, which may extend into more blocks.
     pub(super) refused: PfnRange,
     naming: Naming<'m>,
-    /// Others meet what this one has taken and not given up yet.
+    /// Tells other calls that they may meet frames that this call has taken and not given up yet.
     _active: Active<'m>,
 }
 
-/// What was asked, and what came of it.
+/// Counts of what was asked and of the answers.
 #[derive(Default)]
 pub(super) struct Counts {
     scanned_pages: u64,
@@ -84,7 +83,7 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    /// Counts it where everybody sees it.
+    /// Adds the counts to the shared counters.
     pub(super) fn add_to<P: Platform>(&self, manager: &Manager<P>) {
         let counters = &manager.moving.counters;
         count(&counters.scanned_pages, self.scanned_pages);
@@ -94,7 +93,7 @@ impl Counts {
     }
 }
 
-/// A call that moves memory at this moment.
+/// A call that is moving memory.
 struct Active<'m>(&'m AtomicU32);
 
 impl<'m> Active<'m> {
@@ -110,15 +109,15 @@ impl Drop for Active<'_> {
     }
 }
 
-/// What comes of a frame that somebody has.
+/// The result for a frame in use.
 enum At {
-    /// The move of the run that it is a part of has begun.
+    /// The move of the frame's run has begun.
     Begun(Begun),
-    /// The run is gone, or stays and was named.
+    /// The run is gone, or it stays and was reported.
     Done(PfnRange),
-    /// It is being freed.
+    /// The frame is being freed.
     Free,
-    /// It stays, and is to be named.
+    /// The frame stays and is yet to be reported.
     Stays(ObstacleKind),
 }
 
@@ -156,12 +155,12 @@ impl<'m, P: Platform> Mission<'m, P> {
         matches!(self.purpose, Purpose::Look | Purpose::LookBeforeIsolation)
     }
 
-    /// Whether there was no room for something since this was asked last.
+    /// Returns whether there was no room for a run since this was last called.
     pub(super) const fn lacked_room(&mut self) -> bool {
         core::mem::replace(&mut self.lacks_room, false)
     }
 
-    /// Up to where all that was to be vacated was done with.
+    /// Returns the frame up to which everything that was to be vacated is done.
     pub(super) const fn reached(&self) -> Pfn {
         self.reached
     }
@@ -170,24 +169,24 @@ impl<'m, P: Platform> Mission<'m, P> {
         self.manager
     }
 
-    /// Frames in use that were looked at so far.
+    /// Returns how many frames in use were examined so far.
     pub(super) const fn scanned_pages(&self) -> u64 {
         self.counts.scanned_pages
     }
 
-    /// What is left of the budget: less than before wherever somebody was asked.
+    /// Returns the rest of the budget, which is less than before if any owner was asked.
     pub(super) const fn left(&self) -> Budget {
         let used = self.begun + self.stayed.div_ceil(STAYED_A_RUN);
         let runs = self.budget.runs.saturating_sub(used);
         Budget { runs, ..self.budget }
     }
 
-    /// Runs of the budget that were used.
+    /// Returns how many runs of the budget were used.
     const fn used(&self) -> u64 {
         self.begun + self.stayed / STAYED_A_RUN
     }
 
-    /// Whether the budget and the limit let another run be begun.
+    /// Returns whether the budget and the limit of the purpose allow another run.
     pub(super) fn may_go_on(&self) -> bool {
         let is_enough = match self.purpose {
             Purpose::Compact { most_pages } => self.moved.moved_pages >= most_pages,
@@ -196,22 +195,22 @@ impl<'m, P: Platform> Mission<'m, P> {
         !is_enough && self.budget.allows(self.manager.platform, self.used())
     }
 
-    /// Runs that were moved so far.
+    /// Returns how many runs were moved so far.
     pub(super) const fn moved_runs(&self) -> u64 {
         self.moved.moved_runs
     }
 
-    /// Whether somebody has anything of what was looked at.
+    /// Returns whether any memory in use was met.
     pub(super) const fn has_met(&self) -> bool {
         self.has_met
     }
 
-    /// Whether all that is in the way may be gone at any moment.
+    /// Returns whether all obstacles may be gone at any moment.
     pub(super) const fn is_passing(&self) -> bool {
         self.naming.is_passing()
     }
 
-    /// What was moved and what was not.
+    /// Ends the mission, and returns what was moved and which obstacles were met.
     pub(super) fn end(self) -> (Vacated, Option<Obstacles>) {
         let manager = self.manager;
         let (moved, obstacles, counts) = self.end_uncounted();
@@ -219,8 +218,8 @@ impl<'m, P: Platform> Mission<'m, P> {
         (moved, obstacles)
     }
 
-    /// [`end`](Self::end) of an attempt that may be made again: what was asked in vain is counted
-    /// by the caller.
+    /// Does [`end`](Self::end) for an attempt that may be repeated: the caller counts what was
+    /// asked in vain.
     pub(super) fn end_uncounted(mut self) -> (Vacated, Option<Obstacles>, Counts) {
         self.tell_moved();
         let counters = &self.manager.moving.counters;
@@ -229,7 +228,8 @@ impl<'m, P: Platform> Mission<'m, P> {
         (self.moved, self.naming.end(), self.counts)
     }
 
-    /// Counts what was moved since it was counted last: once for many runs, as others read it.
+    /// Adds the pages that were moved since the last call to the shared counter: once for many
+    /// runs, as other CPUs read it.
     pub(super) fn tell_moved(&mut self) {
         let pages = self.moved.moved_pages - self.told_pages;
         if pages != 0 {
@@ -238,9 +238,9 @@ impl<'m, P: Platform> Mission<'m, P> {
         }
     }
 
-    /// Moves everything in isolated frames elsewhere on their node. False when the budget was used
-    /// up first, which is found out where a run is to be begun, and behind what stays or was only
-    /// looked at.
+    /// Moves the contents of isolated frames elsewhere on their node. Returns false if the budget
+    /// was used up first, which is checked before a run is begun and after memory that stays or was
+    /// only looked at.
     pub(super) fn vacate(&mut self, pages: PfnRange) -> Result<bool, FreeError> {
         for Piece { zone, segment, range } in self.manager.pieces(pages)? {
             let node = zone.id().node;
@@ -259,7 +259,7 @@ impl<'m, P: Platform> Mission<'m, P> {
                 let stayed = self.stayed;
                 let next = match zone.occupied(self.manager.platform, segment, index) {
                     Occupied::Nothing => Next::From(end),
-                    // Perhaps it is brought up when it is isolated.
+                    // Isolation may make this withheld memory available.
                     Occupied::Held(Held::Reserved)
                         if self.purpose == Purpose::LookBeforeIsolation && zone.has_withheld() =>
                     {
@@ -291,9 +291,9 @@ impl<'m, P: Platform> Mission<'m, P> {
         Ok(true)
     }
 
-    /// What nobody moves stays, but for free pages of pools.
+    /// Handles memory that no mover can move. It stays, except for free pages of pools.
     fn vacate_held(&mut self, held: Held, part: PfnRange) -> Next {
-        // Elsewhere there are other places.
+        // Before isolation, avoid the page instead, as there are other places.
         let may_go = cfg!(feature = "pools")
             && held == Held::Pool
             && self.purpose != Purpose::LookBeforeIsolation;
@@ -327,8 +327,8 @@ impl<'m, P: Platform> Mission<'m, P> {
         self.counts.failed_pages += pages;
     }
 
-    /// Whether owners say of all frames of a block that they can be moved. The first of which they
-    /// do not is named.
+    /// Returns whether owners say that all frames of a block can be moved. Reports the first frame
+    /// that cannot.
     pub(super) fn can_empty(&mut self, block: &Block, bits: &FrameBits) -> bool {
         let (mut done, mut asked) = (block.part.start, 0);
         for offset in offsets(bits, block.part) {
@@ -355,8 +355,8 @@ impl<'m, P: Platform> Mission<'m, P> {
         self.mover.map_or(Occupant::Unknown, |mover| mover.occupant(pfn))
     }
 
-    /// Names what of a part of a split block nobody can move, of all that is vacated from `from`
-    /// on: what lies before the part in its block may be the end of a run that goes, too.
+    /// Reports what nobody can move in a part of a split block. `from` is where the vacated range
+    /// begins: frames before the part in its block may be the end of a run that is vacated, too.
     fn name_unmovable(&mut self, frames: &UsedFrames, part: PfnRange, from: Pfn) {
         let base = BlockNumber::containing(part.start).start();
         let is_whole = from <= base && part.end.0 - base.0 == PAGES_PER_BLOCK;
@@ -366,7 +366,7 @@ impl<'m, P: Platform> Mission<'m, P> {
             (&frames.descriptors, ObstacleKind::Descriptors),
         ];
         for (bits, kind) in kinds {
-            // The descriptors of a block that becomes free as a whole go by themselves.
+            // The descriptors of a block that becomes free as a whole go away by themselves.
             if kind == ObstacleKind::Descriptors && is_whole {
                 continue;
             }
@@ -376,8 +376,8 @@ impl<'m, P: Platform> Mission<'m, P> {
         }
     }
 
-    /// Begins the move of the run that a frame is a part of, if it is one and was not refused just
-    /// now. Nothing when the budget is used up.
+    /// Begins the move of a frame's run, if the frame belongs to one that was not just refused.
+    /// Returns `None` if the budget is used up.
     fn begin_at(&mut self, pfn: Pfn) -> Option<At> {
         self.has_met = true;
         let run = match self.occupant(pfn) {
@@ -403,7 +403,8 @@ impl<'m, P: Platform> Mission<'m, P> {
         })
     }
 
-    /// Moves what a block was allocated as, or the part of it that has one owner.
+    /// Moves the contents of a block that was allocated as a whole, or of the part of it that has
+    /// one owner.
     fn move_whole(&mut self, at: Pfn, whole: PfnRange, targets: &mut dyn Targets<P>) -> Next {
         self.counts.scanned_pages += whole.end.0 - at.0;
         Next::From(match self.begin_at(at) {
@@ -431,7 +432,8 @@ impl<'m, P: Platform> Mission<'m, P> {
         })
     }
 
-    /// Moves frames of a split block, those of `bits` in its part, and frees them together.
+    /// Moves the frames of a split block that are set in `bits` and lie in the block's part, and
+    /// frees them together.
     pub(super) fn move_frames(
         &mut self,
         block: &Block,
@@ -454,7 +456,8 @@ impl<'m, P: Platform> Mission<'m, P> {
                 }
                 Some(At::Begun(begun)) => {
                     if !batch.push(begun) {
-                        // It overlaps another, which no owner says of his memory.
+                        // It overlaps another run, which is impossible for a correct answer of an
+                        // owner.
                         self.abort(begun);
                         self.refuse(begun.run, ObstacleKind::Failed);
                     }
@@ -484,14 +487,14 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// All of its frames.
+    /// Returns the frames of the whole block.
     pub(super) fn all(&self) -> PfnRange {
         let start = BlockNumber::containing(self.part.start).start();
         PfnRange { start, end: start.add(PAGES_PER_BLOCK) }
     }
 }
 
-/// Whether what a mover says of a frame can be.
+/// Returns whether a mover's answer about a frame can be true.
 fn is_plausible(run: PfnRange, pfn: Pfn) -> bool {
     run.start <= pfn && pfn < run.end && run.pages() <= Order::MAX.pages()
 }
@@ -501,12 +504,12 @@ const fn kind_of(occupant: Occupant) -> ObstacleKind {
         Occupant::Pinned => ObstacleKind::Pinned,
         Occupant::Fixed => ObstacleKind::Fixed,
         Occupant::Unknown => ObstacleKind::Unknown,
-        // What it says cannot be.
+        // The answer cannot be true.
         Occupant::Movable(_) | Occupant::Free => ObstacleKind::Failed,
     }
 }
 
-/// The set bits of a block's map in a part of the block, as offsets in the block.
+/// Returns the set bits of a block's map in a part of the block, as offsets in the block.
 pub(super) fn offsets(bits: &FrameBits, part: PfnRange) -> impl Iterator<Item = u64> + '_ {
     let base = BlockNumber::containing(part.start).start().0;
     let (start, end) = (part.start.0 - base, part.end.0 - base);

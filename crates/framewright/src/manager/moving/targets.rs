@@ -1,4 +1,4 @@
-//! Where runs are moved to: memory for each, or for several single pages at once.
+//! Targets of moves: memory for one run, or for several single pages at once.
 
 use crate::manager::request::Request;
 use crate::manager::state::Manager;
@@ -9,21 +9,23 @@ use crate::units::{Order, Pfn, PfnRange};
 use core::ops::Range;
 use core::panic::Location;
 
-/// Moves that are settled together: who touches a run waits for the copies of so many.
+/// How many moves are settled together: a user that touches a run waits for this many copies.
 pub(super) const BATCH: usize = 32;
 
-/// Where runs are moved to.
+/// A source of targets.
 pub(super) trait Targets<P: Platform> {
-    /// Memory for a run, as [`Mover`](crate::Mover) promises it: the first frame of as many.
+    /// Allocates memory for a run, as [`Mover`](crate::Mover) promises it, and returns its first
+    /// frame.
     fn take(&mut self, manager: &Manager<P>, run: PfnRange) -> Option<Pfn>;
 
-    /// Memory for runs of one page, as many as there is room for or fewer; how many.
+    /// Allocates targets for runs of one page, at most as many as `pages` has room for; returns how
+    /// many.
     fn take_singles(&mut self, _manager: &Manager<P>, _pages: &mut [Pfn]) -> usize {
         0
     }
 }
 
-/// Anywhere on a node, as the allocator sees fit, or near it.
+/// Targets anywhere on a node or near it, as the allocator chooses.
 pub(super) struct Anywhere(pub(super) NodeChoice);
 
 impl<P: Platform> Targets<P> for Anywhere {
@@ -43,12 +45,12 @@ impl<P: Platform> Targets<P> for Anywhere {
     }
 }
 
-/// Where the runs of a batch go that are a page each: taken together, as each by itself would cost
-/// a hold of the zone's lock. What nobody went to goes back, be it that the mover panics.
+/// Targets for the single-page runs of a batch. They are allocated together, as each by itself
+/// would cost a hold of the zone's lock. Unused pages are freed, also if the mover panics.
 pub(super) struct Stock<'m, P: Platform> {
     manager: &'m Manager<P>,
     pages: [Pfn; BATCH],
-    /// Which of them are left.
+    /// Which of the pages are left.
     left: Range<usize>,
 }
 
@@ -65,7 +67,7 @@ impl<'m, P: Platform> Stock<'m, P> {
         Self { manager, pages, left: 0..taken.min(wanted) }
     }
 
-    /// A place for a run, if it is a page and there is one.
+    /// Returns a target for a run, if the run is a single page and a target is left.
     #[inline]
     pub(super) fn take(&mut self, run: PfnRange) -> Option<Pfn> {
         if run.pages() != 1 {
@@ -78,14 +80,14 @@ impl<'m, P: Platform> Stock<'m, P> {
 impl<P: Platform> Drop for Stock<'_, P> {
     fn drop(&mut self) {
         for &start in &self.pages[self.left.clone()] {
-            // Allocated for this batch and nobody else's, so that it cannot fail.
+            // This cannot fail: the page was allocated for this batch and nobody else has it.
             let run = PfnRange::of_order(start, Order::PAGE);
             let _ = self.manager.free_uncached(run, Location::caller());
         }
     }
 }
 
-/// The largest order by which a run's first frame and its length can be divided.
+/// Returns the largest order that divides both a run's first frame and its length.
 pub(super) fn alignment_of(run: PfnRange) -> Order {
     let level = (run.start.0 | run.pages()).trailing_zeros().min(u32::from(Order::MAX.get()));
     u8::try_from(level).ok().and_then(Order::new).unwrap_or(Order::PAGE)

@@ -1,6 +1,7 @@
-//! Vacating blocks: everything in them is moved elsewhere, or what is in the way is named.
+//! Vacates blocks: moves everything in them elsewhere, or reports what is in the way.
 //!
-//! Orders of memory: Relaxed: how many calls move memory, and what they moved, are hints.
+//! Orders of memory: Relaxed: the number of calls that are moving memory, and of pages that they
+//! moved, are hints.
 
 use super::outcome::{Budget, Obstacle, ObstacleKind, Obstacles, Vacated};
 use super::runs::{Counts, Mission, Purpose};
@@ -13,22 +14,22 @@ use crate::vmemmap_space::{BlockNumber, BlockRange};
 use crate::zone::IsolateError;
 use core::fmt;
 
-/// Attempts at a place in which others move memory, too.
+/// How many attempts are made at a place in which others are moving memory, too.
 const ATTEMPTS: u32 = 5;
-/// How often the CPU is given up at most until they have got on.
+/// How often to yield the CPU at most until the others have made progress.
 const MOST_YIELDS: u32 = 1 << 10;
 
-/// Why blocks were not vacated. They are in circulation as before; what was moved stays where it is
-/// now.
+/// Why blocks were not vacated. They are in circulation as before; memory that was moved stays in
+/// its new place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum VacateError {
-    /// They could not be isolated.
+    /// The blocks could not be isolated.
     Isolate(IsolateError),
     /// Something could not be moved.
     Obstacles {
         /// What was moved.
         moved: Vacated,
-        /// What was not.
+        /// What was not moved.
         obstacles: Obstacles,
     },
     /// The budget was used up first.
@@ -36,17 +37,17 @@ pub enum VacateError {
         /// What was moved.
         moved: Vacated,
     },
-    /// This many pages were in use in the end that nobody answered for: they were being freed.
+    /// At the end some pages were still in use that no owner claimed: they were being freed.
     InUse {
         /// What was moved.
         moved: Vacated,
-        /// What was left.
+        /// How many pages were left.
         pages: u64,
     },
 }
 
 impl VacateError {
-    /// Whether what was in the way first may be gone at the next attempt.
+    /// Returns whether the first obstacle may be gone at the next attempt.
     pub(super) const fn may_pass(&self) -> bool {
         let Self::Obstacles { obstacles, .. } = self else {
             return matches!(self, Self::InUse { .. });
@@ -76,25 +77,27 @@ impl fmt::Display for VacateError {
 impl core::error::Error for VacateError {}
 
 impl<'m, P: Platform> Moving<'m, P> {
-    /// Isolates blocks and moves everything in them elsewhere, on their node. When it returns, all
-    /// of them is free and isolated: [`claim`](super::super::Isolation::claim) takes them,
+    /// Isolates blocks and moves everything in them elsewhere on their node. When this returns, all
+    /// of the blocks are free and isolated: [`claim`](super::super::Isolation::claim) takes them,
     /// [`unisolate`](super::super::Isolation::unisolate) gives them back.
     ///
-    /// Owners are asked before anything is moved: nothing is where one says that it must stay.
+    /// Owners are asked before anything is moved: if one says that its memory must stay, nothing is
+    /// moved.
     ///
     /// # Errors
-    /// [`VacateError`], which names the first thing that could not be moved. Nothing is isolated
-    /// then, and what was moved stays moved.
+    /// [`VacateError`], which names the first obstacle. Nothing is isolated then, and memory that
+    /// was moved stays moved.
     pub fn vacate(self, range: BlockRange, budget: Budget) -> Result<Vacated, VacateError> {
         self.vacate_naming(range, budget, &mut |_| {})
     }
 
-    /// [`vacate`](Self::vacate) that calls `name` for everything that cannot be moved, ascending by
-    /// block: what owners say of it, or what they refuse while the rest is moved. Where others move
-    /// memory meanwhile, it may be told of what is moved at another attempt.
+    /// Does [`vacate`](Self::vacate) and calls `name` for everything that cannot be moved,
+    /// ascending by block: what owners say must stay, or what they refuse while the rest is moved.
+    /// If others are moving memory meanwhile, `name` may also be told of runs that a later attempt
+    /// moves.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`vacate`](Self::vacate).
     pub fn vacate_naming(
         self,
         range: BlockRange,
@@ -104,7 +107,7 @@ impl<'m, P: Platform> Moving<'m, P> {
         self.vacate_within(range, &mut { budget }, name)
     }
 
-    /// [`vacate_naming`](Self::vacate_naming) that takes from the budget what it needed.
+    /// Does [`vacate_naming`](Self::vacate_naming) and subtracts what it used from the budget.
     pub(in crate::manager) fn vacate_within(
         self,
         range: BlockRange,
@@ -122,7 +125,7 @@ impl<'m, P: Platform> Moving<'m, P> {
             .inspect_err(|_| self.put_back(range))
     }
 
-    /// Who moves contents, if he may be asked from here.
+    /// Returns the mover, if it may be called from this context.
     pub(super) fn mover(self) -> Option<&'m dyn Mover> {
         let Moving { manager, by, .. } = self;
         if !manager.platform.can_wait() {
@@ -132,18 +135,18 @@ impl<'m, P: Platform> Moving<'m, P> {
         mover.serves(core::ptr::from_ref(manager).cast()).then_some(mover)
     }
 
-    /// Puts blocks back that a call isolated which then failed.
+    /// Puts back blocks that a failed call had isolated.
     pub(in crate::manager) fn put_back(self, range: BlockRange) {
         if self.manager.isolation().unisolate(range).is_err() {
-            // Somebody put some of them back or claimed them, which were not his.
+            // Another caller put back or claimed some of the blocks although they were not its own.
             self.manager.isolation().unisolate_rest(range);
         }
     }
 
-    /// Moves what is in isolated frames elsewhere, and takes from the budget what that needed; the
-    /// blocks stay isolated, but where the mover or `name` panics.
+    /// Moves the contents of isolated frames elsewhere, and subtracts what that used from the
+    /// budget. The blocks stay isolated, unless the mover or `name` panics.
     ///
-    /// What others move at this moment is in nobody's way for long, so that is attempted again.
+    /// Runs that others are moving are obstacles only for a moment, so this tries again.
     pub(super) fn vacate_isolated(
         self,
         pages: PfnRange,
@@ -173,7 +176,7 @@ impl<'m, P: Platform> Moving<'m, P> {
                     && (others || are_others_active());
                 if may_pass {
                     if is_last {
-                        // Nothing is told twice.
+                        // Nothing is reported twice.
                         untold = None;
                     }
                     attempts += 1;
@@ -182,7 +185,7 @@ impl<'m, P: Platform> Moving<'m, P> {
                 }
                 if let Some(name) = untold.as_mut().filter(|_| !is_last) {
                     if has_time {
-                        // Once more, to name all of it.
+                        // Try once more, to report all obstacles.
                         attempts = ATTEMPTS;
                         continue;
                     }
@@ -203,13 +206,13 @@ impl<'m, P: Platform> Moving<'m, P> {
         }
     }
 
-    /// Waits until others are done with what they have begun.
+    /// Waits until others have completed the moves that they have begun.
     fn let_others_move(self, budget: &Budget) {
         let manager = self.manager;
         let moved = || manager.moving.counters.moved_pages.load(Ordering::Relaxed);
         let before = moved();
         for _ in 0..MOST_YIELDS {
-            // Who moves it may need this CPU for that (invariant 43).
+            // The thread that moves may need this CPU for that (invariant 43).
             manager.platform.yield_now();
             let is_over = manager.moving.active.load(Ordering::Relaxed) == 0;
             if is_over || moved() != before || !budget.allows(manager.platform, 0) {
@@ -218,8 +221,8 @@ impl<'m, P: Platform> Moving<'m, P> {
         }
     }
 
-    /// One attempt. Owners are asked first, for half of the time at most, so that who comes again
-    /// and again with little time gets on.
+    /// Makes one attempt. Asking owners takes at most half of the time, so that a caller which
+    /// comes again and again with little time makes progress.
     fn try_isolated(
         self,
         pages: PfnRange,
@@ -238,7 +241,7 @@ impl<'m, P: Platform> Moving<'m, P> {
         tried
     }
 
-    /// Looks at all of it, or moves it; whether there was anything.
+    /// Looks at all of the frames, or moves them; also returns whether any memory in use was met.
     fn try_once(
         self,
         pages: PfnRange,
@@ -260,10 +263,10 @@ impl<'m, P: Platform> Moving<'m, P> {
         (Tried { moved, counts, left_runs, is_passing, result }, has_met)
     }
 
-    /// Moves what can be moved out of blocks, which are in circulation again then.
+    /// Moves what can be moved out of blocks, and puts the blocks back into circulation.
     ///
     /// # Errors
-    /// They could not be isolated.
+    /// The blocks could not be isolated.
     pub(in crate::manager) fn vacate_some(
         self,
         range: BlockRange,
@@ -286,26 +289,26 @@ impl<'m, P: Platform> Moving<'m, P> {
     }
 }
 
-/// What came of vacating as much as can be.
+/// The result of vacating as much as possible.
 pub(in crate::manager) struct Partly {
-    /// What was in the way first.
+    /// The first obstacle.
     pub(in crate::manager) first: Option<Obstacle>,
-    /// What lies before it is done with: the end, unless the budget was used up.
+    /// All blocks before this one are done; the end of the range, unless the budget was used up.
     pub(in crate::manager) reached: BlockNumber,
 }
 
-/// What came of one attempt.
+/// The result of one attempt.
 struct Tried {
     moved: Vacated,
     counts: Counts,
-    /// Of the budget.
+    /// How many runs of the budget are left.
     left_runs: u64,
-    /// All that was in the way may be gone at any moment.
+    /// Whether all obstacles may be gone at any moment.
     is_passing: bool,
     result: Result<(), VacateError>,
 }
 
-/// Puts blocks back when a call out of here panics, where that does not end everything.
+/// Puts blocks back if the mover or a callback panics and the panic unwinds.
 pub(super) struct PutBack<'m, P: Platform> {
     pub(super) moving: Moving<'m, P>,
     pub(super) range: BlockRange,

@@ -1,14 +1,14 @@
-//! The search for the place of a contiguous run with the least to move: a window slides over the
-//! blocks of a zone, 16 bytes of the table each and without a lock. What they cost is asked for 64
-//! at a time.
+//! Searches the place of a contiguous run where the least has to be moved. A window slides over the
+//! blocks of a zone; the search reads 16 bytes of the table for each block and takes no lock. It
+//! fetches the costs of 64 blocks at a time.
 //!
 //! ```text
 //!   blocks   . . f f m m f X f f f f m . .      f free  m movable  X cannot be moved or had
 //!                [ cost  ]   [cost ]            a window never holds X
 //! ```
 //!
-//! The first 4 GiB of blocks are looked at, and further only while no place was found at all. Parts
-//! of a zone that are neighbours are one run of blocks.
+//! The search covers the first 4 GiB of blocks, and goes on only as long as it has found no place
+//! at all. Neighbouring parts of a zone form one run of blocks.
 
 use super::contiguous::ContiguousRequest;
 use crate::block::MigrateType;
@@ -17,37 +17,37 @@ use crate::units::{PAGES_PER_BLOCK, PHYSICAL_ADDRESS_END, Pfn, PfnRange};
 use crate::vmemmap_space::{BlockNumber, BlockRange};
 use crate::zone::{Cost, Segment, Zone};
 
-/// Blocks that one search looks at once it has found a place: 4 GiB.
+/// How many blocks a search looks at if it has found a place: 4 GiB.
 const BLOCKS_LOOKED_AT: u32 = 1 << 11;
-/// Blocks whose costs are kept: windows of up to 1 GiB.
+/// How many blocks' costs are kept: enough for windows of up to 1 GiB.
 const KEPT: u32 = 512;
-/// Blocks that are asked for together.
+/// How many blocks' costs are fetched together.
 const AHEAD: usize = 64;
 
-/// Which blocks will not do; nothing where all others are as good.
+/// Tells which blocks to avoid; `None` if there are none.
 pub(super) type Avoided<'a> = Option<&'a dyn Fn(BlockNumber) -> bool>;
 
-/// What will not do.
+/// Which blocks are too costly.
 pub(super) struct Costly<'a> {
     pub(super) avoided: Avoided<'a>,
-    /// Blocks of which more has to be moved.
+    /// Blocks from which more pages than this have to be moved are too costly.
     pub(super) most: u64,
 }
 
-/// A place, and how many frames somebody has in its blocks.
+/// A place, and how many frames in its blocks are in use.
 #[derive(Clone, Copy)]
 pub(super) struct Candidate {
     pub(super) range: PfnRange,
     pub(super) to_move: u64,
 }
 
-/// Where the entries of ascending blocks are.
+/// Finds the table entries of ascending blocks.
 struct Cursor<'a, P> {
     platform: &'a P,
     parts: &'a [Zone],
     part: usize,
     segment: usize,
-    /// Whether blocks of a grade will do.
+    /// Whether blocks with a grade are suitable.
     has_graded: bool,
 }
 
@@ -65,8 +65,8 @@ impl<'a, P: Platform> Cursor<'a, P> {
         }
     }
 
-    /// What has to be moved to have each of the blocks from `first` on, as many as there are places
-    /// and blocks of one segment; where those end.
+    /// Computes the costs of the blocks from `first` on, up to the end of `costs` or of the
+    /// segment. Returns the block after the last of them.
     #[inline(never)]
     fn costs(&mut self, first: BlockNumber, costs: &mut [Cost]) -> BlockNumber {
         let Some((zone, segment)) = self.at(first) else {
@@ -81,14 +81,13 @@ impl<'a, P: Platform> Cursor<'a, P> {
     }
 }
 
-/// What of blocks has to be moved, one after the other: what they cost is kept until the window has
-/// passed them.
+/// The costs of one block after another. They are kept until the window has passed the blocks.
 struct Costs<'a, P> {
-    /// Of the block that enters the window, and of the one that leaves it.
+    /// The cursors of the block that enters the window and of the block that leaves it.
     front: Cursor<'a, P>,
     back: Cursor<'a, P>,
     costly: &'a Costly<'a>,
-    /// Those that enter next, up to `end`.
+    /// The costs of the blocks `first..end`, which enter next.
     ahead: [Cost; AHEAD],
     first: BlockNumber,
     end: BlockNumber,
@@ -96,7 +95,7 @@ struct Costs<'a, P> {
 }
 
 impl<P: Platform> Costs<'_, P> {
-    /// Of the next block.
+    /// Returns the cost of the next block; `None` if it must not be in a window.
     #[inline]
     fn of(&mut self, block: BlockNumber) -> Option<u64> {
         if block < self.first || block >= self.end {
@@ -113,7 +112,7 @@ impl<P: Platform> Costs<'_, P> {
         Some(pages)
     }
 
-    /// Of the first block of a window of so many.
+    /// Returns the cost of the first block of a window of `blocks` blocks.
     #[inline]
     fn of_first(&mut self, block: BlockNumber, blocks: u32) -> u64 {
         if blocks <= KEPT {
@@ -125,7 +124,7 @@ impl<P: Platform> Costs<'_, P> {
     }
 }
 
-/// The runs of blocks of a zone, in whatever parts they lie.
+/// Returns the runs of contiguous blocks of a zone, which may span its parts.
 fn runs(parts: &[Zone]) -> impl Iterator<Item = BlockRange> {
     let mut segments = parts.iter().flat_map(Zone::segments).peekable();
     core::iter::from_fn(move || {
@@ -138,7 +137,7 @@ fn runs(parts: &[Zone]) -> impl Iterator<Item = BlockRange> {
     })
 }
 
-/// The cheapest place in a zone without blocks that are `costly`.
+/// Returns the cheapest place in a zone, without the blocks that are `costly`.
 pub(super) fn cheapest_in<P: Platform>(
     platform: &P,
     parts: &[Zone],
@@ -170,7 +169,7 @@ pub(super) fn cheapest_in<P: Platform>(
     best
 }
 
-/// The cheapest window of one run of blocks.
+/// Returns the cheapest window of one run of blocks.
 fn cheapest_of<P: Platform>(
     run: BlockRange,
     request: &ContiguousRequest,
@@ -179,12 +178,12 @@ fn cheapest_of<P: Platform>(
 ) -> Option<Candidate> {
     let blocks = u32::try_from(request.pages.div_ceil(PAGES_PER_BLOCK)).ok()?;
     let step = u32::try_from(request.align.pages().max(PAGES_PER_BLOCK) / PAGES_PER_BLOCK).ok()?;
-    // The last place, by memory and by the highest address.
+    // The last possible start, by the end of memory and by the highest address.
     let (_, max_address) = request.zone.within(request.max_address);
     let max_address = max_address.min(PHYSICAL_ADDRESS_END);
     let below = Pfn::containing(max_address).0.checked_sub(request.pages)?;
     let last = run.end.0.checked_sub(blocks)?.min(BlockNumber::containing(Pfn(below)).0);
-    // A power of two, so that nothing is divided.
+    // `step` is a power of two, so there is no division.
     let aligned = |block: u32| block.checked_add(step.wrapping_sub(block) & (step - 1));
     let mut best: Option<(u32, u64)> = None;
     let mut start = aligned(run.start.0)?;
@@ -201,7 +200,7 @@ fn cheapest_of<P: Platform>(
             next += 1;
         }
         if next < start + blocks {
-            // Nothing that holds this block will do.
+            // No window may contain this block.
             let Some(after) = aligned(next + 1) else { break };
             (start, next, cost) = (after, after, 0);
         } else {

@@ -1,24 +1,24 @@
-//! What the manager keeps of memory that has to be accepted.
+//! The manager's state for memory that has to be accepted before use.
 //!
-//! Orders of memory: Relaxed: counters.
+//! Orders of memory: Relaxed: all of it is counters.
 
 use crate::memblock::EarlyAccepted;
 use crate::parameters::AcceptPolicy;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{Pfn, PfnRange};
 
-/// What was accepted, by the memblock allocator before bring-up as well.
+/// Counts of accepted memory, including what the memblock allocator accepted before bring-up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct AcceptEvents {
-    /// Times that the platform was asked.
+    /// How often the platform was asked to accept memory.
     pub calls: u64,
-    /// Pages that it accepted.
+    /// Pages that the platform accepted.
     pub accepted_pages: u64,
-    /// Pages of these that were accepted because a request found too little.
+    /// Those of `accepted_pages` that were accepted because a request found too little free memory.
     pub demand_pages: u64,
-    /// Times that it could not accept something.
+    /// How often the platform could not accept all that it was asked to.
     pub failures: u64,
-    /// The frame that failed last.
+    /// The frame of the last failure.
     pub last_failed: Option<Pfn>,
 }
 
@@ -34,15 +34,15 @@ pub(crate) struct AcceptState {
     calls: AtomicU64,
     accepted_pages: AtomicU64,
     demand_pages: AtomicU64,
-    /// Those of them that came up for requests for no more than a block.
+    /// Those of `demand_pages` that were accepted for requests of at most one block.
     small_pages: AtomicU64,
     failures: AtomicU64,
-    /// The frame and one; 0: none.
+    /// The frame's number plus one; 0: none.
     last_failed: AtomicU64,
 }
 
 impl AcceptState {
-    /// `early` is what was accepted before.
+    /// Returns the state that continues `early`, the counts from before bring-up.
     pub(crate) fn new(policy: AcceptPolicy, early: &AcceptEvents) -> Self {
         Self {
             policy,
@@ -55,7 +55,7 @@ impl AcceptState {
         }
     }
 
-    /// The platform accepted so many pages of a range.
+    /// Notes that the platform was asked for `range` and accepted its first `accepted_pages` pages.
     pub(crate) fn note_call(&self, range: PfnRange, accepted_pages: u64) {
         self.calls.fetch_add(1, Ordering::Relaxed);
         self.accepted_pages.fetch_add(accepted_pages, Ordering::Relaxed);
@@ -65,7 +65,8 @@ impl AcceptState {
         }
     }
 
-    /// So many pages came up for a request; how many had before for small ones.
+    /// Notes that `pages` pages were accepted for a request. Returns how many had been accepted for
+    /// small requests before.
     pub(crate) fn note_demand(&self, pages: u64, is_small: bool) -> u64 {
         self.demand_pages.fetch_add(pages, Ordering::Relaxed);
         self.small_pages.fetch_add(if is_small { pages } else { 0 }, Ordering::Relaxed)

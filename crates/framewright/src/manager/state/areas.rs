@@ -1,18 +1,20 @@
 //! Reserve areas: their names, and which of their frames were handed out.
 //!
-//! Each area is under a lock of its own, which is held for a look at its bitmap: a bit for each
-//! frame, set from before the frame is vacated until it is released.
+//! Each area has a lock of its own, which a caller holds while it looks at the area's bitmap. The
+//! bitmap has a bit for each frame, which is set from before the frame is vacated until the frame
+//! is released.
 //!
 //! Orders of memory: Relaxed: the bitmap is under the lock.
 
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{Order, Pfn, PfnRange};
 
-/// How many areas there can be.
+/// The largest possible number of areas.
 pub const MOST_AREAS: usize = 20;
-/// Bytes of a name.
+/// The most bytes that a name can have.
 const NAME_BYTES: usize = 16;
-/// Words of a bitmap that are looked at under one hold of the lock, and then those of one more run.
+/// How many bitmap words a search looks at under one hold of the lock; it looks at the run that
+/// reaches this limit to the end.
 const MOST_WORDS: u64 = 4096;
 
 /// The name of an area: up to 16 bytes.
@@ -23,7 +25,8 @@ pub struct AreaName {
 }
 
 impl AreaName {
-    /// One of at most 16 bytes of printable ASCII without a slash; nothing for others.
+    /// Returns a name of 1 to 16 bytes of printable ASCII without a slash; `None` for any other
+    /// text.
     #[must_use]
     pub fn new(name: &str) -> Option<Self> {
         let fits = name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'/');
@@ -33,7 +36,7 @@ impl AreaName {
         (fits && len != 0).then_some(Self { bytes, len })
     }
 
-    /// A name and a number, of a node.
+    /// Returns `name` followed by `number`, which is a node's.
     pub(crate) fn numbered(name: &str, number: usize) -> Option<Self> {
         let mut numbered = Self::new(name)?;
         for unit in [1000, 100, 10, 1].into_iter().filter(|&unit| unit == 1 || number >= unit) {
@@ -44,43 +47,43 @@ impl AreaName {
         Some(numbered)
     }
 
-    /// As text.
+    /// Returns the name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         core::str::from_utf8(&self.bytes[..usize::from(self.len)]).unwrap_or("")
     }
 }
 
-/// What an area did, and what is left of it (Linux: `/sys/kernel/mm/cma/`).
+/// What an area has done and what is left of it (Linux: `/sys/kernel/mm/cma/`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct AreaCounts {
-    /// Frames of it.
+    /// Frames of the area.
     pub total_pages: u64,
-    /// Of these, those that nobody was given by the area; movable memory may be in them.
+    /// Those of them that the area has not handed out; they may hold movable contents.
     pub available_pages: u64,
-    /// Frames that were asked for and given.
+    /// Frames of requests that succeeded.
     pub success_pages: u64,
-    /// Frames that were asked for in vain.
+    /// Frames of requests that failed.
     pub fail_pages: u64,
-    /// Frames that came back.
+    /// Frames that were given back.
     pub released_pages: u64,
 }
 
-/// One area, under its lock.
+/// One area; its lock protects it.
 pub(crate) struct Area {
     pub(crate) name: AreaName,
     pub(crate) pages: PfnRange,
-    /// A bit for each frame: handed out, or about to be.
+    /// A bit for each frame, set if the frame was handed out or is about to be.
     bits: &'static [AtomicU64],
     pub(crate) counts: AreaCounts,
-    /// Those who vacate frames of it at this moment.
+    /// How many callers are vacating frames of the area right now.
     pub(crate) vacating: u32,
-    /// Those who ever did.
+    /// How many callers have ever begun to.
     entered: u64,
 }
 
 impl Area {
-    /// All of it is available. `bits` are zero, and as many as there are frames or more.
+    /// Returns an area that is wholly available. `bits` are all zero, at least one for each frame.
     pub(crate) fn new(name: AreaName, pages: PfnRange, bits: &'static [AtomicU64]) -> Self {
         let counts = AreaCounts {
             total_pages: pages.pages(),
@@ -90,17 +93,19 @@ impl Area {
         Self { name, pages, bits, counts, vacating: 0, entered: 0 }
     }
 
-    /// Somebody is going to vacate frames of it.
+    /// Notes that a caller is going to vacate frames of the area.
     pub(crate) const fn enter(&mut self) {
         (self.vacating, self.entered) = (self.vacating + 1, self.entered + 1);
     }
 
-    /// Where there is just one who vacates frames of it: the same as long as no other has come.
+    /// Returns a ticket if exactly one caller is vacating frames of the area. The ticket stays the
+    /// same until another caller enters, even if that one has left again.
     pub(crate) fn alone(&self) -> Option<u64> {
         (self.vacating == 1).then_some(self.entered)
     }
 
-    /// Calls `change` for each word that has a part of `run`, with the bits of that part.
+    /// Calls `change` for each word that has bits of `run`, with a mask of these bits, until it
+    /// returns false. Returns whether it never did.
     fn words(&self, run: PfnRange, mut change: impl FnMut(&AtomicU64, u64) -> bool) -> bool {
         let (mut bit, end) = (run.start.0 - self.pages.start.0, run.end.0 - self.pages.start.0);
         while bit < end {
@@ -118,8 +123,8 @@ impl Area {
         true
     }
 
-    /// The lowest aligned run at or above `from` of which nothing was handed out, if there is one;
-    /// where to go on looking once others had the lock is an error.
+    /// Returns the lowest aligned run at or above `from` of which no frame was handed out, if there
+    /// is one. An error says where to continue after others have had the lock.
     pub(crate) fn find(
         &self,
         from: Pfn,
@@ -151,7 +156,7 @@ impl Area {
                 let set = all & mask;
                 if set != 0 {
                     let base = (at - self.pages.start.0) / 64 * 64 + self.pages.start.0;
-                    // And those that follow it.
+                    // Skip the set bits that follow it, too.
                     let last = set.ilog2();
                     taken = Some(base + u64::from(last + (all >> last).trailing_ones() - 1));
                 }
@@ -179,13 +184,13 @@ impl Area {
         }
     }
 
-    /// What was handed out comes back.
+    /// Takes back a run that was handed out.
     pub(crate) fn take_back(&mut self, run: PfnRange) {
         self.mark(run, false);
         self.counts.released_pages += run.pages();
     }
 
-    /// Whether all of a run was handed out.
+    /// Returns whether all of a run was handed out.
     pub(crate) fn is_out(&self, run: PfnRange) -> bool {
         !run.is_empty()
             && run.start >= self.pages.start
@@ -240,7 +245,7 @@ mod tests {
             let run = match expected {
                 Some(run) if seed >> 33 & 3 != 0 => run,
                 _ => {
-                    // What is given back, if all of it is out.
+                    // Gives this run back if all of it is out.
                     let start = 512 + (seed >> 20) % 600;
                     let run = PfnRange::new(start, start + 1 + (seed >> 50) % 100);
                     let inside = run.end.0 <= 1212;

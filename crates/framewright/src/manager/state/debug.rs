@@ -1,4 +1,4 @@
-//! Tables of debug hooks: page owners and which free pages hold poison.
+//! The tables of the debug aids: page owners, and which free pages hold poison.
 
 use crate::carve::{Carver, room};
 use crate::debug::{Aids, Damage, Filled, Owners, PLACES, PageRecord, Places};
@@ -12,8 +12,8 @@ use crate::vmemmap_space::BlockNumber;
 use crate::zone::Segment;
 use core::ptr;
 
-/// What is kept of the pages of one segment, and of those that adjoin it: parts of a zone are
-/// segments of their own, and a range of frames may lie in several.
+/// The aids' tables for one segment, and for the segments that adjoin it: the parts of a zone are
+/// segments of their own, and a range of frames may lie in several of them.
 #[derive(Clone, Copy)]
 pub(crate) struct SegmentAids {
     /// The block of the first page.
@@ -22,14 +22,14 @@ pub(crate) struct SegmentAids {
     pub(crate) filled: Filled,
 }
 
-/// How often damage was found, and what was found last.
+/// How often damage was found, and the last damage that was found.
 pub(crate) type FoundDamage = SpinLock<(u64, Option<Damage>)>;
 
-/// The aids of a manager.
+/// The debug aids of a manager.
 pub(crate) struct DebugState {
     pub(crate) aids: Aids,
     pub(crate) places: Places,
-    /// One for each segment of the directory; none when no aid keeps anything.
+    /// One for each segment of the directory; empty if no aid needs tables.
     pub(crate) segments: &'static [SegmentAids],
     pub(crate) serial: AtomicU32,
     pub(crate) damage: &'static FoundDamage,
@@ -38,7 +38,7 @@ pub(crate) struct DebugState {
 /// How much memory the tables of the aids take.
 #[derive(Clone, Copy)]
 struct Size {
-    /// Blocks with records, and with marks of what is filled.
+    /// Blocks that have page records, and blocks that have marks of filled pages.
     recorded: u64,
     marked: u64,
     segments: u64,
@@ -70,13 +70,13 @@ pub(crate) fn as_index(pages: u64) -> usize {
 }
 
 impl DebugState {
-    /// The aids without their tables.
+    /// Returns the aids without their tables.
     pub(crate) const fn new(aids: Aids, damage: &'static FoundDamage) -> Self {
         let serial = AtomicU32::new(0);
         Self { aids, places: Places(&[]), segments: &[], serial, damage }
     }
 
-    /// Gets the tables that the aids need.
+    /// Allocates the tables that the aids need.
     pub(crate) fn allocate<P: Platform>(
         &mut self,
         platform: &'static P,

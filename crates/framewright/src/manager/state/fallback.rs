@@ -1,36 +1,37 @@
-//! In which order nodes are asked.
+//! The order in which a request asks the nodes for memory.
 //!
-//! A list changes when a node gets its first memory or another tier. A reader that finds it half
-//! changed meets a node twice, and misses none that was there before: he asks for the length again
-//! after each node, and when there is none left, whether the order changed on his way; then he
-//! begins anew. So nobody waits who finds what he wants.
+//! A node's list changes when some node gets its first memory or moves to another tier. A reader
+//! that meets a half-changed list may see some node twice, but misses no node that was in the list
+//! before: it reads the length again after each node, and at the end of the list it checks whether
+//! the order changed meanwhile; if so, it starts again. So a reader that finds what it wants never
+//! waits.
 //!
-//! Orders of memory: Acquire pairs with Release: who reads a node that moved sees the length that
-//! it moved under, and that the order is being changed. Relaxed: what only the one who changes the
-//! list reads, and lists that nobody else has yet.
+//! Orders of memory: Acquire pairs with Release: a reader that sees a moved node also sees the
+//! length that belongs to the move and the mark that the order is being changed. Relaxed: for words
+//! that only the thread that changes the list reads, and for lists that nobody else has yet.
 
 use crate::sync::table_atomic::{AtomicU16, Ordering};
 use crate::units::{MAX_NODES, NodeId};
 use crate::zone::fallback::Rank;
 use core::fmt;
 
-/// Places before those of nodes: how many there are, and how often their order changed, twice for
-/// each time, so that it is odd meanwhile.
+/// How many places come before those of the nodes: the length, and the turn, which counts each
+/// change of the order twice, so that it is odd during the change.
 const HEAD: usize = 2;
 
-/// The nodes that have, or once had, memory, in the order in which they are asked.
+/// The nodes that have or once had memory, in the order in which they are asked.
 #[derive(Clone, Copy)]
 pub struct Fallback {
     /// [`HEAD`], then a place for each node.
     places: &'static [AtomicU16],
 }
 
-/// One way through a list.
+/// One pass over a list.
 #[derive(Clone)]
 pub(crate) struct Walk {
     list: Fallback,
     next: usize,
-    /// The count of orders that it began under.
+    /// The list's turn when the pass began.
     turn: u16,
 }
 
@@ -48,7 +49,7 @@ impl Iterator for Walk {
             if MAX_NODES == 1 || turn == self.turn && turn.is_multiple_of(2) {
                 return None;
             }
-            // One that was behind may be before now.
+            // A node that was still ahead may have moved behind this position.
             (self.turn, self.next) = (turn, 0);
         }
     }
@@ -57,12 +58,12 @@ impl Iterator for Walk {
 impl Fallback {
     pub(crate) const NONE: Self = Self { places: &[] };
 
-    /// How many places the list of one of so many nodes has.
+    /// Returns how many places a list needs on a machine with `nodes` nodes.
     pub(crate) const fn places(nodes: usize) -> usize {
         nodes + HEAD
     }
 
-    /// The list of `nodes` in places of its own.
+    /// Returns a list of `nodes` in `places`, which nobody else uses.
     pub(crate) fn new(places: &'static [AtomicU16], nodes: &[NodeId]) -> Self {
         for (place, node) in places.iter().skip(HEAD).zip(nodes) {
             place.store(number(*node), Ordering::Relaxed);
@@ -82,12 +83,12 @@ impl Fallback {
         }
     }
 
-    /// How often the order changed.
+    /// Returns twice the number of changes of the order, plus one during a change.
     fn turn(self) -> u16 {
         self.places.get(1).map_or(0, |turn| turn.load(Ordering::Acquire))
     }
 
-    /// Each node, those first that are asked first.
+    /// Returns the nodes, in the order in which they are asked.
     pub fn iter(self) -> impl Iterator<Item = NodeId> + Clone {
         self.walk()
     }
@@ -101,8 +102,9 @@ impl Fallback {
         NodeId::new(usize::from(place.load(Ordering::Acquire)))
     }
 
-    /// Puts a node in that is not in it, before those of a higher rank. The others move from the
-    /// last one on, so that whoever reads meanwhile meets each. Nobody else changes the list.
+    /// Inserts a node, unless it is there, before the nodes of a higher rank. Moves those from the
+    /// last one on, so that a concurrent reader meets each of them. Nobody else changes the list
+    /// meanwhile.
     pub(crate) fn insert(self, node: NodeId, rank: &dyn Fn(NodeId) -> Rank) {
         let len = self.len();
         if self.iter().any(|listed| listed == node) || len + HEAD >= self.places.len() {
@@ -110,7 +112,7 @@ impl Fallback {
         }
         let place = self.iter().position(|listed| rank(listed) > rank(node)).unwrap_or(len);
         let listed = self.places.split_at(HEAD).1;
-        // The last one twice, then the length, then the others.
+        // Duplicate the last node, then raise the length, then move the others.
         for index in (place..len).rev() {
             let moved = listed[index].load(Ordering::Relaxed);
             listed[index + 1].store(moved, Ordering::Release);
@@ -122,18 +124,19 @@ impl Fallback {
         self.set_len(len + 1);
     }
 
-    /// Puts the nodes in order by rank. Nobody else changes the list.
+    /// Sorts the nodes by rank. Nobody else changes the list meanwhile.
     pub(crate) fn sort(self, rank: &dyn Fn(NodeId) -> Rank) {
         let Some(listed) = self.places.get(HEAD..HEAD + self.len()) else { return };
         let rank_of = |place: &AtomicU16| {
-            // Relaxed: only who is here changes it.
+            // Relaxed: only this thread changes the list.
             NodeId::new(usize::from(place.load(Ordering::Relaxed))).map(rank)
         };
         if listed.is_sorted_by_key(rank_of) {
             return;
         }
         let turn = self.turn();
-        // Release on each node behind it: who reads one that moved sees that the turn is odd.
+        // Relaxed, as each node is stored with Release below: a reader that sees a moved node sees
+        // that the turn is odd.
         self.places[1].store(turn.wrapping_add(1), Ordering::Relaxed);
         for end in 1..listed.len() {
             let mut at = end;
@@ -174,13 +177,13 @@ mod tests {
         Fallback::new(Box::leak(places.into_boxed_slice()), nodes)
     }
 
-    /// By a number for each node: its distance.
+    /// The rank of a node at this distance.
     fn far(of: NodeId, distance: u8) -> Rank {
         let candidate = Candidate { node: of, distance, tier: 4, has_cpus: true };
         Rank::of(node(9), 10, &candidate)
     }
 
-    /// Wherever a reader is when a node comes, it meets all those that were there.
+    /// Wherever a reader is when a node is inserted, it meets all nodes that were there.
     #[test]
     fn who_reads_meanwhile_misses_none() {
         for read in 0..=3 {
@@ -199,7 +202,8 @@ mod tests {
         }
     }
 
-    /// When nodes change places he misses none either: all orders of four, wherever a reader is.
+    /// Nor does a reader miss a node when nodes change places: tries all orders of four nodes, and
+    /// the reader at each position.
     #[test]
     fn who_reads_while_nodes_change_places_misses_none() {
         for read in 0..=4 {
@@ -221,7 +225,8 @@ mod tests {
         }
     }
 
-    /// Who comes while the order is being changed does not end on what he met.
+    /// A reader that begins while the order is being changed does not stop at what it met until
+    /// then.
     #[test]
     fn who_begins_in_the_middle_begins_again() {
         let list = list(2, &[node(0), node(1)]);

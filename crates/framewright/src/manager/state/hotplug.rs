@@ -1,6 +1,7 @@
-//! What is kept of memory that comes and goes.
+//! The manager's state for memory that comes and goes.
 //!
-//! Orders of memory: who begins a change acquires what the one before released.
+//! Orders of memory: the Acquire of a task that begins a change pairs with the Release of the task
+//! that ended the change before.
 
 use super::numa::PerNode;
 use crate::manager::init::obtained::MOST_RANGES;
@@ -16,36 +17,36 @@ use core::fmt;
 use core::mem::MaybeUninit;
 use core::num::NonZeroU64;
 
-/// A step of memory that comes or goes. Ranges are bytes.
+/// A step of adding or removing memory. Ranges are in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HotplugEvent {
     /// The node is about to get its first memory.
     AddingFirst(NodeId),
-    /// The memory is about to be handed out.
+    /// The memory is about to become available to requests.
     GoingOnline(PhysRange),
-    /// Somebody refused.
+    /// A notifier refused, or memory for tables could not be accepted.
     CancelOnline(PhysRange),
-    /// Somebody refused.
+    /// A notifier refused, or memory for tables could not be accepted.
     CancelFirst(NodeId),
     /// The node has its first memory.
     AddedFirst(NodeId),
-    /// The memory can be had.
+    /// The memory is available to requests.
     Online(PhysRange),
     /// The node is about to lose its last memory.
     RemovingLast(NodeId),
     /// The memory is about to be taken out of use.
     GoingOffline(PhysRange),
-    /// Somebody refused, or it could not be vacated.
+    /// A notifier refused, or the memory could not be vacated.
     CancelOffline(PhysRange),
-    /// It keeps some.
+    /// The node keeps some memory.
     CancelLast(NodeId),
     /// The node has no memory any more.
     RemovedLast(NodeId),
-    /// Nobody uses the memory.
+    /// The memory is out of use.
     Offline(PhysRange),
 }
 
-/// Somebody who is told of memory that comes and goes does not want it so.
+/// A notifier's refusal to let memory come or go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Veto;
 
@@ -55,34 +56,34 @@ impl fmt::Display for Veto {
     }
 }
 
-/// Who is told of memory that comes and goes (Linux: `memory_notify`, `node_notify`). Called with
-/// no lock held by the manager; it may allocate and free. Where it adds, removes or releases, that
-/// is refused as busy, or, without [`Platform::current_task`](crate::Platform::current_task), never
-/// ends.
+/// A component that is told of memory that comes and goes (Linux: `memory_notify`, `node_notify`).
+/// The manager calls it with no lock held, and it may allocate and free. If it adds, removes or
+/// releases memory itself, that call is refused as busy or, without
+/// [`Platform::current_task`](crate::Platform::current_task), never ends.
 pub trait HotplugNotifier: Sync {
-    /// What is about to be done can be refused where the event says that it is about to be; of all
-    /// others the answer does not count.
+    /// Takes note of an event. A refusal counts only for events that say that something is about to
+    /// happen; for all others the result is ignored.
     ///
     /// # Errors
     /// [`Veto`].
     fn notify(&self, event: HotplugEvent) -> Result<(), Veto>;
 }
 
-/// What can be set.
+/// The hotplug settings that can be changed at run time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HotplugSettings {
     /// `auto_online_blocks`, at boot `memhp_default_state=`.
     pub auto_online: OnlineType,
     /// `memory_hotplug.online_policy=`.
     pub policy: OnlinePolicy,
-    /// `memory_hotplug.auto_movable_ratio=`: of 100 pages for everybody, how many can be for what
-    /// can be moved. 0 means none.
+    /// `memory_hotplug.auto_movable_ratio=`: how many pages may be for movable contents only, for
+    /// each 100 pages for any request. 0 means none.
     pub auto_movable_ratio: u64,
-    /// `memory_hotplug.auto_movable_numa_aware=`: the ratio holds on each node, too.
+    /// `memory_hotplug.auto_movable_numa_aware=`: the ratio must hold on each node, too.
     pub auto_movable_numa_aware: bool,
-    /// `memory_hotplug.memmap_on_memory=`: memory that comes may hold its own tables.
+    /// `memory_hotplug.memmap_on_memory=`: memory that is added may hold its own tables.
     pub memmap_on_memory: bool,
-    /// Bytes of a memory block of the files, a power of two.
+    /// Bytes of a memory block as the sysfs files show it, a power of two.
     pub block_bytes: u64,
 }
 
@@ -107,84 +108,86 @@ impl HotplugSettings {
     }
 }
 
-/// A range of addresses whose memory comes and goes together: a device that adds some by and by, or
-/// a module.
+/// A range of addresses whose memory comes and goes together: a device that adds memory bit by bit,
+/// or a memory module.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Group {
     /// Its addresses.
     pub region: PhysRange,
-    /// The node.
+    /// The node of its memory.
     pub node: NodeId,
-    /// How much at a time comes or goes, of a device; absent for a module, which comes as a whole.
+    /// How many bytes a device adds or removes at a time; absent for a module, which comes as a
+    /// whole.
     pub unit_bytes: Option<u64>,
 }
 
-/// Linux's sections.
+/// Bytes of a section of Linux.
 pub(crate) const SECTION_BYTES: u64 = 128 << 20;
-/// Devices and modules that can be told apart.
+/// How many devices and modules the manager can tell apart.
 const MOST_GROUPS: usize = if cfg!(feature = "hotplug") { 32 } else { 0 };
-/// Searches that can be told apart.
+/// How many interrupted searches the manager remembers.
 const MOST_SEARCHES: usize = 4;
 
 /// See the module documentation.
 pub(crate) struct HotplugState {
-    /// How many zones bring-up made: those after them are windows.
+    /// How many zones bring-up made: the zones after these are windows.
     pub(crate) first_window: usize,
     /// The one segment of each window.
     pub(crate) segments: Growing<Segment>,
-    /// Blocks of each window that hold its own tables, at its start.
+    /// For each window, how many blocks at its start hold its own tables.
     pub(crate) own_tables: Growing<u32>,
-    /// The task that adds, removes or releases memory: one at a time; zero while none does.
+    /// The task that adds, removes or releases memory, one at a time; zero while there is none.
     pub(crate) changer: atomic::AtomicU64,
-    /// What is on its way out of use; else an empty range.
+    /// The range that is being taken out of use; empty if there is none.
     pub(crate) going: SpinLock<PhysRange>,
     pub(crate) searches: SpinLock<Searches>,
     pub(crate) notifier: SpinLock<Option<&'static dyn HotplugNotifier>>,
     pub(crate) settings: SpinLock<HotplugSettings>,
     pub(crate) groups: SpinLock<Groups>,
-    /// With the pages of each node that were for everybody when bring-up ended.
+    /// The nodes, each with its boot-time pages that are for any request (`boot_kernel_pages`).
     pub(crate) nodes: &'static [PerNode],
     /// `movable_node`.
     pub(crate) movable_node: bool,
-    /// What descriptors of windows need.
+    /// What the page descriptors of windows need.
     pub(crate) readers: &'static [Readers],
     pub(crate) descriptors_are_wanted: bool,
-    /// Where tables are that are no zone's.
+    /// Where the tables are that belong to no zone.
     pub(crate) tables: [PhysRange; MOST_RANGES],
-    /// What tables of windows take, in bytes.
+    /// Bytes that the tables of windows take.
     pub(crate) table_bytes: AtomicU64,
-    /// Frames that were released since bring-up.
+    /// Frames that were released after bring-up.
     pub(crate) released_pages: AtomicU64,
 }
 
-/// A search for memory to take out of use, from the top of a range down, that goes on in the next
-/// call.
+/// The state of a search for memory to take out of use. The search goes down from the top of a
+/// range and can continue in the next call.
 #[derive(Clone, Copy, PartialEq, Default)]
 pub(crate) struct Looked {
     pub(crate) within: BlockRange,
-    /// What lies above was looked at in this round.
+    /// This round has looked at everything above this block.
     pub(crate) down_to: BlockNumber,
-    /// Of the part below that, of at most so many blocks, what lies before this was vacated.
+    /// In the part below `down_to`, of at most `most` blocks, all blocks before this one are
+    /// vacated.
     pub(crate) vacated_to: BlockNumber,
     pub(crate) most: u32,
-    /// Where this round finds nothing there is nothing.
+    /// If this round finds nothing, the search ends: the whole range was looked at.
     pub(crate) is_last: bool,
 }
 
 impl Looked {
-    /// Nothing was looked at.
+    /// Returns a search that has not looked at anything yet.
     pub(crate) const fn nothing(within: BlockRange, most: u32) -> Self {
         let (down_to, vacated_to) = (within.end, BlockNumber(0));
         Self { within, down_to, vacated_to, most, is_last: false }
     }
 
-    /// Whether something was looked at.
+    /// Returns whether the search has looked at anything in this round.
     pub(crate) fn has_begun(&self) -> bool {
         self.down_to < self.within.end || self.vacated_to.0 != 0
     }
 }
 
-/// The searches that were broken off last, one for each range: as many devices may want memory
+/// The searches that were interrupted last, one for each range: several devices may ask for memory
 /// back in turns.
 #[derive(Default)]
 pub(crate) struct Searches {
@@ -193,12 +196,14 @@ pub(crate) struct Searches {
 }
 
 impl Searches {
-    /// The one of a range, in parts of at most so many blocks, which is over unless it is put back.
+    /// Removes and returns the search of a range in parts of at most `most` blocks; a new search if
+    /// none is remembered. The caller puts it back if the search is to go on.
     pub(crate) fn take(&mut self, within: BlockRange, most: u32) -> Looked {
         let known = self.all.iter_mut().find(|looked| looked.within == within);
         let mut looked = known.map_or(Looked::nothing(within, most), core::mem::take);
         if looked.most < most {
-            // A part that begins before the one that was vacated; a shorter one is the end of it.
+            // A longer part begins before the vacated one, so start it anew. A shorter part is the
+            // end of the vacated one.
             looked.vacated_to = BlockNumber(0);
         }
         looked.most = most;
@@ -216,7 +221,7 @@ impl Searches {
     }
 }
 
-/// What bring-up knows of it.
+/// What bring-up passes on to [`HotplugState`].
 pub(crate) struct HotplugInput {
     pub(crate) first_window: usize,
     pub(crate) segments: Growing<Segment>,
@@ -226,12 +231,12 @@ pub(crate) struct HotplugInput {
     pub(crate) readers: &'static [Readers],
     pub(crate) descriptors_are_wanted: bool,
     pub(crate) tables: [PhysRange; MOST_RANGES],
-    /// Of a memory block of the files.
+    /// Bytes of a memory block as the sysfs files show it.
     pub(crate) block_bytes: u64,
 }
 
 impl HotplugState {
-    /// Nothing has come or gone yet.
+    /// Writes the state of a manager whose memory has not changed since boot into `place`.
     #[inline(never)]
     pub(crate) fn write<'a>(
         place: &'a mut MaybeUninit<Self>,
@@ -268,16 +273,16 @@ fn no_groups(place: &mut MaybeUninit<SpinLock<Groups>>) -> &mut SpinLock<Groups>
     SpinLock::write(place, |groups| each(groups, |group| group.write(None)))
 }
 
-/// Nobody else adds, removes or releases memory meanwhile.
+/// While this lives, nobody else adds, removes or releases memory.
 pub(crate) struct Changing<'a>(&'a atomic::AtomicU64);
 
-/// Who changes it on a platform that cannot tell its tasks apart.
+/// Stands for the changing task on a platform that cannot tell its tasks apart.
 const SOMEBODY: u64 = u64::MAX;
 
 impl HotplugState {
-    /// Pages that were for everybody when bring-up ended, on one node or all.
+    /// Returns how many boot-time pages are for any request, on one node or on all.
     pub(crate) fn boot_kernel_pages(&self, on: Option<NodeId>) -> u64 {
-        // Relaxed: bring-up alone changes them.
+        // Relaxed: only bring-up changes them.
         let of = |node: &PerNode| node.boot_kernel_pages.load(Ordering::Relaxed);
         match on {
             Some(node) => self.nodes.get(node.index()).map_or(0, of),
@@ -285,20 +290,21 @@ impl HotplugState {
         }
     }
 
-    /// Nobody else does it from now on. The error says whether whoever does is the caller himself,
-    /// in what is called meanwhile, who would wait for ever.
+    /// Begins a change of memory, which excludes all others. The error says whether the caller
+    /// itself is already changing memory: then the call comes from a hook inside the change, and
+    /// waiting would never end.
     pub(crate) fn begin(&self, task: Option<NonZeroU64>) -> Result<Changing<'_>, bool> {
         let me = task.map_or(SOMEBODY, NonZeroU64::get);
-        // Relaxed: a task knows its own number, and that of another decides nothing.
+        // Relaxed: a task knows its own number, and nothing depends on another task's.
         match self.changer.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => Ok(Changing(&self.changer)),
             Err(other) => Err(other == me && me != SOMEBODY),
         }
     }
 
-    /// Whether this task does it.
+    /// Returns whether this task is changing memory.
     pub(crate) fn is_done_by(&self, task: NonZeroU64) -> bool {
-        // Relaxed: as above.
+        // Relaxed: as in `begin`.
         let other = self.changer.load(Ordering::Relaxed);
         other == task.get() && other != SOMEBODY
     }

@@ -2,11 +2,11 @@
 
 use crate::units::PfnRange;
 
-/// What is isolated, over all zones.
+/// The isolated blocks of all zones.
 pub(crate) struct Isolations {
-    /// Blocks with managed frames that are isolated.
+    /// How many blocks with managed frames are isolated.
     pub(crate) blocks: u64,
-    /// From the first to the last since there was none.
+    /// A range that covers all blocks that were isolated since there was last none.
     pub(crate) hull: PfnRange,
 }
 
@@ -14,7 +14,8 @@ impl Isolations {
     pub(crate) const NONE: Self = Self { blocks: 0, hull: PfnRange::new(0, 0) };
 }
 
-/// The part of `span` that caches keep.
+/// Returns the part of `span` whose frames CPU caches may keep: the larger part on one side of
+/// `hull`.
 pub(crate) fn kept(span: PfnRange, hull: PfnRange) -> PfnRange {
     if hull.is_empty() {
         return span;

@@ -1,6 +1,6 @@
-//! Everything that a manager keeps, in parts that know nothing of it.
+//! The manager's state, in parts that do not depend on the manager.
 //!
-//! Orders of memory: Relaxed: a count that is only told.
+//! Orders of memory: Relaxed: a count that is only reported.
 
 pub(crate) mod accept;
 pub(crate) mod areas;
@@ -38,34 +38,36 @@ use crate::vmemmap::VmemmapFallback;
 use crate::vmemmap_space::BlockNumber;
 use crate::zone::{Counts, Fault, Segment, Zone, ZoneId, ZoneParts};
 
-/// One node, as the manager keeps it.
+/// The manager's record of one node.
 #[derive(Clone, Copy, Debug)]
 pub struct Node {
     /// Its number.
     pub id: NodeId,
-    /// CPUs that firmware counted on it.
+    /// How many CPUs firmware lists on the node.
     pub cpus: u32,
-    /// From its first frame of memory to its last, holes included; empty when it has none.
+    /// From the node's first frame of memory to its last, holes included; empty without memory.
     pub span: PfnRange,
-    /// Nodes with memory: itself, then by tier, of each the nearest first.
+    /// The nodes with memory in the order in which requests ask them: the node itself, then by
+    /// tier, and in each tier the nearest first.
     pub fallback: Fallback,
-    /// How far each node is, in the units of ACPI, where 10 is the node itself.
+    /// The distance to each node in the units of ACPI, in which the node itself is at 10.
     pub distances: &'static [u8],
-    /// How long it took to make its free memory available: from the memblock allocator's ranges to
-    /// blocks in the free lists of its zones. This is to the policy *on demand* what initialising a
-    /// node's deferred pages is to others.
+    /// How long it took to make the node's free memory available, from the memblock allocator's
+    /// ranges to blocks in the free lists of the node's zones. For the policy *on demand*, this
+    /// corresponds to initialising a node's deferred pages under other policies.
     pub init_ns: Option<u64>,
-    /// How long else was worked for the node alone: its memory was counted, what is reserved was
-    /// said, blocks in pieces were noted and described, and under *eager* all others, too. What is
-    /// done once for the machine, such as measuring it and placing tables, is in neither.
+    /// How long all other work for this node alone took: counting its memory, reporting what is
+    /// reserved, recording and describing blocks in pieces and, under *eager*, describing all other
+    /// blocks, too. Work that is done once for the machine, such as measuring it and placing
+    /// tables, is in neither.
     pub bookkeeping_ns: Option<u64>,
-    /// Why the array does not describe the node's memory, where it should: its descriptors come on
-    /// demand.
+    /// Why the vmemmap array does not describe the node's memory although it should; the
+    /// descriptors are then made on demand.
     pub vmemmap_fallback: Option<VmemmapFallback>,
 }
 
 impl Node {
-    /// The node of this number, of which nothing is known yet.
+    /// Returns the node of this number, with nothing known about it yet.
     pub(crate) fn without_memory(index: usize) -> Self {
         Self {
             id: NodeId::new(index).unwrap_or_default(),
@@ -80,31 +82,32 @@ impl Node {
     }
 }
 
-/// When bring-up reached what, in nanoseconds since it began. All are absent when the platform has
-/// no clock.
+/// When bring-up reached each stage, in nanoseconds since it began. All times are absent if the
+/// platform has no clock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct BringUpTimes {
-    /// All tables have their memory and their place.
+    /// All tables have been placed and have their memory.
     pub tables_ns: Option<u64>,
-    /// A block was allocated and freed again: memory can be handed out.
+    /// A block was allocated and freed again, so memory can be handed out.
     pub first_alloc_ns: Option<u64>,
-    /// Bring-up is over; memory that is withheld follows
+    /// Bring-up is over; withheld memory follows
     /// ([`Vmemmap::initialise_deferred`](crate::manager::Vmemmap::initialise_deferred)).
     pub bring_up_ns: Option<u64>,
-    /// All memory is available: at the end of bring-up, or when nothing was withheld any more.
+    /// All memory is available: at the end of bring-up, or as soon as no memory is withheld any
+    /// more.
     pub all_memory_ns: Option<u64>,
 }
 
 /// All memory of a machine.
 ///
-/// Small, as it is moved: into the adopter's hands, and to where these keep it. What is large, and
-/// what CPUs change, lies in the memory that its tables lie in.
+/// The value is small because it gets moved: to the adopter, and to where the adopter keeps it.
+/// Large parts, and those that CPUs change, lie in the memory of the tables.
 pub struct Manager<P: Platform> {
     pub(crate) platform: &'static P,
-    /// The parts of all zones; those of bring-up come first, and of these a zone's follow one
-    /// another, ascending.
+    /// The parts of all zones. Those that bring-up made come first; among them the parts of one
+    /// zone are neighbours, ascending.
     pub(crate) zones: Growing<Zone>,
-    /// Which of `zones` are the parts of a [`ZoneId`] that bring-up made.
+    /// For each [`ZoneId`], which of `zones` are its parts that bring-up made.
     pub(crate) slots: &'static [ZoneSlots],
     pub(crate) nodes: &'static [Node],
     /// All segments of bring-up, ascending.
@@ -112,11 +115,11 @@ pub struct Manager<P: Platform> {
     pub(crate) hotplug: &'static HotplugState,
     /// One for each CPU.
     pub(crate) caches: &'static [CpuCache],
-    /// The zone that the caches of all CPUs keep frames of, where there is one.
+    /// The only zone whose frames the CPU caches keep, if there is just one such zone.
     pub(crate) sole: Option<&'static Zone>,
     /// Whether any zone has several parts.
     pub(crate) is_divided: bool,
-    /// A call says that a CPU comes or goes.
+    /// A call that adds or removes a CPU is in progress.
     pub(crate) changing_cpus: AtomicBool,
     pub(crate) pressure: PressureState,
     pub(crate) numa: NumaSettings,
@@ -130,13 +133,13 @@ pub struct Manager<P: Platform> {
     pub(crate) accept: AcceptState,
     pub(crate) section_locks: SectionLocks,
     pub(crate) pools: &'static Pools,
-    /// The seed of the first zone's shuffle, and what it is.
+    /// The seed of the first zone's shuffle, and where it came from.
     pub(crate) shuffle: Option<(u64, ShuffleSeed)>,
     pub(crate) metadata_bytes: u64,
     pub(crate) times: BringUpTimes,
 }
 
-/// Which of a manager's zones are the parts of one.
+/// Which of a manager's zones are the parts of one zone.
 #[derive(Clone, Copy)]
 pub(crate) struct ZoneSlots {
     pub(crate) first: u16,
@@ -144,10 +147,10 @@ pub(crate) struct ZoneSlots {
 }
 
 impl ZoneSlots {
-    /// Of a zone without memory.
+    /// The slots of a zone without memory.
     pub(crate) const NONE: Self = Self { first: u16::MAX, parts: 0 };
 
-    /// They, of all.
+    /// Returns these parts out of `zones`.
     pub(crate) fn of(self, zones: &[Zone]) -> &[Zone] {
         let first = usize::from(self.first);
         zones.get(first..first + usize::from(self.parts)).unwrap_or(&[])
@@ -155,14 +158,14 @@ impl ZoneSlots {
 }
 
 impl<P: Platform> Manager<P> {
-    /// The platform under it.
+    /// Returns the platform under the manager.
     #[must_use]
     pub const fn platform(&self) -> &'static P {
         self.platform
     }
 
-    /// All zones with memory, each as its parts: nodes ascending, kinds ascending in each, parts
-    /// ascending in each; then the windows of memory that was added later, in the order in which
+    /// Returns all zones with memory, each as its parts: by node, then by kind, then by part, all
+    /// ascending; after these, the windows of memory that was added later, in the order in which
     /// they came. Most zones have one part. [`views`](Self::views) has each zone as a whole.
     #[must_use]
     #[inline]
@@ -170,29 +173,29 @@ impl<P: Platform> Manager<P> {
         self.zones.as_slice()
     }
 
-    /// All nodes.
+    /// Returns all nodes.
     #[must_use]
     pub const fn nodes(&self) -> &'static [Node] {
         self.nodes
     }
 
-    /// The parts of a zone; none when it has no memory.
+    /// Returns the parts of a zone; none if it has no memory.
     pub(crate) fn parts(&self, id: ZoneId) -> ZoneParts<'static> {
         let zones = self.zones();
         let first = self.slots.get(id.index()).map_or(&[][..], |slots| slots.of(zones));
         ZoneParts::new(id, first, zones.get(self.hotplug.first_window..).unwrap_or(&[]))
     }
 
-    /// Everything that the manager kept after bring-up, in bytes: tables, maps, zones, directory,
-    /// the vmemmap, and itself. Tables are counted whole, also the parts that were never
-    /// touched. Page descriptors that lie inside blocks are not among it: [`totals`](Self::totals)
-    /// has their frames.
+    /// Returns how many bytes the manager kept for itself after bring-up: tables, maps, zones,
+    /// directory, the vmemmap, and the manager itself. Tables are counted whole, including the
+    /// parts that were never touched. Page descriptors inside blocks are not included:
+    /// [`totals`](Self::totals) counts their frames.
     #[must_use]
     pub fn metadata_bytes(&self) -> u64 {
         self.metadata_bytes + self.hotplug.table_bytes.load(Ordering::Relaxed)
     }
 
-    /// How long bring-up took.
+    /// Returns how long bring-up took.
     #[must_use]
     pub fn times(&self) -> BringUpTimes {
         BringUpTimes {
@@ -201,7 +204,8 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// Sum over all zones, from their counters. Allocated is what is managed and nothing else.
+    /// Returns the sums of all zones' counters. Allocated pages are computed as the managed pages
+    /// that are nothing else.
     #[must_use]
     pub fn totals(&self) -> Counts {
         let mut totals = Counts::default();
@@ -230,8 +234,8 @@ impl<P: Platform> Manager<P> {
         totals
     }
 
-    /// Recounts everything from the tables and checks the invariants 5 to 10, 21, 34, 36,
-    /// 41, 45 and 46.
+    /// Recounts everything from the tables and checks invariants 5 to 10, 21, 34, 36, 41, 45 and
+    /// 46.
     ///
     /// # Errors
     /// The first [`Fault`] found.
@@ -244,19 +248,19 @@ impl<P: Platform> Manager<P> {
         Ok(counts)
     }
 
-    /// What the block that holds a frame is; nothing for a hole.
+    /// Returns the state of a block; `None` for a hole.
     pub fn block_state(&self, block: BlockNumber) -> Option<BlockState> {
         let segment = self.segment_of(block)?;
         self.zones().get(usize::from(segment.zone))?.state_of(self.platform, block)
     }
 
-    /// What the command line set for good.
+    /// Returns the command-line settings that stay fixed.
     #[must_use]
     pub const fn settings(&self) -> Settings {
         self.settings
     }
 
-    /// What the order of the shuffle began with; nothing where it is off.
+    /// Returns where the seed of the shuffle came from; `None` if the shuffle is off.
     #[must_use]
     pub const fn shuffle_seed(&self) -> Option<ShuffleSeed> {
         match self.shuffle {
@@ -269,12 +273,12 @@ impl<P: Platform> Manager<P> {
         &self.reporting
     }
 
-    /// Memory became free again.
+    /// Notes that memory became free again.
     pub(crate) fn note_free(&self) {
         self.pressure.epoch.note_free();
     }
 }
 
-/// Bytes of table that describe one block: its entry and its free map.
+/// Bytes of tables per block: its entry and its free map.
 pub const TABLE_BYTES_PER_BLOCK: u64 =
     (size_of::<BlockEntry>() + size_of::<crate::block::FreeMap>()) as u64;

@@ -1,7 +1,7 @@
-//! The interface to whoever owns the contents of memory, and what is remembered of moves.
+//! The interface to the owner of memory's contents, and the counts of moves.
 //!
-//! Orders of memory: Relaxed everywhere: counters, and the mover's flag, whose mover is read under
-//! its lock.
+//! Orders of memory: Relaxed everywhere: counters, and a flag that says whether there is a mover;
+//! the mover itself is read under its lock.
 
 use crate::carve::{Carver, room};
 use crate::firmware::MirrorNote;
@@ -11,113 +11,117 @@ use crate::sync::SpinLock;
 use crate::sync::table_atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::units::{Pfn, PfnRange};
 
-/// What the adopter makes of a move that has begun, such as the number of an entry.
+/// The adopter's handle for a move that has begun, such as the number of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MoveToken(pub u64);
 
 /// A move that has begun.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Begun {
-    /// The frames that are moved.
+    /// The frames to move.
     pub run: PfnRange,
-    /// What [`Mover::begin`] made of it.
+    /// What [`Mover::begin`] returned for it.
     pub token: MoveToken,
 }
 
-/// Who has a frame.
+/// The user of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Occupant {
-    /// Nobody any more: it is being freed, or was.
+    /// Nobody any more: the frame is being freed, or already is free.
     Free,
-    /// It is a part of these frames, which can be moved, all of them at once. At most 1 GiB.
+    /// The frame is part of this run, which can only be moved as a whole. At most 1 GiB.
     Movable(PfnRange),
-    /// A device or somebody else relies on where it is, for now.
+    /// A device or another user relies on the frame's address for now.
     Pinned,
-    /// It cannot be moved.
+    /// The frame cannot be moved.
     Fixed,
-    /// It is not known here.
+    /// The mover does not know the frame.
     Unknown,
 }
 
-/// Why a move does not begin.
+/// Why a move did not begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NotNow {
-    /// Somebody relies on where the run is.
+    /// A user relies on the run's address.
     Pinned,
-    /// It is being used; a later attempt may succeed.
+    /// The run is in use right now; a later attempt may succeed.
     Busy,
-    /// It was freed meanwhile.
+    /// The run was freed meanwhile.
     Gone,
 }
 
-/// A move that has begun did not take place: the run is where it was, whole and in use, and its
+/// A move that had begun did not take place: the run is where it was, whole and in use, and its
 /// users go on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MoveFailed;
 
-/// Somebody who can move the contents of memory: the adopter's page tables, page cache, heap of
-/// handles. Optional ([`Moving::set_mover`](crate::manager::Moving::set_mover)).
+/// A component that can move the contents of memory: the adopter's page tables, page cache or heap
+/// of handles. Optional ([`Moving::set_mover`](crate::manager::Moving::set_mover)).
 ///
-/// The manager calls it with no lock held, not pinned and interrupts on, where
-/// [`Platform::can_wait`](crate::Platform::can_wait) is true, on the thread of whoever vacates or
-/// compacts. Several of these may run at once; each run is in at most one move. A run that was
-/// refused is not begun again for one place; a call that tries several places, or one again after a
-/// while, as areas do with what is busy, may ask for it again. A target has as many frames as the
-/// run and begins at a multiple of the largest power of two by which the run's first frame and
-/// length can be divided; it lies outside everything that is isolated, and on the run's node.
-/// Where that has none to spare it lies on another, if memory goes
-/// ([`Hotplug`](crate::manager::Hotplug)) or the run is to be pinned
-/// ([`Moving::move_for_pin`](crate::manager::Moving::move_for_pin)). After a refusal or a failure
-/// the run is as it was.
+/// The manager calls it with no lock held, not pinned, with interrupts on, where
+/// [`Platform::can_wait`](crate::Platform::can_wait) is true, and on the thread that vacates or
+/// compacts. Several such threads may run at once; each run is in at most one move. The manager
+/// does not begin a run again for the same place after a refusal. But a call that tries several
+/// places, or tries a place again after a while, as areas do if frames are busy, may ask for the
+/// run again.
 ///
-/// One that panics leaves what it has begun, and what it moved of the same 32 runs just before, as
-/// they are: those frames stay allocated. Blocks come back into circulation, and what an area or a
-/// pool had got for the request goes back.
+/// A target has as many frames as the run and begins at a multiple of the largest power of two that
+/// divides both the run's first frame and its length. It lies outside everything that is isolated,
+/// and on the run's node. If that node has no memory to spare, the target lies on another node, but
+/// only if memory is being removed ([`Hotplug`](crate::manager::Hotplug)) or the run is to be
+/// pinned ([`Moving::move_for_pin`](crate::manager::Moving::move_for_pin)). After a refusal or a
+/// failure the run is as it was.
 ///
-/// It may allocate and free. What it does takes place inside the caller's budget, which is looked
-/// at before each run is begun only.
+/// If a mover panics, the runs that it has begun, and those of the same batch of 32 that it has
+/// just moved, stay as they are: their frames remain allocated. The blocks return to circulation,
+/// and what an area or a pool had already got for the request goes back.
+///
+/// A mover may allocate and free. Its work counts against the caller's budget, which is checked
+/// only before each run is begun.
 ///
 /// # Safety
 /// The manager frees the frames of a run that was moved. So the implementer promises: a run that it
-/// calls movable is the whole of one or several allocations that it owns (invariant 42), of the
-/// manager that it [`serves`](Self::serves), and after [`relocate`](Self::relocate) has succeeded
-/// nobody uses the old frames: no reference, no translation that any CPU remembers, no device.
-/// Neither it nor anybody else frees them, then or between [`begin`](Self::begin) and the end of
-/// the move.
+/// calls movable consists of one or several whole allocations of its own (invariant 42), from the
+/// manager that it [`serves`](Self::serves). After [`relocate`](Self::relocate) has succeeded,
+/// nobody uses the old frames: no reference, no translation cached by any CPU, no device. Neither
+/// the implementer nor anybody else frees them then, or between [`begin`](Self::begin) and the end
+/// of the move.
 pub unsafe trait Mover: Sync {
-    /// Whether its runs are of the manager at this address; no other asks it anything else. True
-    /// where it is not said: then it is for programs with one manager.
+    /// Returns whether the mover's runs belong to the manager at this address; no other manager
+    /// asks it anything else. The default, true, is for programs with one manager.
     fn serves(&self, _manager: *const ()) -> bool {
         true
     }
 
-    /// Who has `pfn`. Cheap; allocates nothing; often asked of frames of others.
+    /// Returns the user of `pfn`. Must be cheap and allocate nothing; it is often asked about
+    /// frames of other owners.
     fn occupant(&self, pfn: Pfn) -> Occupant;
 
-    /// A move of a run that [`occupant`](Self::occupant) named begins: its users are stopped from
-    /// writing to it, at the latest when [`settle`](Self::settle) returns, or it is refused. It
-    /// does not wait for a run that is in another move, but says [`NotNow::Busy`]: up to 32 runs
-    /// are begun before the first is moved, and others may have begun theirs.
+    /// Begins the move of a run that [`occupant`](Self::occupant) named, or refuses it. The users
+    /// of the run are stopped from writing to it, at the latest when [`settle`](Self::settle)
+    /// returns. If the run is in another move, this does not wait but returns [`NotNow::Busy`]: up
+    /// to 32 runs are begun before the first is moved, and other threads may have begun theirs.
     ///
     /// # Errors
     /// [`NotNow`]; nothing has changed.
     fn begin(&self, run: PfnRange) -> Result<MoveToken, NotNow>;
 
-    /// Moves of these runs have begun, up to 32, and are about to take place: from now on nobody
-    /// writes to them. For those who flush translations: one flush for all of them, rather than
-    /// one in each [`begin`](Self::begin). Called once after `begin` and before the move ends.
+    /// Takes note that the moves of these runs, up to 32, are about to take place: from now on
+    /// nobody may write to them. A mover that flushes translations does it here once for all of
+    /// them, rather than in each [`begin`](Self::begin). Called once between `begin` and the end of
+    /// a move.
     fn settle(&self, _begun: &[Begun]) {}
 
-    /// Copies the contents to `to`, which nobody uses, makes all users use that, and ends the move.
+    /// Copies the contents to `to`, which nobody uses, switches all users over to `to`, and ends
+    /// the move.
     ///
     /// # Errors
-    /// [`MoveFailed`]: the move has ended, the run is in use where it was, and `to` is used by
-    /// nobody.
+    /// [`MoveFailed`]: the move has ended, the run is in use where it was, and nobody uses `to`.
     ///
     /// # Safety
-    /// `token` is what [`begin`](Self::begin) gave for `run`, in a move that has not ended. The
-    /// caller owns `to` (invariant 42), which is as described above, and gives it up where this
-    /// succeeds; the run is the caller's then.
+    /// `token` is what [`begin`](Self::begin) returned for `run`, in a move that has not ended. The
+    /// caller owns `to` (invariant 42), which is as described above. If this succeeds, the caller
+    /// gives `to` up and owns the run instead.
     unsafe fn relocate(
         &self,
         token: MoveToken,
@@ -125,44 +129,45 @@ pub unsafe trait Mover: Sync {
         to: PfnRange,
     ) -> Result<(), MoveFailed>;
 
-    /// Ends a move that has begun and will not take place, as there is no memory for it, or as
-    /// it lies across the border of what is vacated.
+    /// Ends a move that has begun but will not take place, because there is no memory for it or
+    /// because the run crosses the border of what is being vacated.
     ///
     /// # Safety
     /// `token` as for [`relocate`](Self::relocate).
     unsafe fn abort(&self, token: MoveToken, run: PfnRange);
 }
 
-/// What was moved and what was not, since bring-up.
+/// Counts of what was and was not moved since bring-up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MovingEvents {
     /// Frames that were moved (Linux: `pgmigrate_success`).
     pub moved_pages: u64,
     /// Frames whose move was refused, failed, or had no memory to go to (Linux: `pgmigrate_fail`).
     pub failed_pages: u64,
-    /// Frames in use that were looked at as something to move (Linux: `compact_migrate_scanned`).
+    /// Frames in use that were examined as candidates for a move (Linux:
+    /// `compact_migrate_scanned`).
     pub scanned_pages: u64,
-    /// Frames whose move began, so that it ended in success, failure or for want of memory (Linux:
-    /// `compact_isolated`, which has the free pages taken for them besides).
+    /// Frames whose move began, whether it then succeeded, failed or found no memory (Linux:
+    /// `compact_isolated`, which also counts the free pages taken for them).
     pub isolated_pages: u64,
-    /// Runs that were begun or that the mover refused to begin.
+    /// Runs whose move began or was refused by the mover.
     pub begun_runs: u64,
-    /// Runs that were in the way, by [`ObstacleKind`](crate::manager::ObstacleKind).
+    /// Runs that were obstacles, by [`ObstacleKind`](crate::manager::ObstacleKind).
     pub obstacles: [u64; KINDS],
     /// Requests that waited for compaction (Linux: `compact_stall`).
     pub compact_stalls: u64,
-    /// Of these, those that then found what they wanted (Linux: `compact_success`).
+    /// Those of them that then found what they wanted (Linux: `compact_success`).
     pub compact_successes: u64,
     /// Blocks that compaction made whole.
     pub compacted_blocks: u64,
-    /// Times that a [`Compactor`](crate::manager::Compactor) began to compact a node (Linux:
+    /// How often a [`Compactor`](crate::manager::Compactor) began to compact a node (Linux:
     /// `compact_daemon_wake`).
     pub daemon_wakes: u64,
     /// Frames in use that compactors looked at (Linux: `compact_daemon_migrate_scanned`).
     pub daemon_scanned_pages: u64,
 }
 
-/// Kinds of obstacles.
+/// The number of obstacle kinds.
 pub(crate) const KINDS: usize = 13;
 
 /// The counters behind [`MovingEvents`].
@@ -181,30 +186,30 @@ pub(crate) struct MovingCounters {
     pub(crate) daemon_scanned_pages: AtomicU64,
 }
 
-/// Name and place of an area.
+/// An area's name and place.
 pub(crate) type Chosen = Option<(AreaName, PfnRange)>;
 
-/// Who moves contents, and what came of it.
+/// The mover, the areas and the counts of moves.
 pub(crate) struct MovingState {
     mover: SpinLock<Option<&'static dyn Mover>>,
     has_mover: AtomicBool,
     pub(crate) counters: MovingCounters,
-    /// Calls that move memory at this moment.
+    /// Calls that are moving memory right now.
     pub(crate) active: AtomicU32,
     pub(crate) areas: &'static [SpinLock<Option<Area>>],
     /// Frames of all areas.
     pub(crate) area_pages: AtomicU64,
-    /// Bytes that the command line wanted set aside and that could not be.
+    /// Bytes that the command line asked to set aside but that could not be.
     pub(crate) failed_area_bytes: u64,
-    /// What there is to say of `kernelcore=mirror`.
+    /// What to report about `kernelcore=mirror`.
     pub(crate) mirror_note: Option<MirrorNote>,
-    /// Bytes that tables wanted of mirrored memory and have elsewhere.
+    /// Bytes of tables that should be in mirrored memory but are elsewhere.
     pub(crate) unmirrored_bytes: u64,
-    /// 1 GiB pages come from areas alone.
+    /// 1 GiB pages come only from areas.
     pub(crate) hugetlb_cma_only: bool,
-    /// Names and places of areas, also of those that do not have their frames yet.
+    /// Names and places of areas, including those that do not have their frames yet.
     pub(crate) chosen: SpinLock<&'static mut [Chosen]>,
-    /// Bring-up has ended: other CPUs may know of the manager.
+    /// Bring-up has ended, so other CPUs may know of the manager.
     pub(crate) is_up: bool,
 }
 
@@ -226,16 +231,16 @@ impl MovingState {
         }
     }
 
-    /// Bytes that it takes.
+    /// Returns how many bytes [`carve`](Self::carve) takes.
     pub(crate) fn room() -> u64 {
         let areas = MOST_AREAS as u64;
         room::<Self>(1) + room::<SpinLock<Option<Area>>>(areas) + room::<Chosen>(areas)
     }
 
-    /// In memory of its own.
+    /// Makes the state in the carver's memory.
     pub(crate) fn carve<P: Platform>(carver: &mut Carver<'_, P>) -> &'static mut Self {
         let areas = carver.values(MOST_AREAS, |_| SpinLock::new(None));
-        // Not in what is copied, which costs a kernel an instruction a byte.
+        // Kept out of the value that is copied: each byte of that costs a kernel an instruction.
         let chosen = carver.values(MOST_AREAS, |_| None);
         carver.one(Self::new(areas, chosen))
     }
@@ -246,7 +251,7 @@ impl MovingState {
         self.has_mover.store(mover.is_some(), Ordering::Relaxed);
     }
 
-    /// Whether somebody moves contents.
+    /// Returns whether there is a mover.
     pub(crate) fn has_mover(&self) -> bool {
         self.has_mover.load(Ordering::Relaxed)
     }

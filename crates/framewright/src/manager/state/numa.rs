@@ -1,43 +1,43 @@
-//! Whose memory a request got: what `numastat` tells.
+//! Counts of which node's memory requests got, as `numastat` shows them.
 //!
-//! Only what is rare is counted: pages of another node than the wanted one, or than the caller's.
-//! All others are the rest of what the node's zones handed out. Of requests under a policy that
-//! deals out over nodes, pages that came from the node whose turn it was are counted, too.
+//! Only rare cases are counted: pages that came from another node than the wanted one, or than the
+//! caller's. The other counts follow from the total that the node's zones handed out. For requests
+//! under an interleave policy, pages that came from the node whose turn it was are counted, too.
 //!
-//! Beside it what can be set for nodes: weights of interleaves, and tiers.
+//! The module also keeps the settings of nodes: interleave weights and tiers.
 //!
-//! Orders of memory: Relaxed everywhere: counters, and settings each of which says all that is to
-//! be said by itself. Who changes several settings together holds the lock of the parameters.
+//! Orders of memory: Relaxed everywhere: counters, and settings that are independent of each other.
+//! A caller that changes several settings together holds the lock of the parameters.
 
 use crate::sync::SpinLock;
 use crate::sync::table_atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use crate::units::NodeId;
 use crate::zone::Defer;
 
-/// Pages of one node by whom they were for, since bring-up. As Linux counts them, with what CPUs'
-/// caches took counted when they took it.
+/// Pages of one node by who they were for, since bring-up. They are counted as in Linux, except
+/// that pages in CPU caches count from when the cache took them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NumaCounts {
-    /// Wanted from this node and got from it.
+    /// Wanted from this node and allocated on it.
     pub hit: u64,
-    /// Got from this node, wanted from another.
+    /// Allocated on this node but wanted from another.
     pub miss: u64,
-    /// Wanted from this node, got from another.
+    /// Wanted from this node but allocated on another.
     pub foreign: u64,
-    /// Got from this node by a CPU of it. Pages that pools took count as such.
+    /// Allocated on this node by a CPU of this node. Pages that pools took count as such.
     pub local: u64,
-    /// Got from this node by a CPU of another.
+    /// Allocated on this node by a CPU of another node.
     pub other: u64,
-    /// Got from this node when it was its turn in an interleave; `numa_interleave` of `vmstat`.
+    /// Allocated on this node when it was its turn in an interleave; `numa_interleave` of `vmstat`.
     pub interleave: u64,
     /// Requests that found too little within their nodes ([`PolicyMode::Bind`]), of which this was
-    /// the nearest, whatever other nodes had. Many pages wanted together are one.
+    /// the nearest, whatever other nodes had. A request for many pages counts once.
     ///
     /// [`PolicyMode::Bind`]: crate::manager::PolicyMode::Bind
     pub refused: u64,
 }
 
-/// What is counted of one node.
+/// The rare cases that are counted for one node.
 #[derive(Default)]
 pub(crate) struct Rare {
     pub(crate) miss: AtomicU64,
@@ -47,18 +47,18 @@ pub(crate) struct Rare {
     pub(crate) refused: AtomicU64,
 }
 
-/// What the manager keeps of one node beside its memory: an entry for each node that there is.
+/// The manager's state of one existing node apart from its memory.
 pub(crate) struct PerNode {
     rare: Rare,
     weight: AtomicU8,
     tier: AtomicU8,
-    /// What it can move in a second; 0 where it is not known.
+    /// How much the node's memory can transfer per second; 0 if that is not known.
     pub(crate) bandwidth: AtomicU64,
-    /// The first frame of its movable memory at boot; 0 where it has none.
+    /// The first frame of the node's movable memory at boot; 0 if it has none.
     pub(crate) movable_start: AtomicU64,
-    /// Pages at boot of memory that is not movable.
+    /// The node's boot-time pages that are for any request, not only for movable contents.
     pub(crate) boot_kernel_pages: AtomicU64,
-    /// Requests that ask it first, whose compaction failed not long ago.
+    /// Recent failures of compaction for requests that ask this node first.
     pub(crate) defer: SpinLock<Defer>,
 }
 
@@ -88,27 +88,27 @@ impl NumaMisses {
         Self { nodes, without_memory: AtomicU64::new(0) }
     }
 
-    /// Of a node that there is.
+    /// Returns the counts of a node, which must exist.
     pub(crate) fn of(&self, node: NodeId) -> &Rare {
         &self.nodes[node.index()].rare
     }
 
-    /// Of any node; nothing where there is none.
+    /// Returns the counts of a node; `None` if it does not exist.
     pub(crate) fn find(&self, node: NodeId) -> Option<&Rare> {
         self.nodes.get(node.index()).map(|node| &node.rare)
     }
 
-    /// Pages came from the node whose turn it was.
+    /// Notes that pages came from the node whose turn it was.
     pub(crate) fn note_interleave(&self, node: NodeId, pages: u64) {
         self.of(node).interleave.fetch_add(pages, Ordering::Relaxed);
     }
 
-    /// A request found too little within its nodes, of which `nearest` is the nearest.
+    /// Notes that a request found too little within its nodes, of which `nearest` is the nearest.
     pub(crate) fn note_refused(&self, nearest: NodeId) {
         self.of(nearest).refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A request's nodes have no memory for it.
+    /// Notes that a request's nodes have no memory for it.
     pub(crate) fn note_without_memory(&self) {
         self.without_memory.fetch_add(1, Ordering::Relaxed);
     }
@@ -117,7 +117,7 @@ impl NumaMisses {
         self.without_memory.load(Ordering::Relaxed)
     }
 
-    /// Pages of `node` went to a caller on `local` who wanted them from `wanted`.
+    /// Notes that pages of `node` went to a caller on `local` who wanted them from `wanted`.
     #[cold]
     #[inline(never)]
     pub(crate) fn note(&self, node: NodeId, wanted: NodeId, local: NodeId, pages: u64) {
@@ -132,26 +132,26 @@ impl NumaMisses {
     }
 }
 
-/// What is set for each node.
+/// The settings of each node.
 pub(crate) struct NumaSettings {
     nodes: &'static [PerNode],
-    /// Whether weights follow bandwidths.
+    /// Whether weights are computed from bandwidths.
     auto: AtomicBool,
 }
 
 impl NumaSettings {
-    /// All nodes alike, and of this tier.
+    /// Returns settings with equal weights for all nodes, and with all nodes in `tier`.
     pub(crate) fn new(nodes: &'static [PerNode], tier: u8) -> Self {
         nodes.iter().for_each(|node| node.tier.store(tier, Ordering::Relaxed));
         Self { nodes, auto: AtomicBool::new(true) }
     }
 
-    /// All nodes, ascending.
+    /// Returns all nodes, ascending.
     pub(crate) const fn nodes(&self) -> &'static [PerNode] {
         self.nodes
     }
 
-    /// Linux's default where there is no such node.
+    /// Returns the node's weight; Linux's default if there is no such node.
     pub(crate) fn weight(&self, node: NodeId) -> u8 {
         self.nodes.get(node.index()).map_or(1, |node| node.weight.load(Ordering::Relaxed))
     }

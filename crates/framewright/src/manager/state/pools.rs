@@ -1,4 +1,4 @@
-//! What the manager keeps of all huge-page pools.
+//! The manager's state of all huge-page pools.
 
 use crate::block::FreeList;
 use crate::carve::{Carver, room};
@@ -11,42 +11,42 @@ use crate::sync::table_atomic::{AtomicBool, AtomicU32, AtomicU64};
 use crate::units::{PfnRange, PoolSize};
 use crate::vmemmap::{BootPages, BootRange};
 
-/// What the manager keeps of all pools.
+/// The manager's state of all pools.
 pub(crate) struct Pools {
     pub(crate) accounting: SpinLock<Accounting>,
-    /// The task that resizes; 0 is none.
+    /// The task that is resizing a pool; 0: none.
     pub(crate) resizer: AtomicU64,
-    /// How many move pages in chains that are in no list ([`Moving`]).
+    /// How many callers are moving pages in chains that are in no list ([`Moving`]).
     pub(crate) moving: AtomicU32,
     pub(crate) maps: SpinLock<Option<&'static dyn PoolVmemmap>>,
     pub(crate) has_vmemmap_hook: AtomicBool,
     /// Pages that enter a pool give up their part of the vmemmap.
     pub(crate) optimize: AtomicBool,
-    /// Pages that leave a pool get it back.
+    /// Pages that leave a pool get their part of the vmemmap back.
     pub(crate) restore_eagerly: AtomicBool,
     pub(crate) flushes: AtomicU64,
-    /// 2 MiB pages that came out of zones.
+    /// 2 MiB pages that pools took out of zones.
     pub(crate) taken_pages: AtomicU64,
-    /// Times that a node had fewer than were wanted.
+    /// How often a node had fewer pages than a pool wanted.
     pub(crate) short_takes: AtomicU64,
-    /// Pages of the command line that have no map.
+    /// Pages requested on the command line that never got a map.
     pub(crate) boot_pages: BootPages,
-    /// They are in the pools.
+    /// The `boot_pages` are in the pools.
     pub(crate) adopted: AtomicBool,
-    /// Pools are being filled as the command line says.
+    /// The pools are being filled as the command line asked.
     pub(crate) at_boot: AtomicBool,
-    /// Most threads that a resize at boot was worth.
+    /// The most threads that could have been of use in a resize at boot.
     pub(crate) threads_of_use: AtomicU32,
-    /// Most that took part in one.
+    /// The most threads that took part in one.
     pub(crate) threads_used: AtomicU32,
-    /// The default size is the larger one.
+    /// The default huge page size is the larger one.
     pub(crate) default_is_gigantic: AtomicBool,
-    /// Who may share memory of huge pages.
+    /// The group that may share memory of huge pages.
     pub(crate) shared_group: AtomicU64,
 }
 
 impl Pools {
-    /// Bytes of the counters and lists.
+    /// Returns how many bytes [`carve`](Self::carve) takes.
     pub(crate) fn room(zones: usize, nodes: usize, parameters: &Parameters) -> u64 {
         let (zones, nodes) = if cfg!(feature = "pools") { (zones, nodes) } else { (0, 0) };
         room::<Self>(1)
@@ -55,12 +55,12 @@ impl Pools {
             + room::<BootRange>(Self::boot_ranges(nodes, parameters) as u64)
     }
 
-    /// Most ranges of pages that are to have no map.
+    /// Returns how many ranges of pages may come to have no map.
     fn boot_ranges(nodes: usize, parameters: &Parameters) -> usize {
         if may_have_no_vmemmap(parameters) { nodes * BootPages::RANGES_OF_A_NODE } else { 0 }
     }
 
-    /// Pools without pages.
+    /// Makes pools without pages in the carver's memory.
     pub(crate) fn carve<P: Platform>(
         carver: &mut Carver<'_, P>,
         zones: usize,
@@ -93,45 +93,44 @@ impl Pools {
     }
 }
 
-/// Pages of one size and zone on their way into a pool or out of it. Nobody else has them or sees
-/// them.
+/// Pages of one size and zone on their way into or out of a pool. Nobody else owns or sees them.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolBatch<'a> {
     /// Their size.
     pub size: PoolSize,
-    /// Where they are: runs of neighbours, whole pages, in the order in which the pool will have
-    /// them. At most 32 runs.
+    /// Where the pages are: runs of neighbouring whole pages, at most 32 runs, in the order in
+    /// which the pool will have them.
     pub runs: &'a [PfnRange],
-    /// The pools are being filled at boot: nothing was ever in these pages, so that descriptors
-    /// which were not built yet need not be (Linux: `mm/hugetlb_vmemmap.c`,
+    /// The pools are being filled at boot: nothing was ever in these pages, so descriptors that
+    /// were not built yet need not be built (Linux: `mm/hugetlb_vmemmap.c`,
     /// `hugetlb_vmemmap_init_early`).
     pub at_boot: bool,
 }
 
-/// Who gives up the descriptors of huge pages while pools have them (Linux:
-/// `mm/hugetlb_vmemmap.c`). Called with no lock held, in the context of who resizes, reserves,
-/// allocates or frees, by several threads at once for different pages.
+/// A component that gives up the descriptors of huge pages while pools have them (Linux:
+/// `mm/hugetlb_vmemmap.c`). The manager calls it with no lock held, in the context that resizes,
+/// reserves, allocates or frees, and from several threads at once for different pages.
 ///
-/// Its methods are unsafe to call, so that an implementer may rely on being told the truth: it
-/// gives away descriptors by the numbers in the batch.
+/// Its methods are unsafe to call because an implementer has to rely on the batch: it gives up the
+/// descriptors of the pages in it.
 pub trait PoolVmemmap: Sync {
-    /// The pages will be in the pool right after this. Says how many frames came back to the free
-    /// memory, which makes a resize that was short go on. A page whose descriptors cannot be given
-    /// up stays as it is and joins the pool all the same.
+    /// Gives up the descriptors of pages that join the pool right after this. Returns how many
+    /// frames went to free memory; if any did, a resize that was short goes on. A page whose
+    /// descriptors cannot be given up stays as it is and joins the pool all the same.
     ///
     /// # Safety
     /// The caller owns all pages of the batch until this returns (invariant 42), and no reference
-    /// to a descriptor of theirs is used any more.
+    /// to any of their descriptors is used any more.
     unsafe fn before_publish(&self, batch: &PoolBatch<'_>) -> u64;
 
-    /// The pages will be free memory right after this. Cannot fail.
+    /// Restores the descriptors of pages that become free memory right after this. Cannot fail.
     ///
     /// # Safety
     /// The caller owns all pages of the batch until this returns (invariant 42).
     unsafe fn before_free(&self, batch: &PoolBatch<'_>);
 
-    /// The pages will be divided into smaller ones, which come to
-    /// [`before_publish`](Self::before_publish) next.
+    /// Restores the descriptors of pages that are about to be divided into smaller ones, which come
+    /// to [`before_publish`](Self::before_publish) next.
     ///
     /// # Safety
     /// As [`before_free`](Self::before_free).
@@ -141,8 +140,8 @@ pub trait PoolVmemmap: Sync {
     }
 }
 
-/// Whether the command line fills pools with pages that need no map. Not while each page is
-/// watched: aids see allocations, which these are not.
+/// Returns whether the command line fills pools with pages that need no map. This is not so if each
+/// page is watched: debug aids see allocations, and these pages are not allocated.
 pub(crate) fn may_have_no_vmemmap(parameters: &Parameters) -> bool {
     if !cfg!(feature = "pools") {
         return false;

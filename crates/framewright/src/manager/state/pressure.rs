@@ -1,4 +1,4 @@
-//! What is remembered of memory being short.
+//! The manager's state for memory shortages.
 
 use crate::block::MigrateType;
 use crate::manager::request::{Reserves, Search};
@@ -10,15 +10,15 @@ use crate::sync::{DrainEpoch, SpinLock};
 use crate::units::{MAX_NODES, NodeId, NodeMask, Order};
 use crate::zone::ZoneKind;
 
-/// Tasks that can be in the hook at once; others go on without it.
+/// How many tasks can be in the hook at once; other requests go on without the hook.
 const RECLAIM_TASKS: usize = 16;
-/// Requests of unusual kinds that are remembered to have failed.
+/// How many failed requests of unusual kinds are remembered.
 const FAILURES: usize = 4;
-/// Failures of usual requests that are remembered, one place for some orders.
+/// How many failures of usual requests are remembered; several orders share a place.
 const USUAL_FAILURES: usize = 8;
-/// Nodes in a word of [`background`](PressureState::background).
+/// How many nodes share a word of [`background`](PressureState::background).
 pub(crate) const NODES_PER_WORD: usize = 16;
-/// Who is in the hook on a platform that cannot tell its tasks apart.
+/// Stands for the task in the hook on a platform that cannot tell its tasks apart.
 const SOMEBODY: u64 = u64::MAX;
 
 /// What a request lacks.
@@ -26,41 +26,41 @@ const SOMEBODY: u64 = u64::MAX;
 pub struct Shortage {
     /// The order of the run that was not found.
     pub order: Order,
-    /// How many pages are missing; more than one run of `order` for a request for many.
+    /// How many pages are missing; for a request for many pages, more than one run of `order`.
     pub pages: u64,
     /// Where memory is wanted.
     pub node: NodeChoice,
-    /// The nodes that will do: what is freed elsewhere does not help. Some may not exist.
+    /// The nodes that will do: memory freed elsewhere does not help. Some may not exist.
     pub nodes: NodeMask,
-    /// The highest zone that will do.
+    /// The highest suitable zone.
     pub zone: ZoneKind,
-    /// One past the highest address that will do.
+    /// One past the highest suitable address.
     pub max_address: u64,
-    /// What for.
+    /// What the memory is for.
     pub migrate_type: MigrateType,
-    /// How often this request has asked before.
+    /// How often this request has called the hook before.
     pub round: u32,
 }
 
-/// Somebody who can give memory up when it is short: a page cache, a balloon, an object cache.
+/// A component that can give up memory when it is short: a page cache, a balloon, an object cache.
 ///
 /// The manager calls it for requests that find too little and for
 /// [`Pressure::reclaim_in_background`](crate::manager::Pressure::reclaim_in_background), with no
-/// lock held, not pinned, interrupts on, and only where
-/// [`Platform::can_wait`] says that the context may wait. Several CPUs may be in it at once, each
-/// for a request of its own, where [`Platform::current_task`] tells tasks apart; where it does not,
-/// one at a time, and requests that run out of memory meanwhile go on without.
+/// lock held, not pinned, with interrupts on, and only where [`Platform::can_wait`] says that the
+/// context may wait. Where [`Platform::current_task`] tells tasks apart, several CPUs may be in the
+/// hook at once, each for a request of its own. Elsewhere only one can be, and requests that run
+/// out of memory meanwhile go on without the hook.
 ///
-/// It may free and allocate. A request that runs out of memory inside the hook does not call it
-/// again but fails. A caller that holds a lock which the hook takes sets
+/// The hook may free and allocate. A request that runs out of memory inside the hook does not call
+/// the hook again but fails. A caller that holds a lock which the hook takes sets
 /// [`Request::fail_fast`](crate::Request::fail_fast).
 pub trait Reclaim: Sync {
-    /// Frees memory, preferably what `wanted` lacks, and says how many pages it freed, anywhere.
-    /// With 0 the request stops asking.
+    /// Frees memory, preferably what `wanted` lacks, and returns how many pages it freed anywhere.
+    /// After a 0 the request stops asking.
     fn reclaim(&self, wanted: &Shortage) -> u64;
 }
 
-/// A request as far as it decides whether memory is found.
+/// The properties of a request that decide whether memory is found for it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Key {
     order: Order,
@@ -76,9 +76,9 @@ pub(crate) struct Key {
 const ORDER_BITS: u32 = 5;
 const TYPE_BITS: u32 = 3;
 
-/// A usual request, near some node, that failed in the epoch of this number, in one word that no
-/// other has; nothing when the number has become too large. Which node does not matter: the same
-/// zones are asked down to the same marks, only in another order.
+/// Encodes in one unique word that a usual request, near any node, failed in the epoch `epoch`;
+/// `None` if that number has become too large. The node does not matter: the request asks the same
+/// zones down to the same watermarks, only in another order.
 #[inline]
 fn usual(epoch: u64, order: Order, migrate_type: MigrateType) -> Option<u64> {
     let what = u64::from(order.get()) << TYPE_BITS | migrate_type as u64;
@@ -87,7 +87,7 @@ fn usual(epoch: u64, order: Order, migrate_type: MigrateType) -> Option<u64> {
 }
 
 impl Key {
-    /// Who wants it does not matter.
+    /// Returns the key of a request. It leaves out who made the request, which does not matter.
     pub(crate) const fn of(order: Order, search: &Search<'_>, reserves: Reserves) -> Self {
         Self {
             order,
@@ -100,7 +100,7 @@ impl Key {
         }
     }
 
-    /// Its word, if it is a usual request.
+    /// Returns the key's word if this is a usual request.
     fn usual(&self, epoch: u64) -> Option<u64> {
         let near =
             Self::of(self.order, &Search::near(self.first, self.migrate_type), Reserves::None);
@@ -108,16 +108,16 @@ impl Key {
     }
 }
 
-/// Failed requests; each holds for the epoch of its number.
+/// Requests that failed; each entry is valid in the epoch of its number.
 pub(crate) struct Failures {
     kept: [Option<(u64, Key)>; FAILURES],
     next: usize,
 }
 
-/// Who is asked for memory.
+/// The hook that is asked for memory.
 type Hook = SpinLock<Option<&'static dyn Reclaim>>;
 
-/// What is behind a lock, and with it too large to be moved.
+/// The parts behind locks, which are kept apart because they are too large to be moved.
 pub(crate) struct PressureLocks {
     failures: SpinLock<Failures>,
     hook: Hook,
@@ -133,22 +133,23 @@ impl PressureLocks {
 /// What happened when memory was short, since bring-up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PressureEvents {
-    /// Requests that found too little above the ordinary marks, by the highest zone that would do.
+    /// Requests that found too little above the ordinary watermarks, by the highest zone that would
+    /// do.
     pub stalls: [u64; ZoneKind::COUNT],
-    /// Of those, the ones that failed in the end.
+    /// Those of `stalls` that failed in the end.
     pub failures: u64,
-    /// Times that the caches of CPUs were emptied, all or as many as it took, for a request or
-    /// because somebody asked.
+    /// How often the CPU caches were drained, all of them or as many as it took, for a request or
+    /// on demand.
     pub drains: u64,
-    /// Times that the reclaim hook was called for a request.
+    /// How often the reclaim hook was called for a request.
     pub reclaim_calls: u64,
-    /// Pages that it said it freed then.
+    /// Pages that the hook reported as freed in these calls.
     pub reclaim_pages: u64,
-    /// Times that a node was found below its low watermarks after it had been above the high ones,
-    /// or after reclaim in the background had left it short; requests that may not have graded
-    /// memory count by themselves.
+    /// How often a node was found below its low watermarks after it had been above the high ones,
+    /// or after background reclaim had left it short. Requests that may not use graded memory are
+    /// counted separately.
     pub background_wakes: u64,
-    /// Pages that the hook said it freed in the background.
+    /// Pages that the hook reported as freed in the background.
     pub background_pages: u64,
 }
 
@@ -165,26 +166,27 @@ pub(crate) struct Counters {
 }
 
 pub(crate) fn count(counter: &AtomicU64, by: u64) {
-    // Relaxed: nothing else is read by what a counter says.
+    // Relaxed: no other reads depend on a counter.
     counter.fetch_add(by, Ordering::Relaxed);
 }
 
 /// See the module documentation.
 pub(crate) struct PressureState {
     pub(crate) counters: Counters,
-    /// Whose memory requests got, which is not the wanted node's when that is short.
+    /// Which nodes requests got memory from, if not from the wanted one.
     pub(crate) numa: NumaMisses,
     pub(crate) epoch: DrainEpoch,
     pub(crate) failures: &'static SpinLock<Failures>,
-    /// Usual requests that failed, by order: who fails again and again takes no lock. Each word
-    /// says for itself in which epoch that was; none is 0, the first epoch's number being 1.
+    /// Usual requests that failed, by order: a request that fails again and again takes no lock.
+    /// Each word contains the epoch of the failure. 0 means none, as the first epoch has the number
+    /// 1.
     pub(crate) usual_failures: [AtomicU64; USUAL_FAILURES],
     pub(crate) hook: &'static Hook,
-    /// Whether there is a hook, for whoever would fail at once without one.
+    /// Whether there is a hook, for requests that fail at once without one.
     pub(crate) has_hook: AtomicBool,
-    /// Nodes that reclaim in the background should look after, four bits each (`background`).
+    /// The nodes that background reclaim should look after, four bits each (`background`).
     pub(crate) background: [AtomicU64; MAX_NODES.div_ceil(NODES_PER_WORD)],
-    /// Who is in the hook, and who compacts; 0 is nobody.
+    /// The tasks that are in the hook, and those that compact; 0: none.
     pub(crate) tasks: [[AtomicU64; RECLAIM_TASKS]; 2],
 }
 
@@ -224,8 +226,8 @@ impl PressureState {
         &self.usual_failures[usize::from(order.get()) % USUAL_FAILURES]
     }
 
-    /// Whether a usual request is known to fail and there is nobody to ask. Small, as this is all
-    /// that is done for it.
+    /// Returns whether a usual request is known to fail and there is no hook to ask. Small, because
+    /// nothing else is done for such a request.
     #[inline(never)]
     pub(crate) fn is_lost(&self, order: Order, migrate_type: MigrateType) -> bool {
         let word = self.epoch.number().and_then(|epoch| usual(epoch, order, migrate_type));
@@ -244,20 +246,20 @@ impl PressureState {
         failures.next = (next + 1) % FAILURES;
     }
 
-    /// Lets a task into the hook, unless it is there already or compacts, or too many others are
-    /// there.
+    /// Lets a task into the hook, unless the task is in the hook already or compacts, or too many
+    /// others are in it.
     pub(crate) fn enter_hook(&self, task: Option<u64>) -> Option<InHook<'_>> {
         self.enter(task, 0)
     }
 
-    /// Whether a task is in the hook.
+    /// Returns whether a task is in the hook.
     pub(crate) fn is_in_hook(&self, task: Option<u64>) -> bool {
         let task = task.unwrap_or(SOMEBODY);
         self.tasks[0].iter().any(|place| place.load(Ordering::Relaxed) == task)
     }
 
-    /// Lets a task compact, unless it does already or is in the hook, or too many others do. Who
-    /// compacts keeps nobody else from the hook.
+    /// Lets a task compact, unless the task compacts already or is in the hook, or too many others
+    /// compact. A task that compacts keeps no other task out of the hook.
     pub(crate) fn enter_compaction(&self, task: Option<u64>) -> Option<InHook<'_>> {
         self.enter(task, 1)
     }
@@ -280,7 +282,7 @@ impl PressureState {
     }
 }
 
-/// A task is in the hook while this lives.
+/// While this lives, a task is in the hook or compacts.
 pub(crate) struct InHook<'a>(&'a AtomicU64);
 
 impl Drop for InHook<'_> {

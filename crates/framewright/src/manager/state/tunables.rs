@@ -1,5 +1,4 @@
-//! What the command line set: some of it can be changed while the machine runs, the rest can be
-//! asked for.
+//! The settings from the command line: some can be changed at run time, the rest can only be read.
 
 use crate::manager::Manager;
 use crate::parameters::{MOST_MIN_FREE_KBYTES, Pages, Parameters};
@@ -12,14 +11,14 @@ use crate::zone::{
 };
 use core::fmt;
 
-/// What `watermark_scale_factor` can be.
+/// The valid values of `watermark_scale_factor`.
 pub(crate) const SCALE_FACTORS: core::ops::RangeInclusive<u64> = 1..=3000;
-/// What `extfrag_threshold` can be at most.
+/// The largest valid `extfrag_threshold`.
 pub(crate) const MOST_EXTFRAG_THRESHOLD: u64 = 1000;
-/// What `compaction_proactiveness` can be at most.
+/// The largest valid `compaction_proactiveness`.
 pub(crate) const MOST_PROACTIVENESS: u64 = 100;
 
-/// What stays as it was at boot.
+/// The settings that stay as they were at boot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
     /// `pages=`.
@@ -39,11 +38,11 @@ impl Settings {
     }
 }
 
-/// What can be changed.
+/// The settings that can be changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Tunables {
     pub(crate) min_free_kbytes: u64,
-    /// What somebody asked for, on the command line or later.
+    /// The `min_free_kbytes` that was set on the command line or later.
     pub(crate) wanted_min_free_kbytes: Option<u64>,
     pub(crate) watermark_scale_factor: u64,
     pub(crate) lowmem_reserve_ratio: [u64; ZoneKind::COUNT],
@@ -64,8 +63,8 @@ impl Tunables {
         }
     }
 
-    /// There is more memory, or less: as much is kept free as of what cannot be said to be movable
-    /// follows, unless somebody wants more (Linux: `mm/page_alloc.c`, `calculate_min_free_kbytes`).
+    /// Adapts `min_free_kbytes` to the amount of memory that is not known to be movable, unless a
+    /// larger value was set (Linux: `mm/page_alloc.c`, `calculate_min_free_kbytes`).
     pub(crate) fn follow(&mut self, fixed_pages: u64) {
         let computed = default_min_free_kbytes(fixed_pages);
         self.min_free_kbytes = match self.wanted_min_free_kbytes {
@@ -74,13 +73,13 @@ impl Tunables {
         };
     }
 
-    /// Gives each zone its marks and reserves, and all of its parts the same.
+    /// Sets the watermarks and reserves of each zone; all parts of a zone get the same.
     pub(crate) fn apply(&self, zones: &[Zone]) {
         let total_pages = zones.iter().map(Zone::final_managed_pages).sum();
         let mut last: Option<(NodeId, [u64; ZoneKind::COUNT])> = None;
         for part in zones {
             let ZoneId { node, kind } = part.id();
-            // Parts of a node are neighbours, but for windows.
+            // The parts of a node are neighbours, except for windows.
             let of_kinds = match last {
                 Some((of, pages)) if of == node => pages,
                 _ => pages_of_kinds(zones, node),
@@ -99,8 +98,8 @@ impl Tunables {
 }
 
 impl<P: Platform> Manager<P> {
-    /// Lets marks and reserves [follow](Tunables::follow) from what of all memory cannot be said to
-    /// be movable. Takes each zone's lock for a look.
+    /// Lets watermarks and reserves [follow](Tunables::follow) from the amount of memory that is
+    /// not known to be movable. Takes each zone's lock briefly.
     #[inline(never)]
     pub(in crate::manager) fn follow_fixed_memory(&self) -> SpinGuard<'_, Tunables, P> {
         let fixed = |zone: &Zone| {
@@ -114,7 +113,7 @@ impl<P: Platform> Manager<P> {
     }
 }
 
-/// What each zone of a node manages.
+/// Returns how many pages each zone of a node manages.
 fn pages_of_kinds(zones: &[Zone], node: NodeId) -> [u64; ZoneKind::COUNT] {
     let mut pages = [0; ZoneKind::COUNT];
     for zone in zones.iter().filter(|zone| zone.id().node == node) {
@@ -123,27 +122,27 @@ fn pages_of_kinds(zones: &[Zone], node: NodeId) -> [u64; ZoneKind::COUNT] {
     pages
 }
 
-/// Why a parameter was not changed.
+/// Why a setting was not changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SettingsError {
-    /// More than `min_free_kbytes` can be.
+    /// The value is larger than `min_free_kbytes` can be.
     TooMuch {
-        /// As given.
+        /// The value that was given.
         kbytes: u64,
     },
     /// `watermark_scale_factor` is 1 to 3000.
     BadScaleFactor {
-        /// As given.
+        /// The value that was given.
         factor: u64,
     },
     /// `extfrag_threshold` is 0 to 1000.
     BadExtfragThreshold {
-        /// As given.
+        /// The value that was given.
         threshold: u64,
     },
     /// `compaction_proactiveness` is 0 to 100.
     BadProactiveness {
-        /// As given.
+        /// The value that was given.
         proactiveness: u64,
     },
 }

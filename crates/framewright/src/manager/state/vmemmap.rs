@@ -1,4 +1,4 @@
-//! What the manager keeps of the vmemmap, and what changing it says.
+//! The manager's state of the vmemmap, and the results of changing it.
 
 use crate::parameters::{Parameters, Policy};
 use crate::platform::Platform;
@@ -8,20 +8,20 @@ use crate::units::{NodeId, Pfn};
 use crate::vmemmap_space::VMEMMAP_PAGES_PER_BLOCK;
 use core::fmt;
 
-/// How the withheld memory of a node came up.
+/// How the withheld memory of a node became available.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeferredNode {
     /// The node.
     pub node: NodeId,
     /// Pages that were withheld at bring-up.
     pub pages: u64,
-    /// Those of them that came up because a request found too little.
+    /// Those of them that became available because a request found too little.
     pub grown_pages: u64,
     /// How long the node's job took; the slowest node's time is what deferral costs the boot.
-    /// Nothing without a clock, and before the job.
+    /// `None` without a clock, and before the job.
     pub elapsed_ns: Option<u64>,
-    /// Threads that worked in the job, those included that came from other nodes to help; 0 before
-    /// it.
+    /// How many threads worked in the job, including those that came from other nodes to help; 0
+    /// before the job.
     pub threads: u32,
 }
 
@@ -30,17 +30,17 @@ pub(crate) struct VmemmapState {
     pub(crate) policy: Policy,
     /// Bytes of the array at bring-up.
     pub(crate) bytes: u64,
-    /// Blocks whose part of it was never made.
+    /// Blocks whose part of the array was never made.
     pub(crate) without_vmemmap: u64,
-    /// Frames that map reclaim set free, or that were never taken for pages that pools got at boot,
-    /// less those that it spent; below zero it wraps.
+    /// Frames that reclaiming the map set free, or that were never taken for pages that pools got
+    /// at boot, less the frames that reclaiming spent; wraps if negative.
     pub(crate) saved_pages: AtomicU64,
     /// Blocks that the array does not describe because their map was given back.
     pub(crate) reclaimed_blocks: AtomicU64,
     pub(crate) threads: Option<u32>,
     pub(crate) started_ns: Option<u64>,
-    /// When the last withheld page came up, in nanoseconds after `started_ns`, plus one; 0: not
-    /// yet.
+    /// When the last withheld page became available, in nanoseconds after `started_ns`, plus one;
+    /// 0: not yet.
     pub(crate) all_memory_ns: AtomicU64,
 }
 
@@ -68,7 +68,7 @@ impl VmemmapState {
         }
     }
 
-    /// Whether there is an array.
+    /// Returns whether there is an array.
     pub(crate) const fn is_array(&self) -> bool {
         self.bytes != 0
     }
@@ -91,18 +91,18 @@ impl VmemmapState {
     }
 }
 
-/// What was done to the memory map.
+/// What a call did to the memory map.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct VmemmapChange {
     /// Blocks whose part of the array is absent now, or present again.
     pub blocks: u64,
-    /// Frames that came back.
+    /// Frames that became free.
     pub freed_pages: u64,
     /// Frames that were spent, on page tables or on the array.
     pub spent_pages: u64,
-    /// Flushes of all CPUs.
+    /// TLB flushes of all CPUs.
     pub flushes: u64,
-    /// Blocks that stayed as they were for want of a frame for a page table.
+    /// Blocks that stayed as they were because no frame was left for a page table.
     pub out_of_frames: u64,
 }
 
@@ -113,12 +113,12 @@ impl core::ops::AddAssign for VmemmapChange {
     }
 }
 
-/// Why the memory map cannot be changed. Nothing was.
+/// Why the memory map cannot be changed. Nothing was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum VmemmapError {
     /// The platform has no array.
     NoArray,
-    /// The calling context may not wait for other CPUs, which a flush does.
+    /// The calling context may not wait for other CPUs, which a TLB flush has to do.
     CannotWait,
     /// These frames lie in no zone, or in several.
     NotManaged(Pfn),
@@ -138,12 +138,12 @@ impl fmt::Display for VmemmapError {
 
 impl core::error::Error for VmemmapError {}
 
-/// One caller at a time changes a section's translations
-/// ([`VmemmapSpace`](crate::vmemmap_space::VmemmapSpace) asks for that). A bit for every 64th
-/// section.
+/// Locks that let one caller at a time change a section's translations, as
+/// [`VmemmapSpace`](crate::vmemmap_space::VmemmapSpace) requires. Bit n of the word is the lock of
+/// every section whose number is n modulo 64.
 ///
-/// Whoever has a bit may lose its CPU, as [`VmemmapSpace`](crate::vmemmap_space::VmemmapSpace) may
-/// sleep; so who waits for it lets other tasks run.
+/// The holder of a bit may lose its CPU, as [`VmemmapSpace`](crate::vmemmap_space::VmemmapSpace)
+/// may sleep; so a waiter lets other tasks run.
 pub(crate) struct SectionLocks(AtomicU64);
 
 impl SectionLocks {
@@ -158,8 +158,8 @@ impl SectionLocks {
         work: impl FnOnce() -> R,
     ) -> R {
         let bit = 1 << (section % 64);
-        // Acquire pairs with the Release below, through the changes of other bits: who follows sees
-        // the tables.
+        // Acquire pairs with the Release below, through the changes of other bits: the next holder
+        // sees the tables.
         while self.0.fetch_or(bit, Ordering::Acquire) & bit != 0 {
             platform.yield_now();
         }

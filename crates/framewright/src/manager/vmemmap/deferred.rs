@@ -1,8 +1,8 @@
-//! The memory map's policy: what of it is made at bring-up, and how the rest follows, in jobs or
-//! when memory is wanted.
+//! The memory map's policy: which part of the map is made at bring-up, and how the rest follows, in
+//! jobs or when requests need memory.
 //!
-//! Orders of memory: Relaxed everywhere: counters, and whether others may help. Memory that came up
-//! is published by its zone's lock and by `Sections`.
+//! Orders of memory: Relaxed everywhere: counters, and the mark that others may help. The lock of a
+//! zone and `Sections` publish the zone's new memory.
 
 use crate::manager::facets::Vmemmap;
 use crate::manager::job;
@@ -18,71 +18,74 @@ use core::iter;
 use core::ops::Range;
 use framewright_jobs::{Helpers, Job, Part, Placement};
 
-/// Most zones that are initialised side by side; more take turns.
+/// The most zones that are initialised in parallel; more zones take turns.
 const MAX_ZONES: usize = framewright_jobs::MAX_PARTS;
 
 impl<'m, P: Platform> Vmemmap<'m, P> {
-    /// When page descriptors come into being. Not always what `memmap_init=` said: without an array
-    /// everything is on demand.
+    /// Returns when page descriptors are made. This may differ from `memmap_init=`: without an
+    /// array, all descriptors are made on demand.
     #[must_use]
     pub const fn policy(self) -> Policy {
         self.manager.vmemmap.policy
     }
 
-    /// Bytes of the array and of its page tables after bring-up; they are among
-    /// [`metadata_bytes`](crate::Manager::metadata_bytes). Where the array is made of the machine's
-    /// frames, these are allocated as far as [`totals`](crate::Manager::totals) knows.
+    /// Returns the bytes of the array and of its page tables after bring-up; they are included in
+    /// [`metadata_bytes`](crate::Manager::metadata_bytes). If the array is made of the machine's
+    /// own frames, [`totals`](crate::Manager::totals) counts these as allocated.
     #[must_use]
     pub const fn bytes(self) -> u64 {
         self.manager.vmemmap.bytes
     }
 
-    /// Blocks that went from the memblock allocator to pools and whose map was never made, at
-    /// bring-up (Linux: `mm/hugetlb_vmemmap.c`, `hugetlb_vmemmap_init_early`). They are among
-    /// [`reclaimed_blocks`](Self::reclaimed_blocks), and their eight pages each among
+    /// Returns how many blocks went from the memblock allocator to pools at bring-up without their
+    /// map ever being made (Linux: `mm/hugetlb_vmemmap.c`, `hugetlb_vmemmap_init_early`). They are
+    /// included in [`reclaimed_blocks`](Self::reclaimed_blocks), and their eight pages each in
     /// [`saved_pages`](Self::saved_pages).
     #[must_use]
     pub const fn unbuilt_blocks(self) -> u64 {
         self.manager.vmemmap.without_vmemmap
     }
 
-    /// Pages that are free because the map of huge pages was given back or never made, less those
-    /// that page tables took for it; below zero when only those are left.
+    /// Returns how many pages are free because the map of huge pages was given back or never made,
+    /// less the pages that page tables took for that; negative if only the latter are left.
     #[must_use]
     pub fn saved_pages(self) -> i64 {
         self.manager.vmemmap.saved_pages.load(Ordering::Relaxed).cast_signed()
     }
 
-    /// Pages of the vmemmap and its page tables now: what bring-up made, less what map reclaim
-    /// gave back and did not restore. 0 where there is no array.
+    /// Returns how many pages the vmemmap and its page tables have now: what bring-up made, less
+    /// what map reclaim gave back and did not restore. 0 without an array.
     #[must_use]
     pub fn pages(self) -> u64 {
-        // What was never made is among what was saved, and not among what was made.
+        // Pages that were never made are included in the saved ones, but not in `bytes`.
         let unbuilt_pages = self.unbuilt_blocks() * VMEMMAP_PAGES_PER_BLOCK;
         (self.bytes() / PAGE_SIZE + unbuilt_pages).saturating_add_signed(-self.saved_pages())
     }
 
-    /// Blocks whose map was given back and not restored. A block that came after bring-up and is
-    /// given its map for the first time counts as one that was restored, as far as there are any.
+    /// Returns how many blocks have given back their map and not got it restored. A block that was
+    /// added after bring-up and gets its map for the first time counts as restored, as long as this
+    /// is not 0.
     #[must_use]
     pub fn reclaimed_blocks(self) -> u64 {
         self.manager.vmemmap.reclaimed_blocks.load(Ordering::Relaxed)
     }
 
-    /// Initialises all memory that is withheld, and hands it out (Linux: `mm/mm_init.c`,
+    /// Initialises all withheld memory and makes it available (Linux: `mm/mm_init.c`,
     /// `deferred_init_memmap`): one thread for each node, and for each node a job over sections on
-    /// at most as many threads as `memmap_init_threads=` and [`Platform::init_threads`] allow. The
-    /// thread whose node is done helps nodes that are not, unless `memmap_init_threads=` was given:
-    /// memory is up when the slowest node is. Requests go on meanwhile and bring up what they lack.
-    /// With `accept_memory=eager` all memory is accepted then
-    /// ([`accept_all`](super::super::Acceptance::accept_all)). Returns when nothing is withheld any
-    /// more, so it may wait for other CPUs: call it where [`Platform::can_wait`] says so, once
-    /// `helpers` can come. Later calls find nothing to do.
+    /// at most as many threads as `memmap_init_threads=` and [`Platform::init_threads`] allow.
+    /// Unless `memmap_init_threads=` was given, a thread whose node is done helps other nodes,
+    /// because all memory is available only when the slowest node is done. Requests go on meanwhile
+    /// and initialise the memory that they lack. With `accept_memory=eager`, all memory is accepted
+    /// afterwards ([`accept_all`](super::super::Acceptance::accept_all)).
+    ///
+    /// Returns when nothing is withheld any more, so it may wait for other CPUs: call it where
+    /// [`Platform::can_wait`] allows that, and when `helpers` can come. Later calls find nothing to
+    /// do.
     pub fn initialise_deferred<H: Helpers + ?Sized>(self, helpers: &H) {
         let mut left = self.zones().filter(|zone| are_left(zone));
         while self.initialise_zones(&mut left, helpers) {}
         for zone in self.zones() {
-            // Whatever the jobs did: nothing is withheld in the end.
+            // Whatever the jobs did, nothing may stay withheld.
             self.bring_up(zone, sections(zone));
             self.wait_for_sections(zone);
         }
@@ -93,7 +96,7 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
         self.note_all_memory();
     }
 
-    /// Initialises the next zones, as many as a job has parts; whether there were any.
+    /// Initialises the next zones, as many as a job has parts; returns whether there were any.
     fn initialise_zones<H: Helpers + ?Sized>(
         self,
         left: &mut dyn Iterator<Item = &'static [Zone]>,
@@ -125,9 +128,9 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
         count != 0
     }
 
-    /// The parts of each zone.
+    /// Returns the parts of each zone.
     fn zones(self) -> impl Iterator<Item = &'static [Zone]> + use<P> {
-        // What came later is described inside.
+        // Windows have their descriptors inside blocks.
         let zones = self.manager.zones().split_at(self.manager.hotplug.first_window).0;
         zones.chunk_by(|part, next| part.id() == next.id())
     }
@@ -138,7 +141,7 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
         let most = self.manager.platform.init_threads(node).max(1);
         let threads = self.manager.vmemmap.threads.unwrap_or(most).clamp(1, most);
         let init = zone[0].deferred_init();
-        // From here on others may help.
+        // From here on other threads may help.
         init.threads.store(1, Ordering::Relaxed);
         let sections = sections(zone);
         let mut worked = 1;
@@ -154,7 +157,7 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
                 self.bring_up(zone, bound(chunk.start)..bound(chunk.end));
             });
         }
-        // Who helps is at its last section.
+        // Helpers may still be at their last sections.
         self.wait_for_sections(zone);
         init.threads.fetch_add(worked - 1, Ordering::Relaxed);
         if let (Some(started), Some(now)) = (started, self.manager.platform.now_ns()) {
@@ -162,8 +165,8 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
         }
     }
 
-    /// Brings up those of `sections` that nobody claimed yet; returns how many pages that gave.
-    /// Each section is memory that somebody may have failed to get meanwhile.
+    /// Initialises those of `sections` that nobody has claimed yet; returns how many pages that
+    /// gave. Notes each section as free memory, as a request may have failed for lack of it.
     fn bring_up(self, zone: &[Zone], sections: impl Iterator<Item = u32>) -> u64 {
         let one = |section| {
             // No section lies in two parts.
@@ -177,12 +180,13 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
         sections.map(one).sum()
     }
 
-    /// Takes sections of zones that others are at, from their ends, as long as there are any.
+    /// Helps with zones that others are working on: takes sections from their ends as long as there
+    /// are any.
     fn help_other_zones(self, own: &[Zone]) {
         for zone in self.zones() {
             let init = zone[0].deferred_init();
-            // A zone that nobody is at waits for its own CPUs, or for a thread that then does all
-            // of it.
+            // A zone that nobody works on waits for its own CPUs, or for a thread that then does
+            // all of it.
             if zone[0].id() != own[0].id()
                 && init.threads.load(Ordering::Relaxed) != 0
                 && self.bring_up(zone, sections(zone).rev()) != 0
@@ -192,8 +196,8 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
         }
     }
 
-    /// Waits until nothing of the zone is withheld. Whoever has a section is pinned, so that this
-    /// ends.
+    /// Waits until nothing of the zone is withheld. A thread that has claimed a section is pinned,
+    /// so the wait ends.
     fn wait_for_sections(self, zone: &[Zone]) {
         while are_left(zone) {
             self.manager.platform.relax();
@@ -217,15 +221,15 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
         }
     }
 
-    /// When nothing was withheld any more, in nanoseconds since bring-up began.
+    /// Returns when nothing was withheld any more, in nanoseconds since bring-up began.
     pub(crate) fn all_memory_ns(self) -> Option<u64> {
         self.manager.vmemmap.all_memory_ns.load(Ordering::Relaxed).checked_sub(1)
     }
 
-    /// How the memory of each node that was withheld came up.
+    /// Returns how the withheld memory of each node became available.
     pub fn deferred_nodes(self) -> impl Iterator<Item = DeferredNode> + use<'m, P> {
         self.zones().filter_map(|zone| {
-            // Time and threads are of the zone as a whole, and stand with its first part.
+            // Time and threads count for the whole zone and are kept in its first part.
             let init = zone[0].deferred_init();
             let elapsed_ns = init.elapsed_ns.load(Ordering::Relaxed);
             let grown = |part: &Zone| part.deferred_init().grown_pages.load(Ordering::Relaxed);
@@ -240,10 +244,10 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
         })
     }
 
-    /// Brings withheld memory of a zone up for a request for `pages` below `max` (Linux:
-    /// `mm/mm_init.c`, `deferred_grow_zone`). Whether it is worth looking again. Any context: where
-    /// waiting is not allowed, sections that others are busy with do not count. A caller inside a
-    /// cache uses [`grow_inside`](Self::grow_inside).
+    /// Initialises withheld memory of a zone for a request for `pages` below `max` (Linux:
+    /// `mm/mm_init.c`, `deferred_grow_zone`). Returns whether looking for memory again makes sense.
+    /// For any context: if waiting is not allowed, sections that others are working on do not
+    /// count. A caller inside a cache uses [`grow_inside`](Self::grow_inside).
     #[cold]
     #[inline(never)]
     pub(crate) fn grow(self, zone: &Zone, pages: u64, max: Pfn) -> bool {
@@ -254,12 +258,12 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
         if before == 0 {
             return false;
         }
-        // Where nothing was given, what is left is in the hands of others, or lies above.
+        // If this gave nothing, others have the rest, or it lies above `max`.
         self.grow_alone(zone, pages, max) || self.wait_for_others(zone, before)
     }
 
-    /// [`grow`](Self::grow) for a caller that is inside a cache: it waits for nobody, because a
-    /// drain may be waiting for it.
+    /// Does [`grow`](Self::grow) for a caller inside a cache: it waits for nobody, because a drain
+    /// may be waiting for it.
     #[cold]
     #[inline(never)]
     pub(crate) fn grow_inside(self, zone: &Zone, pages: u64) -> Growth {
@@ -286,8 +290,9 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
         given != 0
     }
 
-    /// Waits until one of the sections is done that CPUs are busy with, of which `before` were left
-    /// when it was looked last. Whether one is. Whoever has a section is pinned, so that this ends.
+    /// Waits until one of the sections that CPUs are working on is done; `before` sections were
+    /// left when the caller last looked. Returns whether one is done. A CPU that has claimed a
+    /// section is pinned, so the wait ends.
     fn wait_for_others(self, zone: &Zone, before: u32) -> bool {
         let sections = zone.sections();
         if self.manager.platform.can_wait() {
@@ -298,8 +303,8 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
         sections.left() != before
     }
 
-    /// Brings up the withheld memory among `frames`; waits for what others bring up of it, where
-    /// waiting is allowed.
+    /// Initialises the withheld memory among `frames`; if waiting is allowed, also waits for the
+    /// part that others are working on.
     #[cold]
     pub(crate) fn grow_at(self, zone: &Zone, frames: PfnRange) {
         if !cfg!(feature = "vmemmap") {
@@ -321,18 +326,18 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
     }
 }
 
-/// What came of growing a zone for a CPU's cache.
+/// The result of growing a zone for a CPU's cache.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Growth {
-    /// There is more now.
+    /// The zone has more memory now.
     Grown,
-    /// Others bring up what is left; who is not in a cache can wait for it.
+    /// Others are working on the rest; a caller outside caches can wait for it.
     Busy,
-    /// There is no more, or none to wait for.
+    /// There is no more memory, or none that may be waited for.
     NothingLeft,
 }
 
-/// Whether memory among `frames` is withheld.
+/// Returns whether memory among `frames` is withheld.
 pub(crate) fn is_withheld(zone: &Zone, frames: PfnRange) -> bool {
     if !cfg!(feature = "vmemmap") {
         return false;
@@ -341,25 +346,25 @@ pub(crate) fn is_withheld(zone: &Zone, frames: PfnRange) -> bool {
         && sections_of(frames).any(|section| zone.section_state(section) != SectionState::Done)
 }
 
-/// The sections of a range that is not empty.
+/// Returns the sections of a range that is not empty.
 fn sections_of(frames: PfnRange) -> impl Iterator<Item = u32> {
     let last = BlockNumber::containing(Pfn(frames.end.0.saturating_sub(1)));
     BlockNumber::containing(frames.start).0 / BLOCKS_PER_CALL..last.0 / BLOCKS_PER_CALL + 1
 }
 
-/// Whether sections of some part of a zone are not done.
+/// Returns whether any part of a zone has sections that are not done.
 fn are_left(zone: &[Zone]) -> bool {
     zone.iter().any(|part| part.sections().are_left())
 }
 
-/// From the first section of a zone that was withheld to the last.
+/// Returns the range from the first to the last section of a zone that was withheld.
 fn sections(zone: &[Zone]) -> Range<u32> {
     let ranges = zone.iter().map(|part| part.sections().range()).filter(|range| !range.is_empty());
     let all = ranges.reduce(|all, range| all.start.min(range.start)..all.end.max(range.end));
     all.unwrap_or(0..0)
 }
 
-/// A node as jobs number it.
+/// Returns a node's number in jobs.
 fn number(node: NodeId) -> u32 {
     u32::try_from(node.index()).unwrap_or(0)
 }

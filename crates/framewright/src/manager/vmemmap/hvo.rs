@@ -1,10 +1,10 @@
-//! Giving back the memory map of blocks that are allocated whole, and restoring it (Linux:
+//! Gives back the memory map of blocks that are allocated whole, and restores it (Linux:
 //! `mm/hugetlb_vmemmap.c`).
 //!
 //! A batch goes through five steps: descriptors are taken out of use, mappings are prepared, one
-//! flush, the parts of the array are made absent, one flush; then their frames are free. Nothing of
-//! it is needed to free such a block later: split, it has its descriptors inside, so that freeing
-//! neither fails nor flushes.
+//! TLB flush, the parts of the array are made absent, one TLB flush; then their frames are free. To
+//! free such a block later, none of this has to be undone: when the block is split, it gets its
+//! descriptors inside, so freeing neither fails nor flushes.
 
 use crate::block::MigrateType;
 use crate::manager::facets::Vmemmap;
@@ -18,7 +18,7 @@ use crate::vmemmap_space::{
 };
 use crate::zone::Zone;
 
-/// Pieces of a batch, each in one section.
+/// How many pieces a batch has, each in one section.
 const BATCH: usize = 64;
 
 /// Frames for page tables and for parts of the array, from the manager itself.
@@ -28,12 +28,12 @@ pub(crate) struct OwnFrames<'a, P: Platform> {
     pub(crate) taken_pages: u64,
 }
 
-// SAFETY: what the manager allocates is memory as the platform describes it and nobody else's until
+// SAFETY: the manager allocates memory as the platform describes it, which is nobody else's until
 // it is freed (invariants 1 and 17).
 unsafe impl<P: Platform> FrameSource for OwnFrames<'_, P> {
     fn take(&mut self, order: Order) -> Option<Pfn> {
         let node = crate::memblock::NodeChoice::Preferred(self.near.id().node);
-        // Page tables must be reached through the direct map.
+        // Page tables must be reachable through the direct map.
         let request = Request {
             node,
             migrate_type: MigrateType::Unmovable,
@@ -42,14 +42,14 @@ unsafe impl<P: Platform> FrameSource for OwnFrames<'_, P> {
             ..Request::new(order)
         };
         let taken = self.manager.allocate_bare(&request).ok()?;
-        // It goes back as it will be then.
+        // The content will be different when the frames go back.
         self.manager.forget_content(taken);
         self.taken_pages += taken.pages();
         Some(taken.start)
     }
 
     unsafe fn put_back(&mut self, start: Pfn, order: Order) {
-        // It was allocated just now, so that this cannot fail.
+        // This cannot fail, as the frames were just allocated.
         let _ = self.manager.free_bare(PfnRange::of_order(start, order));
         self.taken_pages -= order.pages();
     }
@@ -69,29 +69,29 @@ impl Piece {
 }
 
 impl<P: Platform> Vmemmap<'_, P> {
-    /// Gives back the memory map of those blocks in `runs` that are allocated whole, or in a pool,
-    /// and that the array describes; the rest is left alone and costs no flush. The blocks are the
-    /// caller's. Their frames of the array are free when this returns, but for those that were
-    /// never managed: of sections that bring-up populated in pieces, as the rest of them has no
-    /// map. For a batch of up to 64 sections there are two flushes, or one where nothing had to be
-    /// split.
+    /// Gives back the memory map of those blocks in `runs` that are allocated whole or in a pool,
+    /// and that the array describes; other blocks are left alone and cost no TLB flush. The caller
+    /// owns the blocks. Their frames of the array are free when this returns, except frames that
+    /// were never managed: those of sections that bring-up populated in pieces because the rest of
+    /// the section has no map. A batch of up to 64 sections needs two flushes, or one if nothing
+    /// had to be split.
     ///
     /// Process context: waits for other CPUs.
     ///
     /// # Errors
-    /// See [`VmemmapError`]. A block for whose mapping no page table could be made stays as it was
-    /// and is counted.
+    /// See [`VmemmapError`]. A block stays as it was, and is counted, if no page table could be
+    /// allocated for its mapping.
     ///
     /// # Safety
-    /// See [*Owning memory*](crate::manager#owning-memory): the caller owns the blocks that this is
-    /// about, until it returns, and no reference to a descriptor of theirs is used any more.
+    /// See [*Owning memory*](crate::manager#owning-memory): the caller owns these blocks until this
+    /// returns, and no reference to any of their descriptors is used any more.
     pub unsafe fn optimize(self, runs: &[PfnRange]) -> Result<VmemmapChange, VmemmapError> {
         self.in_batches(runs, Zone::unpublish, Self::evict_batch)
     }
 
-    /// Makes the memory map of those blocks in `runs` present again that are allocated whole, or in
-    /// a pool, and that the array should describe but does not. The blocks are the caller's. Stops
-    /// where frames run out; what was done until then stays.
+    /// Makes the memory map of those blocks in `runs` present again that are allocated whole or in
+    /// a pool, and that the array should describe but does not. The caller owns the blocks. Stops
+    /// when frames run out; what was done until then stays.
     ///
     /// Process context: waits for other CPUs.
     ///
@@ -99,13 +99,13 @@ impl<P: Platform> Vmemmap<'_, P> {
     /// See [`VmemmapError`].
     ///
     /// # Safety
-    /// See [*Owning memory*](crate::manager#owning-memory): the caller owns the blocks that this is
-    /// about, until it returns.
+    /// See [*Owning memory*](crate::manager#owning-memory): the caller owns these blocks until this
+    /// returns.
     pub unsafe fn restore(self, runs: &[PfnRange]) -> Result<VmemmapChange, VmemmapError> {
         self.in_batches(runs, Zone::unpublished, Self::populate_batch)
     }
 
-    /// Changes the pieces that `find` finds in `runs`, a batch of up to 64 at a time.
+    /// Changes the pieces that `find` finds in `runs`, in batches of up to 64.
     fn in_batches(
         self,
         runs: &[PfnRange],
@@ -134,14 +134,14 @@ impl<P: Platform> Vmemmap<'_, P> {
         if self.manager.platform.can_wait() { Ok(space) } else { Err(VmemmapError::CannotWait) }
     }
 
-    /// Calls `each` with the pieces, each in one section, that `find` finds in `runs`.
+    /// Calls `each` with the pieces that `find` finds in `runs`; each piece lies in one section.
     fn for_each_piece(
         self,
         runs: &[PfnRange],
         find: impl Fn(&Zone, &'static P, BlockRange) -> Option<BlockRange>,
         each: &mut dyn FnMut(Piece),
     ) -> Result<(), VmemmapError> {
-        // All are looked at before anything changes.
+        // Check all runs before anything changes.
         for run in runs.iter().filter(|run| !run.is_empty()) {
             let pieces = self.manager.pieces(*run).map(drop);
             pieces.map_err(|_| VmemmapError::NotManaged(run.start))?;
@@ -203,13 +203,14 @@ impl<P: Platform> Vmemmap<'_, P> {
         unflushed: &mut Unflushed,
     ) -> Result<(), OutOfFrames> {
         // SAFETY: the section is locked, so that nobody else calls for it; the piece's descriptors
-        // were taken out of use under the zone lock, and whoever looked at them is out (invariants
+        // were taken out of use under the zone lock, and all readers of them have left (invariants
         // 22 and 42).
         let prepare = || unsafe { space.prepare(piece.blocks, frames, unflushed) };
         self.manager.section_locks.with(self.manager.platform, piece.section(), prepare)
     }
 
-    /// Makes a prepared piece absent; whether it is. If not, it is present again as a whole.
+    /// Makes a prepared piece absent; returns whether it is. If not, the whole piece is present
+    /// again.
     pub(crate) fn evict_or_undo(
         self,
         space: &dyn VmemmapSpace,
@@ -219,12 +220,12 @@ impl<P: Platform> Vmemmap<'_, P> {
         let mut change = VmemmapChange::default();
         let mut left = self.evict_piece(space, piece, unflushed);
         if left != 0 && unflushed.room() < Unflushed::CAPACITY {
-            // There may have been no room for its frames.
+            // There may have been no room to record its frames.
             change += self.flush(space, unflushed);
             left = self.evict_piece(space, piece, unflushed);
         }
         if left != 0 {
-            // Somebody joined the section's mappings since they were prepared.
+            // The section's mappings were joined again after they had been prepared.
             change += self.flush(space, unflushed);
             change += self.populate_piece(space, piece, unflushed);
         }
@@ -276,7 +277,7 @@ impl<P: Platform> Vmemmap<'_, P> {
         change
     }
 
-    /// Undoes a piece that could be made absent in part only.
+    /// Undoes a piece of which only a part could be made absent.
     pub(crate) fn populate_piece(
         self,
         space: &dyn VmemmapSpace,
@@ -291,14 +292,14 @@ impl<P: Platform> Vmemmap<'_, P> {
             piece.zone.publish_again(piece.blocks);
             change.out_of_frames += u64::from(piece.blocks.blocks());
         } else {
-            // Without frames what is present stays so without use, and what is absent is absent:
-            // the blocks' pages come inside, until somebody restores them.
+            // Without frames, the present part stays unused and the absent part stays absent. The
+            // blocks get their descriptors inside until somebody restores their map.
             change.blocks += u64::from(piece.blocks.blocks());
         }
         change
     }
 
-    /// Flushes what is due, and frees what that sets free.
+    /// Flushes the TLBs if necessary, and frees the frames that this sets free.
     pub(crate) fn flush(
         self,
         space: &dyn VmemmapSpace,
@@ -306,15 +307,16 @@ impl<P: Platform> Vmemmap<'_, P> {
     ) -> VmemmapChange {
         let mut change =
             VmemmapChange { flushes: u64::from(unflushed.is_stale()), ..VmemmapChange::default() };
-        // SAFETY: filled by the calls above on this space, the platform's only one (invariant 12).
+        // SAFETY: the calls above filled it on this space, the platform's only one (invariant 12).
         let list = unsafe { space.flush(core::mem::take(unflushed)) };
         change.freed_pages = list.runs().map(|run| self.free_left(run)).sum();
         change
     }
 
-    /// Frees what left the array; returns how many pages that are. A run is whatever lies side by
-    /// side: in several zones, too, which no free may span. Page tables of bring-up, and its pieces
-    /// of sections that have a map in part, were never managed: they stay reserved.
+    /// Frees frames that left the array; returns how many pages that are. A run consists of
+    /// neighbouring frames, even of several zones, which no single free may span. Page tables of
+    /// bring-up, and its pieces of sections with a partial map, were never managed: they stay
+    /// reserved.
     fn free_left(self, run: PfnRange) -> u64 {
         if self.manager.free_kept(run).is_ok() {
             return run.pages();
@@ -326,7 +328,7 @@ impl<P: Platform> Vmemmap<'_, P> {
     }
 }
 
-/// Pieces that are worked on together.
+/// Pieces that are processed together.
 struct Batch {
     pieces: [Option<Piece>; BATCH],
     count: usize,
@@ -337,7 +339,7 @@ impl Batch {
         Self { pieces: [None; BATCH], count: 0 }
     }
 
-    /// Adds a piece, for which there is room; whether it was the last.
+    /// Adds a piece, for which there is room; returns whether the batch is now full.
     fn push(&mut self, piece: Piece) -> bool {
         self.pieces[self.count] = Some(piece);
         self.count += 1;

@@ -1,9 +1,9 @@
-//! Giving back the map of pages that the caller alone has: those on their way into a pool.
+//! Gives back the map of pages that only the caller has: pages on their way into a pool.
 //!
-//! What makes the general way dear is asking, block by block and under the zone lock, what a block
-//! is. Here that is known. So a section is taken out of use by one word, all readers are waited for
-//! once, a whole section leaves by one store, and all that a call sets free goes back after one
-//! flush: a second one only where a mapping of 2 MiB has to be split.
+//! The general way is expensive because it checks block by block, under the zone lock, what each
+//! block is. Here that is known. So one word takes a section out of use, all readers are waited for
+//! once, a whole section leaves by one store, and all frames that a call sets free go back after
+//! one TLB flush. A second flush is needed only if a mapping of 2 MiB has to be split.
 
 use crate::manager::facets::Vmemmap;
 use crate::manager::state::vmemmap::{VmemmapChange, VmemmapError};
@@ -13,19 +13,19 @@ use crate::units::PfnRange;
 use crate::vmemmap_space::{BLOCKS_PER_CALL, BlockNumber, BlockRange, Unflushed, VmemmapSpace};
 use crate::zone::Zone;
 
-/// Sections whose frames wait for one flush: what is held back at most is 1 GiB, while 64 GiB join
-/// a pool.
+/// How many sections' frames wait for one flush: at most 1 GiB is held back, while 64 GiB join a
+/// pool.
 const SECTIONS_OF_A_FLUSH: u32 = 512;
 
 impl<P: Platform> Vmemmap<'_, P> {
-    /// Gives back the map of whole blocks of one zone that nobody but the caller has or sees. Their
-    /// frames of the array are free when this returns, but for those that were never managed.
+    /// Gives back the map of whole blocks of one zone that only the caller has or sees. Their
+    /// frames of the array are free when this returns, except those that were never managed.
     ///
     /// Process context: waits for other CPUs.
     ///
     /// # Errors
-    /// See [`VmemmapError`]. A block for whose mapping no page table could be made stays as it was
-    /// and is counted.
+    /// See [`VmemmapError`]. A block stays as it was, and is counted, if no page table could be
+    /// allocated for its mapping.
     pub(crate) fn optimize_own_vmemmap(
         self,
         zone: &'static Zone,
@@ -65,15 +65,16 @@ impl<P: Platform> Vmemmap<'_, P> {
         change += self.flush(space, &mut unflushed);
         change.blocks = withdrawn;
         self.manager.vmemmap.note_reclaimed(&change);
-        // With those that were absent before and came back in a piece that could not be split.
+        // This includes blocks that were absent before and came back with a piece that could not be
+        // split.
         let back = VmemmapChange { blocks: change.out_of_frames, ..VmemmapChange::default() };
         self.manager.vmemmap.note_restored(&back);
         change.blocks = withdrawn.saturating_sub(change.out_of_frames);
         Ok(change)
     }
 
-    /// Splits the mapping of a piece. Where there is no frame for that the piece is made present
-    /// and described again.
+    /// Splits the mapping of a piece. If no frame is left for that, makes the piece present and
+    /// described again.
     fn prepare_owned(
         self,
         space: &dyn VmemmapSpace,
@@ -98,14 +99,14 @@ impl<P: Platform> Vmemmap<'_, P> {
         unflushed: &mut Unflushed,
     ) -> VmemmapChange {
         if piece.zone.is_described(piece.blocks.start) {
-            // It could not be prepared.
+            // The piece could not be prepared.
             return VmemmapChange::default();
         }
         self.evict_or_undo(space, piece, unflushed).1
     }
 }
 
-/// Calls `each` with the parts of `runs` in each section, as far as they are in the zone.
+/// Calls `each` with the parts of `runs` in each section.
 fn for_each_piece(
     zone: &'static Zone,
     runs: impl Iterator<Item = PfnRange>,

@@ -1,6 +1,6 @@
-//! The vmemmap: page descriptors as the adopter reaches them (`pages`), memory that comes up after
-//! bring-up (`deferred`), and giving the descriptors of huge pages back (`hvo`; `hvo_owned` for
-//! pages that nobody else has, on their way into a pool).
+//! The vmemmap: page descriptors as the adopter reaches them (`pages`), memory that becomes
+//! available after bring-up (`deferred`), and giving back the descriptors of huge pages (`hvo`;
+//! `hvo_owned` for pages that nobody else has, on their way into a pool).
 
 pub(crate) mod deferred;
 mod hvo;

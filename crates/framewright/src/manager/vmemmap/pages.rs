@@ -9,24 +9,24 @@ use crate::vmemmap_space::BlockNumber;
 use crate::zone::{Segment, Zone};
 
 impl<'m, P: Platform> Vmemmap<'m, P> {
-    /// The descriptor of a page that the caller has.
+    /// Returns the descriptor of a page that the caller has.
     ///
-    /// Every page has one that a request of less than a block returned, where there is a vmemmap
-    /// or bring-up was told `pages=inside`. There is none
+    /// Every page that a request for less than a block returned has a descriptor, if there is a
+    /// vmemmap or bring-up was told `pages=inside`. There is none
     /// * for any page without either,
     /// * for pages of a block that is allocated whole: such a block has a count and an owner word
     ///   of its own ([`References::start`](crate::manager::References::start)),
-    /// * for pages that somebody keeps of such a block after freeing a part of it, until more than
-    ///   eight of its frames are free (their descriptors begin as zero then),
-    /// * where [`Platform::direct_limit`] ended below the block when it was split,
+    /// * for pages of such a block that are kept after a part of the block was freed, until more
+    ///   than eight of its frames are free (then their descriptors begin as zero),
+    /// * if [`Platform::direct_limit`] ended below the block when it was split,
     /// * for frames that hold descriptors themselves.
     ///
     /// Any context. Takes no lock and writes nothing.
     ///
     /// # Safety
-    /// The page, or another one of its 2 MiB block, stays allocated for as long as the reference is
-    /// used: when the last is freed the block becomes whole, and its memory somebody else's. Nobody
-    /// reclaims the map of the page's block meanwhile.
+    /// The page, or another one of its 2 MiB block, stays allocated as long as the reference is
+    /// used: when the last one is freed, the block becomes whole, and its memory belongs to
+    /// somebody else. Nobody reclaims the map of the page's block meanwhile.
     #[must_use]
     pub unsafe fn page(self, pfn: Pfn) -> Option<&'m Page> {
         let (zone, segment, offset) = self.manager.place_of(pfn)?;
@@ -34,8 +34,8 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
         unsafe { zone.page(segment.index_of(BlockNumber::containing(pfn)), offset) }
     }
 
-    /// The eight frames of a block that hold the descriptors of its pages, ascending, while there
-    /// are any.
+    /// Returns the eight frames of a block that hold the descriptors of its pages, ascending, if
+    /// there are any.
     #[must_use]
     pub fn descriptor_frames(self, block: BlockNumber) -> Option<[Pfn; 8]> {
         let (zone, segment, _) = self.manager.place_of(block.start())?;
@@ -44,7 +44,7 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
 }
 
 impl<P: Platform> Manager<P> {
-    /// Where a frame is described: its zone, its segment, and how far into its block it is.
+    /// Returns where a frame is described: its zone, its segment, and its offset in its block.
     #[inline]
     pub(crate) fn place_of(&self, pfn: Pfn) -> Option<(&'static Zone, &'static Segment, usize)> {
         let (zone, segment) =
