@@ -1,4 +1,4 @@
-//! Has the linker make a kernel of what would be a Linux program.
+//! Makes the linker produce a kernel instead of a Linux program.
 
 fn main() {
     let script = concat!("-Wl,-T,", env!("CARGO_MANIFEST_DIR"), "/linker.ld");

@@ -1,14 +1,14 @@
-//! A device that accepts memory, as a confidential guest has one, made of page tables: memory that
-//! is not accepted has no place in the direct map, so that a touch too early is a page fault with
-//! its address (`unaccepted=` on the command line).
+//! An accept device made of page tables, standing in for the one of a confidential guest
+//! (`unaccepted=` on the command line). Unaccepted memory is not mapped in the direct map, so
+//! touching it too early is a page fault whose address says where.
 //!
-//! Accepting maps, with the largest pages that fit. Only entries that were empty change, and no CPU
-//! remembers an empty one: so nothing has to be flushed, and whoever learns from the manager that
-//! the memory is there, through a lock, finds the entries that were written before.
+//! Accepting a range maps it with the largest pages that fit. Only empty entries change, and no CPU
+//! caches an empty entry, so nothing has to be flushed. A CPU that learns from the manager, through
+//! a lock, that the memory is there also sees the entries that were written before.
 //!
-//! Tables for what is not accepted come from memory that is taken at boot, as nothing can be
-//! allocated where memory is accepted: one for each GiB that has such memory, which does without it
-//! when it is accepted in one go, and some for pieces.
+//! Nothing can be allocated while memory is being accepted, so page tables for unaccepted memory
+//! are taken at boot: one for each GiB that has such memory (unused if that GiB is accepted in one
+//! go), and some more for pieces.
 //!
 //! Orders of memory: Relaxed: words of the command line and counters.
 
@@ -27,58 +27,59 @@ use framewright_arch::paging::{
 };
 use framewright_arch::x86_64::registers::page_table_root;
 
-/// What is accepted at once at least.
+/// The smallest amount that is accepted at once.
 const UNIT: u64 = PAGES_PER_BLOCK * PAGE_SIZE;
 const GIB: u64 = 1 << 30;
-/// What a table of pages of 1 GiB covers.
+/// What one table of 1 GiB pages covers.
 const HALF_TIB: u64 = GIB << 9;
-/// Tables for pieces that are no whole units.
+/// Tables for pieces that are not whole units.
 const TABLES_FOR_PIECES: u64 = 8;
-/// Ranges that can be accepted before there are tables; neighbours become one.
+/// Most ranges that can be accepted before there are tables. Neighbouring ranges are merged.
 const MOST_EARLY: usize = 64;
 
-/// The device, where the command line asks for one.
+/// The device, if the command line asks for one.
 static DEVICE: Settled<Device> = Settled::new();
 
-/// Memory that is not accepted, and how accepting it goes.
+/// What the command line leaves unaccepted, and how accepting it behaves.
 #[derive(Clone, Copy, Debug)]
 pub struct Unaccepted {
-    /// What of usable memory.
+    /// The usable memory in this range is left unaccepted.
     pub range: PhysRange,
-    /// The 2 MiB with this address cannot be accepted.
+    /// The 2 MiB unit with this address cannot be accepted.
     pub fault: Option<u64>,
-    /// So long takes each 2 MiB.
+    /// Accepting each 2 MiB takes this long.
     pub delay_us: u64,
 }
 
-/// What stands in for the module of the CPU that accepts memory.
+/// Stands in for the CPU's module that accepts memory.
 struct Device {
-    /// With what firmware left unaccepted.
+    /// The memory map, with the ranges that firmware left unaccepted.
     map: MemoryMap<'static>,
-    /// No unit with this address can be accepted; `u64::MAX`: all can be.
+    /// The unit at this address cannot be accepted; `u64::MAX` if all can be.
     fault: u64,
     delay_us: u64,
     state: SpinLock<State>,
     calls: AtomicU64,
     faults: AtomicU64,
-    /// Times that it was asked for what is mapped. There must be none.
+    /// How often it was asked to accept memory that is mapped already. Must stay zero.
     repeated: AtomicU64,
 }
 
 struct State {
     tables: Option<KernelTables>,
-    /// What was accepted before there were tables.
+    /// Ranges that were accepted before there were tables.
     early: [PhysRange; MOST_EARLY],
     early_count: usize,
-    /// Tables that were taken and are not used: at boot, and for what may be added.
+    /// Unused frames for tables: first those taken at boot, then those for memory that may be
+    /// added.
     spare: [PhysRange; 2],
-    /// Where memory may be added, none of which is accepted.
+    /// Where memory may be added. None of it is accepted beforehand.
     region: PhysRange,
     mapped: Mapped,
 }
 
-/// Makes a device for what `map` calls unaccepted, if the options ask for one. To be called once,
-/// before there is an allocator.
+/// Makes a device for the memory that `map` calls unaccepted, if the options ask for one. To be
+/// called once, before there is an allocator.
 pub fn begin(map: MemoryMap<'static>, asked: Option<&Unaccepted>) {
     let Some(asked) = asked else { return };
     let device = DEVICE.settle(Device {
@@ -100,8 +101,9 @@ pub fn begin(map: MemoryMap<'static>, asked: Option<&Unaccepted>) {
     set_accept_device(device);
 }
 
-/// Leaves units in `asked` unaccepted that are usable memory as a whole and in which nothing was
-/// left by firmware or boot loader (`taken`): they had to accept these.
+/// Leaves the units in `asked` unaccepted that are usable memory as a whole and hold nothing that
+/// firmware or the boot loader left there (`taken`), since these had to accept such memory
+/// themselves.
 pub fn leave_unaccepted(
     builder: &mut MapBuilder<'_>,
     asked: &Unaccepted,
@@ -130,12 +132,12 @@ pub fn leave_unaccepted(
     Ok(())
 }
 
-/// From now on what is accepted is mapped in `tables`, which are not in use yet; what was accepted
-/// before is mapped now. Nothing without a device.
+/// From now on, accepted memory is mapped in `tables`, which are not in use yet. Memory that was
+/// accepted before is mapped in them now. Does nothing without a device.
 pub fn attach(early: &mut EarlyMemory<'_>, tables: &KernelTables) -> Result<(), MapFault> {
     let Some(device) = DEVICE.get() else { return Ok(()) };
     let bytes = device.tables_needed() * PAGE_SIZE;
-    // Which may accept some, too.
+    // This allocation may itself accept memory.
     let spare = early
         .allocate(&MemblockRequest::new(bytes, PAGE_SIZE))
         .map_err(|_| MapFault::OutOfFrames { address: DIRECT_MAP })?;
@@ -147,8 +149,8 @@ pub fn attach(early: &mut EarlyMemory<'_>, tables: &KernelTables) -> Result<(), 
     })
 }
 
-/// Memory may be added in `region` later, one for all times: it is accepted then. `None` where
-/// there is no device.
+/// Prepares for memory that may be added in `region` later, and that is accepted then. There can be
+/// only one such region. Returns `None` if there is no device.
 pub fn expect(manager: &Manager<GuestPlatform>, region: PhysRange) -> Option<Result<(), MapFault>> {
     let device = DEVICE.get()?;
     let fault = MapFault::OutOfFrames { address: DIRECT_MAP + region.start };
@@ -161,7 +163,7 @@ pub fn expect(manager: &Manager<GuestPlatform>, region: PhysRange) -> Option<Res
     Some(Ok(()))
 }
 
-/// Whether memory at a physical address cannot be touched before it is accepted.
+/// Whether the memory at a physical address must be accepted before it can be touched.
 pub fn is_unaccepted(address: u64) -> bool {
     let Some(device) = DEVICE.get() else { return false };
     let root = page_table_root() & !(PAGE_SIZE - 1);
@@ -172,7 +174,7 @@ pub fn is_unaccepted(address: u64) -> bool {
         && translate(&SpareTables { left: &mut nothing }, root, DIRECT_MAP + address).is_none()
 }
 
-/// The highest unit that is not accepted.
+/// The highest unit that is not accepted yet.
 pub fn highest_unaccepted() -> Option<PhysRange> {
     let ranges = DEVICE.get().into_iter().flat_map(Device::unaccepted);
     let last = |range: PhysRange| {
@@ -183,7 +185,7 @@ pub fn highest_unaccepted() -> Option<PhysRange> {
     Some(PhysRange::with_size(unit * UNIT, UNIT))
 }
 
-/// Bytes that are not accepted, those included that may be added.
+/// Bytes that are not accepted, including memory that may be added.
 pub fn unaccepted_bytes() -> u64 {
     DEVICE.get().map_or(0, |device| {
         let all: u64 = device.unaccepted().map(|range| range.size()).sum();
@@ -191,8 +193,8 @@ pub fn unaccepted_bytes() -> u64 {
     })
 }
 
-/// Tables that were taken and are not needed any more, as all memory is accepted: they are the
-/// caller's from now on.
+/// Returns the spare tables of boot once all memory is accepted and they are no longer needed. They
+/// belong to the caller from now on.
 pub fn take_spare() -> PfnRange {
     let none = PfnRange::new(0, 0);
     let Some(device) = DEVICE.get().filter(|_| unaccepted_bytes() == 0) else { return none };
@@ -200,7 +202,7 @@ pub fn take_spare() -> PfnRange {
     device.state.with(&PLATFORM, taken).whole_frames()
 }
 
-/// What the device has done, a number with its name in each line; nothing where there is none.
+/// Writes the device's counters, one name and number a line; nothing if there is no device.
 pub fn show(out: &mut dyn Write) -> fmt::Result {
     let Some(device) = DEVICE.get() else { return Ok(()) };
     let (mapped, spare) = device.state.with(&PLATFORM, |state| (state.mapped, state.spare));
@@ -225,7 +227,7 @@ impl Device {
         ranges.filter(|entry| entry.kind == MemoryKind::Unaccepted).map(|entry| entry.range)
     }
 
-    /// Tables that accepting all memory in the smallest steps takes.
+    /// How many tables it takes to accept all memory in the smallest steps.
     fn tables_needed(&self) -> u64 {
         let of = |bytes: u64| {
             let mut seen = 0;
@@ -241,7 +243,7 @@ impl Device {
         of(GIB) + of(HALF_TIB) + TABLES_FOR_PIECES
     }
 
-    /// Takes as long as is asked for.
+    /// Waits for as long as accepting `bytes` is to take.
     fn delay(&self, bytes: u64) {
         let Some(start_ns) = PLATFORM.now_ns().filter(|_| self.delay_us != 0) else { return };
         let delay_ns = (bytes / UNIT).max(1).saturating_mul(self.delay_us * 1000);
@@ -251,9 +253,9 @@ impl Device {
     }
 }
 
-// SAFETY: what is accepted is mapped in the direct map, and nobody takes it out again. What was
-// accepted before there were the tables that are to be in use is mapped in the boot tables, and in
-// the others before these are in use.
+// SAFETY: accepted memory is mapped in the direct map, and nobody unmaps it again. Memory that was
+// accepted before there were final tables is mapped in the boot tables, and is mapped in the final
+// tables before these are in use.
 unsafe impl AcceptMemory for Device {
     fn accept(&self, range: PfnRange) -> Result<(), AcceptError> {
         let bytes = range.to_phys();
@@ -281,7 +283,7 @@ unsafe impl AcceptMemory for Device {
 impl State {
     fn accepted_bytes(&self) -> u64 {
         let early = self.early[..self.early_count].iter().map(|range| range.size()).sum::<u64>();
-        // Both are there only while the early ones are being mapped.
+        // Both counts are non-zero only while the early ranges are being mapped.
         if self.tables.is_some() { self.mapped.bytes() } else { early }
     }
 
@@ -314,7 +316,7 @@ impl State {
     }
 }
 
-/// Tables in memory that was taken for them.
+/// Allocates tables from frames that were taken for them.
 struct SpareTables<'a> {
     left: &'a mut [PhysRange; 2],
 }
@@ -336,8 +338,8 @@ impl TableMemory for SpareTables<'_> {
     }
 
     fn write(&mut self, table: u64, index: usize, value: Entry) {
-        // SAFETY: as above; one CPU at a time, by the lock of the state. Only entries that were
-        // empty change, so that no translation in use does.
+        // SAFETY: as for `read`. The state's lock lets in one CPU at a time. Only entries that were
+        // empty change, so no translation in use does.
         unsafe { entry(table, index).write_volatile(value) };
     }
 }

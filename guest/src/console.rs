@@ -1,9 +1,9 @@
-//! The log on the first serial port, each line with the time since the guest began, as in Linux.
-//! Lines end in LF; times are zero until the clock is known. With `report=json` there is one line
+//! The log on the first serial port. As in Linux, each line has the time since the guest began.
+//! Lines end in LF, and times are zero until the clock is known. With `report=json`, one line is
 //! `@json {...}`, and the last line of a successful run is `@end`.
 //!
-//! Orders of memory: Relaxed, where a CPU checks whether the turn is its own, which it stored
-//! itself; a failed exchange is tried again.
+//! Orders of memory: Relaxed where a CPU checks whether the turn is its own, because it stored that
+//! value itself, and where an exchange fails, because it is tried again.
 
 use crate::platform::PLATFORM;
 use crate::smp;
@@ -14,18 +14,18 @@ use framewright::platform::Platform;
 use framewright_arch::x86_64::serial::Serial;
 
 /// The first serial port of every PC.
-// SAFETY: it is there or nothing is, and nobody but this module uses it.
+// SAFETY: the port is there or nothing is, and only this module uses it.
 static SERIAL: Serial = unsafe { Serial::at(0x3f8) };
 
 /// Whose turn it is: the number of the CPU that writes a line, plus one.
 static TURN: AtomicU32 = AtomicU32::new(0);
 
-/// Sets the port up. To be called before the first line.
+/// Sets up the port. To be called before the first line.
 pub fn begin() {
     SERIAL.begin();
 }
 
-/// Takes the port from whoever has it, for the last messages of a failing guest.
+/// Takes the port from the CPU that holds it, for the last messages of a failing guest.
 pub fn seize() {
     TURN.store(smp::index() + 1, Ordering::Relaxed);
 }
@@ -36,7 +36,7 @@ fn in_turn(write: impl FnOnce()) {
     let me = smp::index() + 1;
     let state = PLATFORM.irq_save();
     let mine_already = TURN.load(Ordering::Relaxed) == me;
-    // Acquire and Release pair with one another; the port is all that is guarded.
+    // Acquire and Release pair with each other. They guard nothing but the port.
     while !mine_already
         && TURN.compare_exchange_weak(0, me, Ordering::Acquire, Ordering::Relaxed).is_err()
     {
@@ -46,11 +46,11 @@ fn in_turn(write: impl FnOnce()) {
     if !mine_already {
         TURN.store(0, Ordering::Release);
     }
-    // SAFETY: saved above, and nothing since.
+    // SAFETY: `state` was saved above, and interrupts were not touched since.
     unsafe { PLATFORM.irq_restore(state) };
 }
 
-/// The raw port: no time stamps, end of line as written.
+/// The raw port: no time stamps, and line ends as written.
 pub struct Console;
 
 impl Console {
@@ -67,11 +67,12 @@ impl Write for Console {
     }
 }
 
-/// How many bytes of the log are kept, the last ones. A boot has less.
+/// How many bytes at the end of the log are kept. A boot logs less than this.
 const KEPT: usize = 16 << 10;
 /// The end of the log, a ring: byte `n` is at `n % KEPT`.
 static TEXT: [AtomicU8; KEPT] = [const { AtomicU8::new(0) }; KEPT];
-/// Bytes logged so far. Written in turn; a reader may see a line that is being overwritten.
+/// Bytes logged so far. Only the CPU whose turn it is writes it; a reader may see a line that is
+/// being overwritten.
 static LOGGED: AtomicUsize = AtomicUsize::new(0);
 
 /// Writes to the kept log.
@@ -89,7 +90,7 @@ impl Write for Keeper {
     }
 }
 
-/// Writes what is kept of the log, whole lines.
+/// Writes the part of the log that is kept, in whole lines.
 ///
 /// # Errors
 /// Those of `out`.
@@ -98,7 +99,7 @@ pub fn show_log(out: &mut dyn Write) -> fmt::Result {
     let byte = |place: usize| TEXT[place % KEPT].load(Ordering::Relaxed);
     let mut start = end.saturating_sub(KEPT);
     if start != 0 {
-        // The first line is cut.
+        // The first line is cut off.
         start = (start..end).find(|&place| byte(place) == b'\n').map_or(end, |place| place + 1);
     }
     // The log is ASCII.
@@ -120,7 +121,7 @@ impl BootLog for Log {
     }
 }
 
-/// Logs one line.
+/// Logs one line with a time stamp.
 macro_rules! log {
     ($($argument:tt)*) => {
         framewright::bootlog::BootLog::line(&mut $crate::console::Log, format_args!($($argument)*))

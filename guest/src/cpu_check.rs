@@ -1,8 +1,8 @@
-//! Checks that all CPUs work together (`check=cpus` on the command line): a job that they help
-//! with, calls from each to all others at once, barriers, flushes, timers.
+//! Checks that all CPUs work together (`check=cpus` on the command line): a job that all help with,
+//! calls from each CPU to all others at once, barriers, TLB flushes, timers.
 //!
-//! Orders of memory: Relaxed, because counters are read after the calls or the job that count have
-//! ended, which orders them.
+//! Orders of memory: Relaxed, because the counters are read only after the calls or the job that
+//! increment them have ended, which orders the accesses.
 
 use crate::console::log;
 use crate::platform::PLATFORM;
@@ -13,23 +13,23 @@ use framewright::platform::Platform;
 use framewright_arch::paging::{FlushRequest, FlushTlb, VirtualRange};
 use framewright_jobs::Job;
 
-/// Units of the job for each CPU.
+/// Units of the job per CPU.
 const UNITS: u64 = 8;
-/// How long a unit takes.
+/// How long one unit takes.
 const UNIT_NS: u64 = 200_000;
 /// Rounds of calls that each CPU makes.
 const ROUNDS: u32 = 20;
-/// Interrupts a second, and how many each CPU waits for.
+/// Timer interrupts a second, and how many of them each CPU waits for.
 const TIMER_HZ: u64 = 1000;
 const TICKS: u64 = 3;
-/// How long a CPU may wait for them.
+/// How long a CPU waits for them at most.
 const PATIENCE_NS: u64 = 5_000_000_000;
 
-/// What each CPU did.
+/// What each CPU did: units of the job, and calls received.
 static UNITS_DONE: [AtomicU32; MAX_CPUS] = [const { AtomicU32::new(0) }; MAX_CPUS];
 static CALLED: [AtomicU32; MAX_CPUS] = [const { AtomicU32::new(0) }; MAX_CPUS];
 
-/// Runs all checks and logs the results. False when one of them failed.
+/// Runs all checks and logs the results. Returns false if one of them failed.
 pub fn run() -> bool {
     let cpus = smp::online().count();
     let before = Sums::read();
@@ -40,7 +40,7 @@ pub fn run() -> bool {
     job && calls && timers
 }
 
-/// A job of equal units. Any CPUs may take part, but each unit must be done exactly once.
+/// Runs a job of equal units. Any CPUs may take part, but each unit must be done exactly once.
 fn job(cpus: u64) -> bool {
     let units = cpus * UNITS;
     let result = Job::new(0..units).min_chunk(1).run(&GuestHelpers, |chunk, _worker| {
@@ -60,7 +60,7 @@ fn job(cpus: u64) -> bool {
     result.is_ok() && u64::from(done) == units
 }
 
-/// Every CPU has all others called, has them execute a barrier and flush translations, all at once.
+/// Each CPU calls all others, makes them execute a barrier, and flushes translations, all at once.
 fn calls(cpus: u32) -> bool {
     let calls = AtomicU64::new(0);
     let each = || {
@@ -90,7 +90,7 @@ fn calls(cpus: u32) -> bool {
     wrong == 0 && calls == u64::from(expected) * u64::from(cpus)
 }
 
-/// The timer of every CPU interrupts it.
+/// Checks that the timer of every CPU interrupts it.
 fn timers() -> bool {
     let silent = AtomicU32::new(0);
     let each = || {
@@ -113,7 +113,7 @@ fn timers() -> bool {
     silent == 0
 }
 
-/// What all CPUs counted.
+/// Sums of all CPUs' counters.
 struct Sums {
     flushes: u64,
     flushes_received: u64,
@@ -147,7 +147,7 @@ impl Sums {
         }
     }
 
-    /// Logs what was counted since, by the names that Linux has for it.
+    /// Logs what was counted since `self` was read, under Linux's names.
     fn log_since(&self) {
         let now = Self::read();
         let flushes = now.flushes - self.flushes;

@@ -1,9 +1,9 @@
-//! The final page tables: this program at its own addresses, each part with the rights it needs and
-//! no more, and all present memory in the direct map.
+//! The final page tables. They map this program at its own addresses, each part with only the
+//! rights that it needs, and all present memory in the direct map.
 //!
 //! Everything else in the boot tables disappears: address 0, the page below the stack, devices, and
-//! memory at its own address. Tables come from early memory that is mapped already, so what lies
-//! above the boot tables' reach is added in steps, and each step may use the memory of the one
+//! memory at its own address. Tables come from early memory that is mapped already, so memory
+//! beyond the boot tables' reach is mapped in steps, and each step may use the memory of the one
 //! before.
 //!
 //! ```text
@@ -50,17 +50,17 @@ pub const DEVICES: u64 = 0xffff_fe80_0000_0000;
 /// Physical addresses from here on have no place in the direct map.
 pub const DIRECT_MAP_END: u64 = window::BASE - DIRECT_MAP;
 
-/// Physical addresses from here on cannot be used: the direct map has no place for them, or entries
-/// of page tables must not have their bits.
+/// Physical addresses from here on cannot be used: the direct map has no place for them, or page
+/// table entries have no bits for them.
 pub fn end() -> u64 {
     let bits = Features::read().physical_address_bits;
     DIRECT_MAP_END.min(1u64.checked_shl(bits).unwrap_or(u64::MAX))
 }
 
-/// How much is mapped before the limit is raised.
+/// How much is mapped before the direct map's limit is raised.
 const STEP_BYTES: u64 = 64 << 30;
 
-/// Tables in memory from the memblock allocator.
+/// Allocates tables from the memblock allocator.
 struct EarlyTables<'a, 'b> {
     early: &'a mut EarlyMemory<'b>,
 }
@@ -81,17 +81,17 @@ impl TableMemory for EarlyTables<'_, '_> {
     }
 
     fn write(&mut self, table: u64, index: usize, value: Entry) {
-        // SAFETY: as above. What the new entry maps is the builder's caller's business.
+        // SAFETY: as for `read`. The builder's caller answers for what the new entry maps.
         unsafe { entry(table, index).write_volatile(value) };
     }
 }
 
-/// The final tables, in use.
+/// The final tables, once they are in use.
 #[derive(Clone, Copy, Debug)]
 pub struct KernelTables(PageTable);
 
 impl KernelTables {
-    /// Maps `range` at `address`, where nothing was.
+    /// Maps `range` at `address`, where nothing was mapped.
     pub fn map(
         &self,
         early: &mut EarlyMemory<'_>,
@@ -106,7 +106,7 @@ impl KernelTables {
         )
     }
 
-    /// Maps what `request` says, where nothing was, with tables from `memory`.
+    /// Maps what `request` says, where nothing was mapped, with tables from `memory`.
     pub fn add(
         &self,
         memory: &mut impl TableMemory,
@@ -116,8 +116,8 @@ impl KernelTables {
         self.0.map(memory, request, mapped)
     }
 
-    /// Takes a part of the image out of its own addresses, on all CPUs. False where it is not
-    /// mapped there in pages of 4 KiB: nothing has changed.
+    /// Unmaps a part of the image from its own addresses, on all CPUs. Returns false, without
+    /// having changed anything, if it is not mapped there in 4 KiB pages.
     pub fn unmap_image(&self, part: PhysRange, flush: &impl FlushTlb) -> bool {
         let addresses =
             || (part.start / PAGE_SIZE..part.end / PAGE_SIZE).map(|page| page * PAGE_SIZE);
@@ -137,8 +137,8 @@ impl KernelTables {
             return false;
         }
         for (table, index) in addresses().filter_map(leaf) {
-            // SAFETY: an entry of the tables in use (invariant 3). Nobody uses the part
-            // any more, by the caller's word; translations go with the flush.
+            // SAFETY: this is an entry of the tables in use (invariant 3). By the caller's promise
+            // nobody uses the part any more, and the flush removes the cached translations.
             unsafe { entry(table, index).write_volatile(Entry::default()) };
         }
         let pages = VirtualRange { start: part.start, end: part.end };
@@ -147,8 +147,8 @@ impl KernelTables {
     }
 }
 
-/// Builds the tables, has what `attach` does done with them, changes to them, and raises the direct
-/// map's limit to the end of memory, which is not beyond [`end`].
+/// Builds the tables, calls `attach` with them, switches to them, and raises the direct map's limit
+/// to the end of memory, which is at most [`end`].
 pub fn build(
     early: &mut EarlyMemory<'_>,
     map: MemoryMap<'_>,
@@ -178,9 +178,9 @@ pub fn build(
     let mut step = PhysRange::new(0, BOOT_MAP_LIMIT.min(end));
     map_present(&tables, &mut memory, map, step, &mut mapped)?;
     attach(memory.early, &KernelTables(tables))?;
-    // SAFETY: the image is mapped as before, so that code, stack, data and descriptor tables stay
-    // where they are; physical memory is reached only through the direct map, which is where the
-    // boot tables had it. The devices that go away are not used any more.
+    // SAFETY: the image is mapped as before, so code, stack, data and descriptor tables stay where
+    // they are. Physical memory is reached only through the direct map, which is where the boot
+    // tables had it. The devices that disappear are no longer used.
     unsafe { set_page_table_root(tables.root()) };
     while step.end < end {
         step = PhysRange::new(step.end, (step.end + STEP_BYTES).min(end));
@@ -190,8 +190,8 @@ pub fn build(
     Ok((KernelTables(tables), mapped))
 }
 
-/// Maps all present memory of `window` that has not to be accepted. Code and constants cannot be
-/// written here either.
+/// Maps all present memory in `window` that does not have to be accepted first. Code and constants
+/// are read-only here, too.
 fn map_present(
     tables: &PageTable,
     memory: &mut EarlyTables<'_, '_>,
@@ -218,7 +218,7 @@ fn map_present(
     Ok(())
 }
 
-/// Tables in memory from the manager, for what is mapped after it has taken over.
+/// Allocates tables from the manager, for what is mapped after it has taken over.
 struct ManagedTables<'a> {
     manager: &'a Manager<GuestPlatform>,
 }
@@ -232,19 +232,19 @@ impl TableMemory for ManagedTables<'_> {
 
     fn read(&self, table: u64, index: usize) -> Entry {
         // SAFETY: the builder names the tables in use, those that they lead to, and those that
-        // `allocate` gave it; otherwise as for `EarlyTables`.
+        // `allocate` gave it. Otherwise as for `EarlyTables`.
         unsafe { entry(table, index).read_volatile() }
     }
 
     fn write(&mut self, table: u64, index: usize, value: Entry) {
-        // SAFETY: as above. Only entries that were empty change, so that no translation in use
+        // SAFETY: as for `read`. Only entries that were empty change, so no translation in use
         // does.
         unsafe { entry(table, index).write_volatile(value) };
     }
 }
 
-/// Maps a device's registers at `address`, uncached, where nothing was. They stay mapped. Not to be
-/// called by two CPUs at once.
+/// Maps a device's registers at `address`, uncached, where nothing was mapped. They stay mapped.
+/// Two CPUs must not call this at once.
 pub fn add_registers(
     manager: &Manager<GuestPlatform>,
     address: u64,
@@ -258,8 +258,8 @@ pub fn add_registers(
     )
 }
 
-/// Maps memory that is there, or may be there later, in the direct map, where it was not, and
-/// raises the map's limit. Not to be called by two CPUs at once.
+/// Maps memory in the direct map that is there, or may be there later, and was not mapped yet, and
+/// raises the map's limit. Two CPUs must not call this at once.
 pub fn add_memory(manager: &Manager<GuestPlatform>, range: PhysRange) -> Result<(), MapFault> {
     let address = DIRECT_MAP + range.start;
     if range.end > end() {
@@ -273,14 +273,14 @@ pub fn add_memory(manager: &Manager<GuestPlatform>, range: PhysRange) -> Result<
     Ok(())
 }
 
-/// An entry of a table in use.
+/// Reads an entry of a table in use.
 fn read(table: u64, index: usize) -> Entry {
     // SAFETY: only tables in use are read (invariant 3), and an entry is a number. Volatile,
     // because the CPU may mark it.
     unsafe { entry(table, index).read_volatile() }
 }
 
-/// Where an entry of a table is.
+/// Returns where an entry of a table is in the direct map.
 pub fn entry(table: u64, index: usize) -> NonNull<Entry> {
     assert!(index < 512, "a table has 512 entries");
     // SAFETY: within the frame of one table.

@@ -1,8 +1,8 @@
-//! Handles exceptions: everything that is known goes to the log, and the guest ends. Only a page
-//! fault in the mapping may end well (`mapping/fault.rs`).
+//! Handles exceptions: logs everything that is known, and ends the guest. Only page faults in the
+//! movable mapping may be resolved (`mapping/fault.rs`).
 //!
-//! Orders of memory: the exchange is AcqRel and the load Acquire: the second CPU to fail sees what
-//! the first did.
+//! Orders of memory: the exchange is AcqRel and the load Acquire, so that the second CPU to fail
+//! sees what the first one did.
 
 use crate::console::log;
 use crate::exit::{Ending, exit};
@@ -35,26 +35,26 @@ static FILLED: Settled<&'static Table> = Settled::new();
 /// The CPU that reports a failure, plus one.
 static FAILING: AtomicU32 = AtomicU32::new(0);
 
-/// From here on every exception is reported. Called once.
+/// From here on every exception on this CPU is reported. Called once.
 pub fn install() {
     let stacks = INTERRUPT_STACKS.take();
     let tops: [u64; STACKS] =
         core::array::from_fn(|index| (&raw const stacks[index]).addr() as u64 + STACK_BYTES as u64);
-    // SAFETY: the stacks were taken for this alone, and the guest runs at the highest privilege, on
-    // its first CPU, once.
+    // SAFETY: the stacks were taken for this use only, and this runs once, on the guest's first
+    // CPU, at the highest privilege.
     unsafe { SEGMENTS.take().load(&tops) };
     let vectors = VECTORS.take();
     vectors.fill(report);
-    // SAFETY: it is the entry for page faults, and restores what it changes.
+    // SAFETY: this is the entry for page faults, and it restores what it changes.
     unsafe { vectors.set_entry(PAGE_FAULT, mapping::page_fault_entry) };
     let vectors = FILLED.settle(vectors);
     // SAFETY: the segments name four stacks.
     unsafe { vectors.load() };
 }
 
-/// Reports exceptions on another CPU, too, whose interrupt stacks end at `interrupt_tops`.
+/// Makes another CPU report exceptions, too. Its interrupt stacks end at `interrupt_tops`.
 pub fn install_on_other_cpu(segments: &'static mut Segments, interrupt_tops: &[u64]) {
-    // SAFETY: the stacks are this CPU's alone, and it gets here once, at the highest privilege.
+    // SAFETY: the stacks are this CPU's alone. It gets here once, at the highest privilege.
     unsafe { segments.load(interrupt_tops) };
     if let Some(vectors) = FILLED.get() {
         // SAFETY: there are four stacks.
@@ -62,16 +62,16 @@ pub fn install_on_other_cpu(segments: &'static mut Segments, interrupt_tops: &[u
     }
 }
 
-/// Whether this CPU is the first to fail.
+/// Whether a failure is the first, or comes from reporting the first.
 pub enum Turn {
-    /// The first: it is to be reported.
+    /// The first failure: it is to be reported.
     First,
-    /// It came while this CPU reported one.
+    /// It happened while this CPU was reporting the first one.
     Nested,
 }
 
-/// Begins the report of a failure: the other CPUs stop, and the serial port is ours. A CPU that is
-/// not the first to fail does not return.
+/// Begins the report of a failure: stops the other CPUs and seizes the serial port. Does not return
+/// on a CPU that fails after another one.
 pub fn fail() -> Turn {
     let me = smp::index() + 1;
     match FAILING.compare_exchange(0, me, Ordering::AcqRel, Ordering::Acquire) {
@@ -146,7 +146,7 @@ pub fn report(frame: &Frame) -> ! {
     exit(Ending::Crash)
 }
 
-/// What is special about an address that faulted.
+/// What is special about a faulting address.
 struct Place(u64);
 
 impl fmt::Display for Place {
@@ -179,7 +179,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// The word at an address, if it lies on a stack.
+/// The word at an address, shown if the address lies on a stack.
 struct StackWord(u64);
 
 impl fmt::Display for StackWord {
@@ -190,8 +190,8 @@ impl fmt::Display for StackWord {
             return f.write_str("----------------");
         }
         let word = core::ptr::with_exposed_provenance::<u64>(usize::try_from(self.0).unwrap_or(0));
-        // SAFETY: aligned and on a stack, which is mapped. Nobody writes to the stack of a CPU that
-        // reports, and the others have been stopped.
+        // SAFETY: the address is aligned and on a stack, which is mapped. The reporting CPU's stack
+        // is not written to meanwhile, and the other CPUs have been stopped.
         let value = unsafe { word.read_volatile() };
         write!(f, "{value:016x}")
     }

@@ -1,5 +1,5 @@
-//! The end of the guest, told to QEMU through its `isa-debug-exit` device, whose exit status is
-//! twice the code plus one.
+//! Ends the guest through QEMU's `isa-debug-exit` device, whose exit status is twice the code plus
+//! one.
 //!
 //! | code written to port 0xf4 | QEMU's exit status | means |
 //! |---|---|---|
@@ -23,10 +23,10 @@ pub enum Ending {
     Refused = 0x12,
 }
 
-/// Ends the guest; on a machine without the device, stops it.
+/// Ends the guest. On a machine without the device, halts the CPU.
 pub fn exit(ending: Ending) -> ! {
-    // SAFETY: port 0xf4 belongs to the exit device or to nothing; leaving the program is what is
-    // wanted.
+    // SAFETY: port 0xf4 belongs to the exit device or to nothing, and ending the program is the
+    // purpose.
     let port = unsafe { Port::new(0xf4) };
     port.write_u32(ending as u32);
     registers::halt()

@@ -1,6 +1,6 @@
-//! Failing on purpose, so that tests can see how the guest fails (`fault=` on the command line).
+//! Fails on purpose, so that tests can see how the guest fails (`fault=` on the command line).
 //!
-//! In assembly, because in Rust such accesses are undefined behaviour.
+//! Written in assembly, because such accesses are undefined behaviour in Rust.
 
 use crate::accept;
 use crate::console::log;
@@ -18,21 +18,21 @@ use framewright_arch::x86_64::registers;
 /// A way to fail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// Writes to address 0, where no page is.
+    /// Writes to address 0, where no page is mapped.
     Null,
     /// Panics.
     Panic,
-    /// Pushes until the stack ends.
+    /// Pushes until the stack overflows.
     Stack,
     /// Writes to the program's constants.
     Constants,
-    /// Writes to data that only boot needed.
+    /// Writes to data that only boot needed and that is released.
     Released,
     /// Frees a page twice.
     DoubleFree,
-    /// Writes to memory that is not accepted.
+    /// Writes to memory that is not accepted yet.
     Unaccepted,
-    /// Is silent and never ends.
+    /// Hangs without a message.
     Hang,
 }
 
@@ -52,7 +52,7 @@ impl Fault {
         })
     }
 
-    /// Fails in this way on this CPU; returns if the machine does not notice.
+    /// Fails in this way on this CPU. Returns if the machine does not notice.
     pub fn raise(self, manager: &Manager<GuestPlatform>) {
         match self {
             Self::Null => write_zero(0),
@@ -62,7 +62,7 @@ impl Fault {
             Self::Released => write_zero(image::init().start),
             Self::DoubleFree => free_twice(manager),
             Self::Unaccepted => match accept::highest_unaccepted() {
-                // In the middle of it.
+                // Write in the middle of the unit.
                 Some(unit) => write_zero(DIRECT_MAP + unit.start + unit.size() / 2 + 0x123),
                 None => log!("Framewright: all memory is accepted"),
             },
@@ -72,15 +72,14 @@ impl Fault {
 }
 
 fn write_zero(address: u64) {
-    // SAFETY: the address is one that the page tables forbid to write, so that an exception ends
-    // the program here. If they do not, a byte that nothing depends on any more is lost: the caller
-    // exits.
+    // SAFETY: the page tables forbid writing to this address, so an exception ends the program
+    // here. If they do not, only a byte that nothing depends on any more is lost: the caller exits.
     unsafe { asm!("mov byte ptr [{}], 0", in(reg) address, options(nostack)) };
 }
 
 fn overflow() -> ! {
-    // SAFETY: ends in the page below the stack, which is not mapped; the exception has a stack of
-    // its own.
+    // SAFETY: the pushes end in the page below the stack, which is not mapped. The exception has a
+    // stack of its own.
     unsafe { asm!("2: push 0", "jmp 2b", options(noreturn)) };
 }
 
@@ -88,9 +87,9 @@ fn free_twice(manager: &Manager<GuestPlatform>) {
     let Ok(page) = manager.allocate_order(Order::PAGE, MigrateType::Unmovable) else { return };
     // SAFETY: allocated just now (invariant 42).
     let first = unsafe { manager.free_order(page, Order::PAGE) };
-    // A CPU's cache is checked when it is drained, so the second free is found then at the latest.
-    // SAFETY: none: this is the error that must be found, on a machine that ends with it. The
-    // page is in this CPU's cache, and nobody else allocates.
+    // A CPU's cache is checked when it is drained, so the drain finds the second free at the
+    // latest. SAFETY: none: this is the error that must be found, on a machine that ends with it.
+    // The page is in this CPU's cache, and nobody else allocates.
     let second =
         unsafe { manager.free_order(page, Order::PAGE) }.and_then(|()| manager.drain().map(drop));
     if let (Ok(()), Err(error)) = (first, second) {

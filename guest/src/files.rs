@@ -16,8 +16,8 @@ pub struct Machine;
 /// One of a CPU's counters.
 type Counter = fn(&Counters) -> &AtomicU64;
 
-/// Flushes by the names that Linux has for them, and the time that they took, for which it has
-/// none.
+/// Flush counters under Linux's names, and two that Linux does not have: flushes put off, and the
+/// cycles that flushes took.
 const FLUSHES: [(&str, Counter); 6] = [
     ("nr_tlb_remote_flush", |counters| &counters.flushes),
     ("nr_tlb_remote_flush_received", |counters| &counters.flushes_received),
@@ -47,7 +47,7 @@ const FILES: &[File<Machine>] = &[
     }),
 ];
 
-/// All of them.
+/// The table of these files.
 pub fn table() -> Table<'static, Machine> {
     Table::new(&Machine, FILES)
 }
@@ -63,7 +63,7 @@ fn vmstat(out: &mut dyn Write) -> Result<(), FileError> {
     Ok(())
 }
 
-/// A column for each CPU, as Linux has it.
+/// Writes a column for each CPU, as Linux does.
 fn interrupts(out: &mut dyn Write) -> Result<(), FileError> {
     write!(out, "{:11}", "")?;
     smp::all().try_for_each(|cpu| write!(out, "CPU{:<8}", cpu.index()))?;

@@ -1,4 +1,4 @@
-//! Intake: translates what the boot protocol and ACPI say for the manager.
+//! Intake: translates what the boot protocol and ACPI report into the manager's types.
 
 use crate::accept::{self, Unaccepted};
 use crate::image;
@@ -13,29 +13,30 @@ use framewright_arch::x86_64::pvh::StartInfo;
 pub const MAP_CAPACITY: usize = 1024;
 /// Most affinity ranges.
 pub const AFFINITY_CAPACITY: usize = 512;
-/// Most ranges that are reserved before there is an allocator.
+/// Most ranges that are reserved before there is a page allocator.
 pub const RESERVED_CAPACITY: usize = 512;
-/// The real-mode vectors, the BIOS data area and whatever else firmware keeps at low addresses.
+/// The real-mode vectors, the BIOS data area and anything else that firmware keeps at low
+/// addresses.
 const LOW_MEMORY: PhysRange = PhysRange::new(0, 64 * 1024);
 
-/// Memory that holds ACPI's tables until they are read.
+/// The kind of memory that holds ACPI's tables until they are read.
 const ACPI: MemoryKind = MemoryKind::AcpiReclaimable;
 
 /// The ACPI tables as this guest sees them.
 pub type AcpiTables = Tables<'static>;
 
-/// Bytes of copies of the boot protocol's information.
+/// Room for copies of the boot protocol's information, in bytes.
 const START_BYTES: usize = StartInfo::storage_bytes(MAP_CAPACITY);
-/// Bytes of copies of all that firmware and boot loader left.
+/// Room for copies of everything that firmware and the boot loader left, in bytes.
 pub const COPIES_BYTES: usize = START_BYTES + Tables::USUAL_STORAGE_BYTES;
 
-/// Room for copies: of the boot protocol's information, and of ACPI tables.
+/// Divides the room for copies: one part for the boot protocol's information, one for ACPI tables.
 pub fn divide(copies: &mut [u8; COPIES_BYTES]) -> (&mut [u8], &mut [u8]) {
     copies.split_at_mut(START_BYTES)
 }
 
-/// Copies bytes that firmware or the boot loader left, as long as the boot tables reach them; false
-/// where they do not.
+/// Copies bytes that firmware or the boot loader left. Returns false if the boot tables do not
+/// reach them.
 ///
 /// Only the intake calls this, while the boot tables are in use.
 pub fn physical(address: u64, to: &mut [u8]) -> bool {
@@ -46,16 +47,16 @@ pub fn physical(address: u64, to: &mut [u8]) -> bool {
     let Ok(first) = usize::try_from(DIRECT_MAP | address) else { return false };
     for (place, byte) in (first..).zip(to) {
         let byte_there = core::ptr::with_exposed_provenance::<u8>(place);
-        // SAFETY: the boot tables map everything below the limit at this offset; where nothing
-        // lies, reading gives some byte. No reference is made to it, and the access is volatile,
-        // because a host may write there at any time.
+        // SAFETY: the boot tables map everything below the limit at this offset. Where there is no
+        // memory, a read gives some byte. No reference is made to the byte, and the access is
+        // volatile, because a host may write there at any time.
         *byte = unsafe { byte_there.read_volatile() };
     }
     true
 }
 
-/// Whether `range` touches what the boot loader calls memory, of whatever use. Windows for
-/// registers are reserved in it, or not there.
+/// Whether `range` touches anything that the boot loader calls memory, whatever its use. Register
+/// windows are reserved in that map, or missing from it.
 pub fn is_memory(start_info: &StartInfo<'_>, range: PhysRange) -> bool {
     start_info.memory_map().filter(|entry| entry.kind != MemoryKind::Reserved).any(|entry| {
         let memory = PhysRange::new(entry.start, entry.start.saturating_add(entry.size_bytes));
@@ -63,7 +64,7 @@ pub fn is_memory(start_info: &StartInfo<'_>, range: PhysRange) -> bool {
     })
 }
 
-/// The memory map as given, for the log.
+/// Copies the memory map as the boot loader gave it, for the log.
 pub fn copy_raw_map<'a>(start_info: &StartInfo<'_>, storage: &'a mut [MapRange]) -> &'a [MapRange] {
     let mut count = 0;
     let entries = start_info.memory_map().filter(|entry| entry.size_bytes != 0);
@@ -75,8 +76,8 @@ pub fn copy_raw_map<'a>(start_info: &StartInfo<'_>, storage: &'a mut [MapRange])
     &storage[..count]
 }
 
-/// The memory map, sorted out, with the command line's changes, and how many bytes that are or may
-/// become memory are left out because they lie at `end` or above.
+/// Returns the memory map, normalised and with the command line's changes, and how many bytes that
+/// are or may become memory are left out because they lie at `end` or above.
 pub fn memory_map<'a>(
     start_info: &StartInfo<'_>,
     parameters: &Parameters,
@@ -98,8 +99,9 @@ pub fn memory_map<'a>(
     Ok((builder.finish()?, lost))
 }
 
-/// `found` as this boot has it: with the memory of ACPI's tables, which are read and then released,
-/// and what it leaves unaccepted, but for what is `taken`.
+/// Returns `found` as this boot uses it. The memory of ACPI's tables, which are read and then
+/// released, counts as usable, and what the options leave unaccepted is marked so, except for what
+/// is `taken`.
 pub fn as_used<'a>(
     found: MemoryMap<'_>,
     asked: Option<&Unaccepted>,
@@ -117,8 +119,8 @@ pub fn as_used<'a>(
     builder.finish()
 }
 
-/// Fills `topology`. Malformed tables leave one node; malformed distances leave all nodes at the
-/// usual distances. The error is for the log.
+/// Fills `topology`. With malformed tables there is one node; with malformed distances all nodes
+/// have the usual distances. The error is for the log.
 pub fn read_nodes(
     tables: Option<&AcpiTables>,
     parameters: &Parameters,
@@ -127,7 +129,7 @@ pub fn read_nodes(
     let read = match tables {
         Some(tables) => read_topology(tables, topology),
         None => {
-            // The CPU that executes this; adding one to node 0 cannot fail.
+            // This is the CPU that executes this. Adding one CPU to node 0 cannot fail.
             let _ = topology.add_cpu(NodeId::ZERO);
             Ok(())
         }
@@ -138,20 +140,20 @@ pub fn read_nodes(
     read
 }
 
-/// What something that is reserved at the beginning is.
+/// What a range holds that is reserved from the beginning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Left {
-    /// It stays.
+    /// It is never released.
     Kept,
-    /// What the boot protocol says, which is copied.
+    /// The boot protocol's information, which is copied.
     BootParameters,
-    /// An initial RAM disk or another file, which this guest does not look at.
+    /// An initial RAM disk or another file, which this guest does not read.
     Module,
     /// ACPI tables, which are copied.
     AcpiTables,
 }
 
-/// Ranges that hold something when the guest begins.
+/// Ranges that hold something when the guest starts.
 pub struct Reserved {
     ranges: [PhysRange; RESERVED_CAPACITY],
     what: [Left; RESERVED_CAPACITY],
@@ -163,7 +165,7 @@ pub struct Reserved {
 pub struct TooManyReserved;
 
 impl Reserved {
-    /// Nothing yet.
+    /// No ranges yet.
     pub const fn new() -> Self {
         Self {
             ranges: [PhysRange::new(0, 0); RESERVED_CAPACITY],
@@ -172,7 +174,7 @@ impl Reserved {
         }
     }
 
-    /// Collects what this program, the boot protocol and ACPI occupy.
+    /// Collects the ranges that this program, the boot protocol and ACPI occupy.
     pub fn collect(
         &mut self,
         start_info: &StartInfo<'_>,
@@ -192,7 +194,7 @@ impl Reserved {
             self.add(entry.range, Left::AcpiTables)?;
         }
         if let Some(tables) = tables {
-            // They are normally in memory of their own kind.
+            // ACPI tables normally lie in memory of their own kind.
             let usable = |range: &PhysRange| {
                 map.ranges().iter().any(|entry| {
                     entry.kind.is_usable() && !entry.range.intersection(*range).is_empty()
@@ -206,20 +208,20 @@ impl Reserved {
         Ok(())
     }
 
-    /// All of them.
+    /// All reserved ranges.
     pub fn ranges(&self) -> &[PhysRange] {
         &self.ranges[..self.count]
     }
 
-    /// Frames that hold nothing but what is of this sort, run by run, each once.
+    /// Returns the frames that hold nothing but things of this sort, run by run, each frame once.
     pub fn frames_of(&self, sort: Left) -> impl Iterator<Item = PfnRange> {
         let all = self.ranges().iter().zip(&self.what).enumerate();
         all.filter(move |(_, (_, what))| **what == sort)
             .flat_map(move |(number, (range, _))| self.alone_in(number, range.touched_frames()))
     }
 
-    /// The frames of the range with this number that no other has to do with but such as come
-    /// later and are of its sort.
+    /// Returns the frames of range `number` that no other range touches, apart from later ranges of
+    /// its own sort.
     fn alone_in(&self, number: usize, frames: PfnRange) -> impl Iterator<Item = PfnRange> {
         let mut rest = frames;
         core::iter::from_fn(move || {

@@ -1,4 +1,4 @@
-//! Frees the vmemmap of huge pages (HVO) and checks the real tables after each step.
+//! Frees the vmemmap of huge pages (HVO), and checks the real page tables after each step.
 
 use crate::console::log;
 use crate::platform::GuestPlatform;
@@ -9,15 +9,15 @@ use framewright::units::{Order, PfnRange};
 use framewright::vmemmap_space::BLOCKS_PER_CALL;
 use framewright::{Manager, Request};
 
-/// Pages of 2 MiB, besides a whole section.
+/// How many 2 MiB pages are used besides a whole section.
 const HUGE_PAGES: usize = 8;
 /// A section: 128 MiB.
 const SECTION_ORDER: u8 = 15;
 /// Frames of the vmemmap for one block.
 const MAP_PAGES: u64 = framewright::vmemmap_space::VMEMMAP_PAGES_PER_BLOCK;
 
-/// Reclaims, restores and frees; false when something is wrong, which the log then says. Without a
-/// vmemmap, or when memory is short, there is nothing to do.
+/// Reclaims, restores and frees the vmemmap of huge pages. Returns false if something is wrong,
+/// which the log then says. Without a vmemmap, or if memory is short, there is nothing to do.
 pub fn run(manager: &Manager<GuestPlatform>, map: MemoryMap<'_>, vmemmap: &GuestVmemmap) -> bool {
     let mut runs = [PfnRange::new(0, 0); HUGE_PAGES + 1];
     let section = Order::new(SECTION_ORDER).unwrap_or(Order::BLOCK);
@@ -28,8 +28,8 @@ pub fn run(manager: &Manager<GuestPlatform>, map: MemoryMap<'_>, vmemmap: &Guest
     let blocks: u64 = runs.iter().map(|run| run.pages() >> Order::BLOCK.get()).sum();
     let result = steps(manager, map, vmemmap, &runs, blocks);
     for run in runs.into_iter().filter(|run| !run.is_empty()) {
-        // With and without their part of the vmemmap.
-        // SAFETY: allocated above, and its memory was never used (invariant 42).
+        // The runs are freed whether they have their part of the vmemmap or not. SAFETY: allocated
+        // above, and its memory was never used (invariant 42).
         if let Err(error) = unsafe { manager.free(run) } {
             log!("map_space_test: huge pages without a memory map cannot be freed: {error}");
             return false;
@@ -57,7 +57,7 @@ pub fn run(manager: &Manager<GuestPlatform>, map: MemoryMap<'_>, vmemmap: &Guest
     }
 }
 
-/// How many flushes the reclaim took; `None` without a vmemmap.
+/// Returns how many flushes the reclaim took, or `None` without a vmemmap.
 fn steps(
     manager: &Manager<GuestPlatform>,
     map: MemoryMap<'_>,
@@ -66,8 +66,8 @@ fn steps(
     blocks: u64,
 ) -> Result<Option<u64>, &'static str> {
     let before = vmemmap.counts();
-    // SAFETY: the caller has allocated them, and no descriptor of theirs was asked for (invariant
-    // 42).
+    // SAFETY: the caller has allocated the runs, and nobody asked for a descriptor of theirs
+    // (invariant 42).
     let Ok(change) = (unsafe { manager.vmemmap().optimize(runs) }) else { return Ok(None) };
     let look = |what| {
         tables::inspect(map, vmemmap, manager).map(|_| ()).map_err(|fault| {
@@ -88,7 +88,7 @@ fn steps(
         return Err("a whole section was not evicted at once");
     }
     let part = &runs[..runs.len() / 2];
-    // SAFETY: as above (invariant 42).
+    // SAFETY: as for `optimize` above (invariant 42).
     let restored = unsafe { manager.vmemmap().restore(part) }
         .map_err(|_| "the memory map cannot be restored")?;
     let expected: u64 = part.iter().map(|run| run.pages() >> Order::BLOCK.get()).sum();

@@ -1,4 +1,4 @@
-//! Where the linker put the parts of this program. The names are those of `linker.ld`.
+//! Where the linker put the parts of this program. The symbols are those of `linker.ld`.
 
 use framewright::units::PhysRange;
 
@@ -14,7 +14,8 @@ unsafe extern "C" {
     static image_end: u8;
 }
 
-/// A part of the image, whose physical addresses are its virtual ones.
+/// Defines a function that returns a part of the image. Its physical addresses are its virtual
+/// ones.
 macro_rules! part {
     ($(#[$text:meta])* $name:ident, $start:ident, $end:ident) => {
         $(#[$text])*
@@ -25,7 +26,7 @@ macro_rules! part {
 }
 
 part!(
-    /// All of it, stack and zeroed data included.
+    /// The whole image, including the stack and zeroed data.
     whole, image_start, image_end
 );
 part!(
@@ -49,7 +50,7 @@ part!(
     init, init_start, boot_tables_start
 );
 part!(
-    /// Data that is zero at first, up to the page below the stack, readable and writable.
+    /// Data that starts as zeros, up to the page below the stack, readable and writable.
     zeroed, boot_tables_end, stack_guard
 );
 part!(
@@ -61,7 +62,7 @@ part!(
     stack, stack_bottom, image_end
 );
 
-/// The parts that boot alone needs.
+/// The parts that only boot needs.
 pub fn boot_only() -> [PhysRange; 2] {
     [boot_tables(), init()]
 }

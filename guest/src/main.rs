@@ -1,22 +1,23 @@
-//! The reference guest: it boots on a bare x86-64 machine, brings its memory up, reports, and ends.
+//! The reference guest. It boots on a bare x86-64 machine, brings up its memory, reports, and ends.
 //! It only wires crates together.
 //!
 //! 1. QEMU (`q35` or `pc`, any 64-bit CPU model with the no-execute bit) loads the ELF file at 2
-//!    MiB and jumps, through its PVH note, to 32-bit code.
+//!    MiB and, following its PVH note, jumps to 32-bit code.
 //! 2. `boot.s` maps the first 4 GiB with 2 MiB pages, at their own addresses and at
-//!    `0xffff800000000000`, and goes to 64-bit mode.
-//! 3. `main.rs`: exceptions; PVH start information; the clock, measured against HPET, ACPI timer or
-//!    interval timer, whichever runs first.
-//! 4. Intake: the memory map into `MapBuilder`, ACPI's MADT, SRAT and SLIT into `Topology`. ACPI
-//!    tables that are malformed are named in the log, and boot goes on with one node, or, where
-//!    only distances (SLIT) are wrong, with all nodes at the usual distances. Nothing is logged
-//!    from here to the end of step 6, so that times do not count the serial port.
-//! 5. The memblock allocator, and with its memory the final page tables (`direct_map.rs`): first
-//!    what the boot tables reach, then, after the change of tables, the rest in steps of 64 GiB,
-//!    `direct_limit` following.
-//! 6. The other CPUs of the MADT are told to start, all at once: a page below 1 MiB
+//!    `0xffff800000000000`, and enters 64-bit mode.
+//! 3. `main.rs` sets up exceptions, reads the PVH start information, and measures the clock against
+//!    the HPET, the ACPI timer or the interval timer, whichever it finds running first.
+//! 4. Intake: the memory map goes into `MapBuilder`, and ACPI's MADT, SRAT and SLIT into
+//!    `Topology`. The log names malformed ACPI tables, and boot goes on with one node or, if only
+//!    the distances (SLIT) are wrong, with all nodes at the usual distances. From here to the end
+//!    of step 7's bring-up nothing is logged, so that the times do not include the serial port.
+//! 5. The memblock allocator is set up, and the final page tables are built in its memory
+//!    (`direct_map.rs`). They map first what the boot tables reach and then, once they are in use,
+//!    the rest in steps of 64 GiB, each of which raises `direct_limit`.
+//! 6. The other CPUs of the MADT are told to start, all at once. A page below 1 MiB
 //!    (`smp/trampoline.s`) takes them from real mode to their stacks. CPU 0 does not wait for them.
-//! 7. `Manager::bring_up`; then a look at which CPUs came, the report, and a recount of all tables.
+//! 7. `Manager::bring_up` runs. Then the guest checks which CPUs came up, reports, and recounts all
+//!    tables.
 #![no_std]
 #![no_main]
 
@@ -72,17 +73,17 @@ use options::Options;
 use platform::{EarlyMemory, GuestPlatform, PLATFORM};
 use storage::Once;
 
-// One assembly, because the second part uses a macro of the first.
+// One assembly block, because the second file uses a macro of the first.
 core::arch::global_asm!(
     concat!(include_str!("boot.s"), include_str!("smp/trampoline.s")),
     options(att_syntax)
 );
 
-// What is in `.bss.init` and `.init.data` is released after boot: no reference to it stays
-// (`release`).
+// Statics in `.bss.init` and `.init.data` are released after boot, so no reference to them may
+// remain (`release`).
 #[unsafe(link_section = ".bss.init")]
 static COPIES: Once<[u8; COPIES_BYTES]> = Once::new([0; COPIES_BYTES]);
-/// The command line as it came, which words refer to as long as the guest runs.
+/// The command line as it came. Words refer to it for as long as the guest runs.
 static WHOLE_LINE: Once<[u8; options::CAPACITY]> = Once::new([0; options::CAPACITY]);
 static COMMAND_LINE: Once<[u8; options::CAPACITY]> = Once::new([0; options::CAPACITY]);
 #[unsafe(link_section = ".init.data")]
@@ -90,7 +91,7 @@ static RAW_MAP: Once<[MapRange; MAP_CAPACITY]> = Once::new([MapRange::EMPTY; MAP
 static MAP: Once<[MapRange; MAP_CAPACITY]> = Once::new([MapRange::EMPTY; MAP_CAPACITY]);
 static AFFINITIES: Once<[MemoryAffinity; AFFINITY_CAPACITY]> =
     Once::new([MemoryAffinity::EMPTY; AFFINITY_CAPACITY]);
-/// Of 128 nodes, which is what QEMU can have.
+/// Distances between 128 nodes, the most that QEMU can have.
 static DISTANCES: Once<[u8; 128 * 128]> = Once::new([0; 128 * 128]);
 #[unsafe(link_section = ".bss.init")]
 static RESERVED: Once<Reserved> = Once::new(Reserved::new());
@@ -133,7 +134,8 @@ impl fmt::Display for BootError {
     }
 }
 
-/// Where `boot.s` arrives: paging on, interrupts off, `start_info` as the boot loader gave it.
+/// Entered from `boot.s` with paging on, interrupts off, and `start_info` as the boot loader gave
+/// it.
 #[unsafe(no_mangle)]
 extern "C" fn guest_main(start_info: u64) -> ! {
     smp::begin();
@@ -151,8 +153,8 @@ extern "C" fn guest_main(start_info: u64) -> ! {
     }
 }
 
-/// Brings memory up and reports. Nothing is logged between the beginning of the intake and the end
-/// of bring-up, so that the times do not count the serial port.
+/// Brings up memory and reports. Nothing is logged between the beginning of the intake and the end
+/// of bring-up, so that the times do not include the serial port.
 fn boot(start_info: u64) -> Result<Ending, BootError> {
     let (start_copies, acpi_copies) = divide(COPIES.take());
     let start_info =
@@ -171,7 +173,7 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
         refused_words += 1;
     });
     let parameters = Parameters::parse(line, &mut |problem| match options::meant(problem.word) {
-        // A misspelt test would otherwise seem to have passed.
+        // If this were ignored, a misspelt test would seem to have passed.
         Some(name) if problem.reason.is_none() => {
             let word = problem.word;
             if word == name {
@@ -181,7 +183,7 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
             }
             refused_words += 1;
         }
-        // Boot lines carry words for others, as Linux's do.
+        // Other unknown words are allowed: boot lines carry words for others, as Linux's do.
         _ => bootlog::parameter_problem(&mut Log, problem),
     });
     if refused_words > 0 {
@@ -209,8 +211,8 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     accept::begin(map, unaccepted.as_ref());
     let mut early = EarlyMemory::empty(&PLATFORM, EARLY.take(), &topology);
     early.set_movable_node(parameters.movable_node);
-    // SAFETY: what the boot loader calls usable and `Reserved` does not name is nobody's, and this
-    // runs once (invariant 1).
+    // SAFETY: nobody uses memory that the boot loader calls usable and `Reserved` does not name,
+    // and this runs once (invariant 1).
     unsafe { early.start(map, reserved.ranges()) }.map_err(BootError::Early)?;
     let intake_ns = PLATFORM.now_ns();
     let (kernel_tables, mapped) =
@@ -244,7 +246,7 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     }
     bootlog::topology(&mut Log, &topology);
     started.finish();
-    // One that did not start keeps no memory from the others.
+    // CPUs that did not start must not keep memory from the others.
     for absent in smp::all().filter(|cpu| !cpu.is_online()) {
         let _ = manager.cpus().offline(absent.index());
     }
@@ -271,13 +273,13 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     bootlog::bring_up(&mut Log, &intake, &manager);
     bootlog::deferred(&mut Log, &manager);
     bootlog::huge_pages(&mut Log, &pools);
-    // SAFETY: what firmware and boot loader left was copied, and modules are nobody's. Of the
-    // copies, of the map as it came and of what was reserved nobody has a reference from here on:
-    // the command line is kept, and `parameters`, `topology` and `map` have memory of their own.
+    // SAFETY: what firmware and the boot loader left was copied, and nobody uses modules. From here
+    // on nobody has a reference to the copies, to the map as it came, or to `reserved`: the command
+    // line is kept, and `parameters`, `topology` and `map` have memory of their own.
     unsafe { release::boot_memory(&manager, reserved) };
-    // SAFETY: as above; this is the last that looks at what was reserved.
+    // SAFETY: as for `boot_memory`, which was the last to read `reserved`.
     unsafe { release::image(&manager, &kernel_tables) };
-    // The shell has a command for it, and checking millions of descriptors takes long.
+    // With a shell, its `verify` command does this; checking millions of descriptors takes long.
     if options.shell.is_none() {
         match manager.verify() {
             Ok(counts) => log!(
@@ -333,7 +335,7 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     }
     let with_memory = |memory: Option<&mut virtio_mem::Driver<'_>>| {
         if options.balloon_test.is_some() {
-            // The balloon is worn out.
+            // The test has used the balloon already, and it can be used only once.
             finish(&options, &manager, None, memory);
         } else {
             balloon::with_reports(&manager, &parameters, map, |driver| {
@@ -342,7 +344,7 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
         }
     };
     if options.virtio_mem_test.is_some() {
-        // So is this device.
+        // The test has used this device already, too.
         with_memory(None);
     } else {
         virtio_mem::with(&manager, &topology, map, with_memory);
@@ -351,7 +353,7 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
     Ok(Ending::Success)
 }
 
-/// What comes last: reports, and the shell.
+/// Does what comes last: reports, and the shell.
 fn finish(
     options: &Options<'_>,
     manager: &Manager<GuestPlatform>,
@@ -373,7 +375,7 @@ fn finish(
     shell::run(options, manager, driver, memory);
 }
 
-/// The ACPI tables. Without them, or when they cannot be read, the guest goes on with one node.
+/// Opens the ACPI tables. Without them, or if they cannot be read, the guest goes on with one node.
 fn open_acpi(start_info: &StartInfo<'_>, copies: &'static mut [u8]) -> Option<AcpiTables> {
     let Some(rsdp) = start_info.rsdp else {
         log!("ACPI: the boot loader names no tables; going on with one node");

@@ -1,4 +1,4 @@
-//! The guest's own words on the command line; the rest is for the manager.
+//! Parses the guest's own words on the command line. The other words are for the manager.
 
 use crate::accept::Unaccepted;
 use crate::faults::Fault;
@@ -7,7 +7,7 @@ use crate::vmemmap_check::VmemmapSpaceTest;
 use framewright::parameters::{Problem, next_word, parse_size};
 use framewright::units::{PHYSICAL_ADDRESS_END, PhysRange};
 
-/// Bytes of the command line that are passed on.
+/// Room for the part of the command line that is passed on, in bytes.
 pub const CAPACITY: usize = framewright_arch::x86_64::pvh::MAX_COMMAND_LINE_BYTES + 1;
 
 /// The names of the guest's words.
@@ -38,49 +38,50 @@ const MOST_STORM_HZ: u64 = 100_000;
 /// Most microseconds that accepting 2 MiB may take.
 const MOST_DELAY_US: u64 = 1_000_000;
 
-/// What the command line asks of the guest itself.
+/// What the command line asks the guest itself to do.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options<'a> {
-    /// `exec=COMMANDS`: shell commands, blanks and quotes as `%` and two hexadecimal digits.
+    /// `exec=COMMANDS`: shell commands, with blanks and quotes as `%` and two hexadecimal digits.
     pub exec: Option<&'a str>,
-    /// `snapshot=1`: show what memory is used for when the shell has done its work.
+    /// `snapshot=1`: show what memory is used for after the shell's commands.
     pub snapshot: bool,
     /// `shell` or `shell=plain`: take commands from the serial line.
     pub shell: Option<Input>,
-    /// `report=json`: a report for programs comes last.
+    /// `report=json`: write a report for programs at the end.
     pub json: bool,
     /// `fault=...`: fail in this way once memory is up.
     pub fault: Option<Fault>,
     /// `stress=SECONDS` or `stress_operations=N`: random traffic once memory is up.
     pub stress: Option<Length>,
-    /// `stress_seed=N`.
+    /// `stress_seed=N`: the seed of the traffic.
     pub stress_seed: Option<u64>,
-    /// `balloon_test=SECONDS`: use the virtio balloon, and wait for the host at most this long.
+    /// `balloon_test=SECONDS`: test the virtio balloon, and wait for the host at most this long.
     pub balloon_test: Option<u64>,
-    /// `virtio_mem_test=SECONDS`: use the virtio-mem device, and wait for the host at most this
+    /// `virtio_mem_test=SECONDS`: test the virtio-mem device, and wait for the host at most this
     /// long each time.
     pub virtio_mem_test: Option<u64>,
-    /// `reporting=SECONDS`: let free page reporting run for this long before what comes next.
+    /// `reporting=SECONDS`: let free page reporting run for this long before the reports and the
+    /// shell.
     pub reporting: Option<u64>,
-    /// `map_space_test=1` or `=write`: examine the page tables, and at the end write where nothing
-    /// may be written.
+    /// `map_space_test=1` or `=write`: examine the page tables; with `write`, finally write where
+    /// nothing may be written.
     pub map_space_test: Option<VmemmapSpaceTest>,
-    /// `interrupt_storm=HZ`: during the traffic, timers' handlers allocate too.
+    /// `interrupt_storm=HZ`: during the traffic, timer handlers allocate, too.
     pub storm_hz: Option<u64>,
-    /// `fault_cpu=N`: which CPU fails, 0 by default.
+    /// `fault_cpu=N`: the CPU that fails, 0 by default.
     pub fault_cpu: Option<u32>,
     /// `ghost_cpu=ID`: start a CPU with this APIC ID, though no table lists it.
     pub ghost_cpu: Option<u32>,
     /// `unaccepted=SIZE@ADDRESS` or `unaccepted=@ADDRESS`: memory that is not accepted when the
-    /// guest begins.
+    /// guest starts.
     pub unaccepted: Option<PhysRange>,
     /// `accept_fault=ADDRESS`: the 2 MiB with this address cannot be accepted.
     pub accept_fault: Option<u64>,
-    /// `accept_delay=MICROSECONDS`: so long takes each 2 MiB.
+    /// `accept_delay=MICROSECONDS`: accepting each 2 MiB takes this long.
     pub accept_delay_us: Option<u64>,
-    /// `check=cpus`: have all CPUs show that they work together.
+    /// `check=cpus`: check that all CPUs work together.
     pub check_cpus: bool,
-    /// `check=release`: try to release what may not be.
+    /// `check=release`: try to release memory that must not be released.
     pub check_release: bool,
 }
 
@@ -89,25 +90,26 @@ pub struct Options<'a> {
 pub enum Input {
     /// Somebody at a terminal.
     Terminal,
-    /// A program, which sees what it sends itself, and sends bytes 3, 4 and 16 of a line, which
-    /// would be keys, as 16 followed by the byte with bit 6 flipped.
+    /// A program. It needs no echo, and sends bytes 3, 4 and 16 of its input, which would be keys
+    /// on the line, as 16 followed by the byte with bit 6 flipped.
     Plain,
 }
 
 impl Options<'_> {
-    /// The traffic that is asked for.
+    /// The traffic that the options ask for.
     pub fn stress(&self) -> Option<Stress> {
         let (seed, storm_hz) = (self.stress_seed.unwrap_or_default(), self.storm_hz);
         self.stress.map(|length| Stress { length, seed, storm_hz })
     }
 
-    /// What is not accepted.
+    /// The memory that the options leave unaccepted.
     pub fn unaccepted(&self) -> Option<Unaccepted> {
         let (fault, delay_us) = (self.accept_fault, self.accept_delay_us.unwrap_or(0));
         self.unaccepted.map(|range| Unaccepted { range, fault, delay_us })
     }
 
-    /// Words that do nothing because another one is missing, each with what is missing.
+    /// Returns the words that have no effect because another one is missing, each with the missing
+    /// word.
     pub fn without_effect(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
         const TRAFFIC: &str = "stress= or stress_operations=";
         let has_traffic = self.stress.is_some();
@@ -124,7 +126,7 @@ impl Options<'_> {
     }
 }
 
-/// A copy of the command line.
+/// Copies the command line into `room`.
 pub fn keep<'b>(line: &str, room: &'b mut [u8; CAPACITY]) -> &'b str {
     let bytes = line.as_bytes();
     let length = bytes.len().min(CAPACITY);
@@ -257,7 +259,7 @@ pub fn split<'a, 'b>(
     (options, core::str::from_utf8(&rest[..length]).unwrap_or(""))
 }
 
-/// `SIZE@ADDRESS`, or `@ADDRESS` for everything from there on.
+/// Parses `SIZE@ADDRESS`, or `@ADDRESS` for everything from there on.
 fn parse_range(text: &str) -> Option<PhysRange> {
     let (size, start) = text.split_once('@')?;
     let start = parse_size(start).ok()?;
@@ -266,8 +268,8 @@ fn parse_range(text: &str) -> Option<PhysRange> {
     (range.start < range.end).then_some(range)
 }
 
-/// The guest's word that `word` is probably a misspelling of. `None` for words that are not meant
-/// for this guest at all; boot lines carry such words.
+/// Returns the guest's word that `word` is probably a misspelling of. Boot lines also carry words
+/// that are not meant for this guest at all; for these it returns `None`.
 pub fn meant(word: &str) -> Option<&'static str> {
     let name = word.split_once('=').map_or(word, |(name, _)| name).as_bytes();
     let is_nearly = |own: &&str| is_one_edit_away(name, own.as_bytes());
@@ -276,7 +278,7 @@ pub fn meant(word: &str) -> Option<&'static str> {
     NAMES.into_iter().find(is_nearly).or_else(|| NAMES.into_iter().find(is_part))
 }
 
-/// Whether two names are equal but for case and for `-` instead of `_`.
+/// Whether two names are equal, ignoring case and the difference between `-` and `_`.
 fn equal(one: &[u8], other: &[u8]) -> bool {
     one.len() == other.len() && one.iter().zip(other).all(|(a, b)| fold(*a) == fold(*b))
 }
@@ -285,7 +287,7 @@ const fn fold(letter: u8) -> u8 {
     if letter == b'-' { b'_' } else { letter.to_ascii_lowercase() }
 }
 
-/// Whether `short` is `long` up to an underscore.
+/// Whether `short` is the part of `long` before an underscore.
 fn is_first_part(short: &[u8], long: &[u8]) -> bool {
     let parts = long.split_at_checked(short.len());
     parts.is_some_and(|(first, rest)| {
@@ -295,7 +297,8 @@ fn is_first_part(short: &[u8], long: &[u8]) -> bool {
     })
 }
 
-/// Whether at most one letter is missing, added or changed, or two neighbours are swapped.
+/// Whether at most one letter is missing, added or changed, or two neighbouring letters are
+/// swapped.
 fn is_one_edit_away(one: &[u8], other: &[u8]) -> bool {
     let same = one.iter().zip(other).take_while(|(a, b)| fold(**a) == fold(**b)).count();
     let (one, other) = (&one[same..], &other[same..]);

@@ -1,8 +1,9 @@
-//! What the manager needs from this machine: its CPUs, their interrupts, all memory at one offset.
+//! What the manager needs from this machine: its CPUs, their interrupts, and all memory at one
+//! offset.
 //!
 //! Orders of memory: the end of the direct map is raised with Release and read with Acquire, so
-//! whoever sees it higher sees the tables. Clock and kind of wait are Relaxed, because they are
-//! settled on one CPU before others run.
+//! that a CPU that sees the higher end sees the tables. The clock and the kind of wait are Relaxed,
+//! because they are settled on one CPU before others run.
 
 use crate::smp;
 use crate::storage::Settled;
@@ -19,13 +20,13 @@ use framewright_arch::x86_64::{entropy, interrupts, registers};
 /// The memblock allocator of this guest.
 pub type EarlyMemory<'a> = Memblock<'a, GuestPlatform>;
 
-/// Where physical address 0 is mapped: the lowest address of the upper half. It is not zero, so
-/// that using a physical address as a pointer faults.
+/// Where physical address 0 is mapped: the lowest address of the upper half. It is not 0, so that
+/// using a physical address as a pointer faults.
 pub const DIRECT_MAP: u64 = 0xffff_8000_0000_0000;
-/// Physical memory that the tables of `boot.s` map.
+/// The tables of `boot.s` map physical memory below this address.
 pub const BOOT_MAP_LIMIT: u64 = 4 << 30;
 
-/// Turns of a busy wait between two `pause` instructions in an emulator.
+/// In an emulator, how many turns of a busy wait there are for each `pause` instruction.
 const PLAIN_TURNS: u32 = 4096;
 
 const NANOSECONDS: u64 = 1_000_000_000;
@@ -35,13 +36,14 @@ pub struct GuestPlatform {
     direct_limit: AtomicU64,
     /// The time-stamp counter when the guest began.
     time_zero: AtomicU64,
-    /// Nanoseconds in one count, in units of 2^-32; 0 until it is known.
+    /// Nanoseconds per count, in units of 2^-32; 0 until the rate is known.
     nanoseconds_per_count: AtomicU64,
-    /// Busy waits go without the `pause` instruction, which a real CPU's sibling profits from.
+    /// Whether busy waits mostly omit the `pause` instruction, which helps the sibling of a real
+    /// CPU.
     waits_plainly: AtomicBool,
 }
 
-/// The platform, of which there is one.
+/// The only instance of the platform.
 pub static PLATFORM: GuestPlatform = GuestPlatform {
     direct_limit: AtomicU64::new(BOOT_MAP_LIMIT),
     time_zero: AtomicU64::new(0),
@@ -49,15 +51,15 @@ pub static PLATFORM: GuestPlatform = GuestPlatform {
     waits_plainly: AtomicBool::new(false),
 };
 
-/// The barrier on all CPUs; until it is set, only CPU 0 runs.
+/// The barrier on all CPUs. Only CPU 0 runs until it is set.
 static BARRIER: Settled<fn()> = Settled::new();
-/// The vmemmap, once there is one.
+/// The vmemmap, if there is one.
 static VMEMMAP_SPACE: Settled<&'static dyn VmemmapSpace> = Settled::new();
 
-/// What accepts memory, where there is such.
+/// The device that accepts memory, if there is one.
 static ACCEPT_DEVICE: Settled<&'static dyn AcceptMemory> = Settled::new();
 
-/// Sets what accepts memory. To be called once, before there is an allocator.
+/// Sets the device that accepts memory. To be called once, before there is an allocator.
 pub fn set_accept_device(device: &'static dyn AcceptMemory) {
     ACCEPT_DEVICE.settle(device);
 }
@@ -78,31 +80,32 @@ impl GuestPlatform {
         self.time_zero.store(registers::time_stamp(), Ordering::Relaxed);
     }
 
-    /// Finds out how to wait. At every `pause`, QEMU's emulator leaves translated code and takes a
-    /// lock that all its CPUs share and that interrupts need, too: CPUs that wait with `pause`
-    /// would delay what they wait for by milliseconds.
+    /// Chooses how to wait. At every `pause`, QEMU's emulator leaves translated code and takes a
+    /// lock that all its CPUs share and that interrupts need, too. CPUs that wait with `pause`
+    /// would delay the event that they wait for by milliseconds.
     pub fn choose_wait(&self) {
         self.waits_plainly.store(hypervisor_is(*b"TCGTCGTCGTCG"), Ordering::Relaxed);
     }
 
-    /// Sets how often the time-stamp counter counts in a second.
+    /// Sets the rate of the time-stamp counter.
     pub fn set_clock_rate(&self, hz: u64) {
         let per_count = (NANOSECONDS << 32).checked_div(hz).unwrap_or(0);
         self.nanoseconds_per_count.store(per_count, Ordering::Relaxed);
     }
 
-    /// Records that the direct map has grown: it maps everything below `limit`.
+    /// Records that the direct map has grown and now maps everything below `limit`.
     pub fn raise_direct_limit(&self, limit: u64) {
         self.direct_limit.fetch_max(limit, Ordering::Release);
     }
 }
 
 // SAFETY: the tables of `boot.s`, and later those of `direct_map`, map all present memory below
-// `direct_limit` at one offset (invariants 1 and 15), but what is to be accepted (`accept`); the
-// intake reserves what this program occupies. Nothing moves between CPUs here, each has a number of
-// its own, and with interrupts off no handler that calls the manager comes (those that come anyway
-// report a failure and end). The barrier waits for a barrier on each CPU that runs; one that is
-// still starting or parked touches nothing of the manager's before it does run (`smp::park`).
+// `direct_limit` at one offset (invariants 1 and 15), except for memory that is not accepted yet
+// (`accept`). The intake reserves what this program occupies. Nothing migrates between CPUs here,
+// each CPU has a number of its own, and with interrupts off no handler that calls the manager runs
+// (the handlers that run anyway report a failure and end the guest). The barrier waits for a
+// barrier on each CPU that runs; a CPU that is still starting or parked accesses nothing of the
+// manager's until it runs (`smp::park`).
 unsafe impl Platform for GuestPlatform {
     fn direct(&self, pa: u64) -> NonNull<u8> {
         let address = usize::try_from(DIRECT_MAP | pa).expect("addresses have 64 bits");
@@ -122,7 +125,7 @@ unsafe impl Platform for GuestPlatform {
         smp::cpu(cpu).map_or(NodeId::ZERO, smp::Cpu::node)
     }
 
-    /// The CPUs of the node that run.
+    /// Returns how many CPUs of the node run, at least 1.
     fn init_threads(&self, node: NodeId) -> u32 {
         let on_node =
             smp::online().iter().filter_map(smp::cpu).filter(|cpu| cpu.node() == node).count();
@@ -134,7 +137,7 @@ unsafe impl Platform for GuestPlatform {
         interrupts::are_enabled()
     }
 
-    /// Each CPU is one task: only interrupts preempt it, and they do not wait.
+    /// Each CPU is one task: only interrupts preempt it, and handlers do not wait.
     fn current_task(&self) -> Option<NonZeroU64> {
         NonZeroU64::new(u64::from(smp::index()) + 1)
     }
@@ -152,7 +155,7 @@ unsafe impl Platform for GuestPlatform {
     }
 
     unsafe fn irq_restore(&self, state: IrqState) {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller upholds it.
         unsafe { registers::restore_interrupts(state.0) };
     }
 
@@ -178,7 +181,7 @@ unsafe impl Platform for GuestPlatform {
         }
     }
 
-    /// From the CPU, where it has a generator.
+    /// Uses the CPU's random number generator, if it has one.
     fn entropy(&self) -> Option<u64> {
         entropy::random()
     }

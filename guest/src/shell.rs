@@ -1,9 +1,9 @@
-//! Shell commands: from the command line (`exec=`), or from the serial line (`shell`).
+//! Runs shell commands from the command line (`exec=`) or from the serial line (`shell`).
 //!
-//! What the shell says lies between a line `@shell` and a line `@status N`, so that programs find
-//! it. A line of its own that begins with `@` gets a second one in front, so that nothing else
-//! looks like those. Lines `@memory ...` before the last are a snapshot of what memory is used for
-//! (`snapshot=1`).
+//! The shell's output lies between a line `@shell` and a line `@status N`, so that programs find
+//! it. An output line that begins with `@` gets a second `@` in front, so that nothing else looks
+//! like those lines. Lines `@memory ...` before the last line are a snapshot of what memory is used
+//! for (`snapshot=1`).
 
 use crate::balloon::Driver;
 use crate::console::{Console, plain_line, show_log};
@@ -26,23 +26,23 @@ use framewright::{Manager, Reclaim, SpinLock};
 use framewright_shell::{Editor, Event, Host, MovableMemory, Run, Shell};
 use framewright_workload::{Relay, Window};
 
-/// Groups of runs that the shell can hold.
+/// How many groups of runs the shell can hold.
 const ROOM: usize = 2048;
-/// The end of a program's input.
+/// The byte that ends a program's input.
 const END: u8 = 4;
-/// In front of what is a byte of a program's input and not a key on the line: that byte, with these
-/// bits the other way round.
+/// `ESCAPE` precedes a byte that is part of a program's input but would be a key on the line. That
+/// byte follows with the bits of `ESCAPED` flipped.
 const ESCAPE: u8 = 16;
 const ESCAPED: u8 = 64;
-/// Something was typed that is lost.
+/// Sent when typed input was lost.
 const BELL: char = '\x07';
 /// The file that shows what every part of memory is used for.
 const MEMORY: &str = "/sys/kernel/debug/framewright/memory";
 
 static HELD: Once<[Run; ROOM]> = Once::new([Run::NOTHING; ROOM]);
-/// The mover of what `movable` maps.
+/// Passes calls on to the mover of the memory that `movable` maps.
 static RELAY: Relay = Relay::new();
-/// The hook of what `cache` keeps.
+/// Passes calls on to the reclaim hook of the memory that `cache` keeps.
 static RECLAIM_RELAY: Relay<dyn Reclaim> = Relay::new();
 static COMMANDS: Once<[u8; CAPACITY]> = Once::new([0; CAPACITY]);
 
@@ -79,8 +79,8 @@ pub fn run(
         window: GuestWindow::new(manager),
         mapping: GuestMapping::new(manager),
     };
-    // SAFETY: whoever types at the machine's own line owns the machine; the window was just made
-    // for this shell (invariants 40 and 42).
+    // SAFETY: whoever types at the machine's own line owns the machine, and the window was just
+    // made for this shell (invariants 40 and 42).
     let mut shell = unsafe { Shell::new(manager, files, &host, HELD.take()) };
     plain_line(format_args!("@shell"));
     let at_start = Cell::new(true);
@@ -102,11 +102,11 @@ pub fn run(
     plain_line(format_args!("@status {status}"));
 }
 
-/// What memory is used for, while the shell still holds what commands allocated.
+/// Writes what memory is used for, while the shell still holds what its commands allocated.
 fn snapshot(manager: &Manager<GuestPlatform>) {
     let of_manager = manager.files();
     let at_start = Cell::new(true);
-    // The reader notices a missing last line.
+    // The reader of the output notices if the last line is missing.
     let _ = FileSystem::new(&[&of_manager]).read(MEMORY, &mut Prefixed(&at_start));
 }
 
@@ -145,7 +145,7 @@ fn converse(
         }
         if !shell.is_over() {
             if host.typed.with(&PLATFORM, Typed::has_lost) {
-                // The port cannot fail.
+                // Writing to the serial port cannot fail.
                 let _ = out.write_char(BELL);
             }
             editor.prompt(out);
@@ -153,7 +153,7 @@ fn converse(
     }
 }
 
-/// `text` with each `%` and two hexadecimal digits replaced by the byte that they encode.
+/// Decodes `text`: each `%` with two hexadecimal digits stands for the byte that they encode.
 fn decode<'a>(text: &str, room: &'a mut [u8; CAPACITY]) -> &'a str {
     let mut rest = text.as_bytes();
     let mut len = 0;
@@ -171,7 +171,7 @@ fn decode<'a>(text: &str, room: &'a mut [u8; CAPACITY]) -> &'a str {
     core::str::from_utf8(&room[..len]).unwrap_or("echo 'exec= is not UTF-8'; exit 2")
 }
 
-/// The serial line for output; it knows whether it is at the beginning of a line.
+/// The serial line for output. The flag says whether it is at the beginning of a line.
 struct Words<'a>(&'a Cell<bool>);
 
 impl Write for Words<'_> {
@@ -187,7 +187,7 @@ impl Write for Words<'_> {
     }
 }
 
-/// The serial line for a snapshot: each line begins with a mark.
+/// The serial line for a snapshot: each line begins with `@memory `.
 struct Prefixed<'a>(&'a Cell<bool>);
 
 impl Write for Prefixed<'_> {
@@ -203,35 +203,35 @@ impl Write for Prefixed<'_> {
     }
 }
 
-/// The background work.
+/// The work that is done in the background.
 struct Background<'a, 'b, 'c, 'd> {
     driver: Option<&'a mut Driver<'b>>,
     memory: Option<&'a mut virtio_mem::Driver<'d>>,
     acceptor: Acceptor<'c, GuestPlatform>,
-    /// When it is due.
+    /// When `acceptor` is due.
     accept_ns: u64,
     compactor: Compactor<'c, GuestPlatform>,
-    /// When it is due.
+    /// When `compactor` is due.
     compact_ns: u64,
     manager: &'c Manager<GuestPlatform>,
     watch: Watch,
     files: FileSystem<'c>,
 }
 
-/// The serial line as the shell's other end.
+/// The serial line, as the shell's host.
 struct Line<'a, 'b, 'c, 'd> {
     typed: SpinLock<Typed>,
-    /// A program types, whose bytes wait on the line until there is room.
+    /// Whether a program types. Its bytes wait on the line until there is room.
     can_wait: bool,
-    /// `None` while it is being done.
+    /// `None` while a CPU does the background work.
     background: SpinLock<Option<Background<'a, 'b, 'c, 'd>>>,
     window: GuestWindow<'a>,
     mapping: GuestMapping<'a>,
 }
 
 impl Line<'_, '_, '_, '_> {
-    /// Does due background work, on the first CPU. Without the lock, because that turns interrupts
-    /// off.
+    /// Does background work that is due, on the first CPU. It does not hold the lock meanwhile,
+    /// because that would turn interrupts off.
     fn background(&self) {
         if smp::index() != 0 {
             return;
@@ -258,7 +258,7 @@ impl Line<'_, '_, '_, '_> {
         }
     }
 
-    /// The next byte, whenever it comes.
+    /// Waits for the next byte.
     fn next(&self) -> u8 {
         loop {
             self.background();
@@ -272,14 +272,15 @@ impl Line<'_, '_, '_, '_> {
 }
 
 impl Host for Line<'_, '_, '_, '_> {
-    /// Polls the line, on the first CPU only; other input is kept for later, as far as there is
-    /// room. Another CPU that is to stop does so here.
+    /// Polls the line, on the first CPU only. Other input is kept for later if there is room. If
+    /// another CPU is asked to stop, it does so here.
     fn is_interrupted(&self) -> bool {
         smp::park_if_asked();
         self.background();
         let cpu = PLATFORM.pin();
         let interrupted = self.typed.with(&PLATFORM, |typed| {
-            // No more at once than has room: others may wait, and a line may never be empty.
+            // At most as many bytes as there is room for: other CPUs may wait, and a line may never
+            // be empty.
             for _ in 0..AHEAD {
                 if cpu.index() != 0 || self.can_wait && typed.is_full() {
                     break;
@@ -289,12 +290,12 @@ impl Host for Line<'_, '_, '_, '_> {
             }
             typed.is_interrupted()
         });
-        // SAFETY: pinned above, by this task, and nothing since.
+        // SAFETY: pinned above by this task, and not unpinned since.
         unsafe { PLATFORM.unpin(cpu) };
         interrupted
     }
 
-    /// The background work is out of its place meanwhile, so that nobody does it.
+    /// The background work is taken out meanwhile, so that nobody does it.
     fn undisturbed(&self, work: &mut dyn FnMut()) {
         let background = self.background.with(&PLATFORM, Option::take);
         work();

@@ -1,7 +1,7 @@
 //! Static memory that is handed out once, because there is no heap.
 //!
-//! Orders of memory: a value's flag is stored with Release and loaded with Acquire; taking is
-//! AcqRel. So whoever finds a value finds all of it.
+//! Orders of memory: a value's flag is stored with Release and loaded with Acquire, and taking is
+//! AcqRel, so that code that finds a value finds all of it.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -12,16 +12,16 @@ pub struct Once<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the flag gives the value to one taker, and nobody else reaches it.
+// SAFETY: the flag gives the value to one taker, and nobody else can access it.
 unsafe impl<T: Send> Sync for Once<T> {}
 
 impl<T> Once<T> {
-    /// A value to take.
+    /// A value that has not been taken.
     pub const fn new(value: T) -> Self {
         Self { taken: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
-    /// The value; panics when it was taken before, which is an error in this program.
+    /// Takes the value. Panics if it was taken before, which is an error in this program.
     #[expect(clippy::mut_from_ref, reason = "the flag lets one reference be made")]
     pub fn take(&'static self) -> &'static mut T {
         assert!(!self.taken.swap(true, Ordering::AcqRel), "static storage is taken once");
@@ -30,7 +30,7 @@ impl<T> Once<T> {
     }
 }
 
-/// A value that is settled once and then read by everybody.
+/// A value that is set once and then read by all CPUs.
 pub struct Settled<T> {
     is_set: AtomicBool,
     value: UnsafeCell<Option<T>>,
@@ -40,7 +40,7 @@ pub struct Settled<T> {
 unsafe impl<T: Send + Sync> Sync for Settled<T> {}
 
 impl<T> Settled<T> {
-    /// Not settled yet.
+    /// A value that is not settled yet.
     pub const fn new() -> Self {
         Self { is_set: AtomicBool::new(false), value: UnsafeCell::new(None) }
     }
@@ -54,11 +54,12 @@ impl<T> Settled<T> {
         unsafe { (*self.value.get()).as_ref() }
     }
 
-    /// Settles it. Only CPU 0 does, while no other runs; panics when it is settled already, which
-    /// is an error in this program.
+    /// Settles the value. Only CPU 0 does this, while no other CPU runs. Panics if the value is
+    /// settled already, which is an error in this program.
     pub fn settle(&'static self, value: T) -> &'static T {
         assert!(self.get().is_none(), "settled once");
-        // SAFETY: nobody reads before the flag is set, and nobody else writes (see above).
+        // SAFETY: nobody reads before the flag is set, and nobody else writes (see the function's
+        // contract).
         let slot = unsafe { &mut *self.value.get() };
         let value = slot.insert(value);
         self.is_set.store(true, Ordering::Release);

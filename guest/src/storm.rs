@@ -1,10 +1,10 @@
-//! Allocation from interrupt handlers (`interrupt_storm=HZ`): on every CPU the timer's handler
-//! allocates and frees pages while ordinary code does so too, and checks that nobody else writes to
-//! them.
+//! Allocates from interrupt handlers (`interrupt_storm=HZ`). On every CPU the timer's handler
+//! allocates and frees pages while ordinary code does so, too, and checks that nobody else writes
+//! to its pages.
 //!
-//! Orders of memory: the manager is stored with Release and loaded with Acquire. The pause is
-//! SeqCst and followed by a barrier on all CPUs. What a CPU holds is Relaxed, because others read
-//! it only after that barrier.
+//! Orders of memory: the manager is stored with Release and loaded with Acquire. The pause flag is
+//! SeqCst and followed by a barrier on all CPUs. What a CPU's handler holds is Relaxed, because
+//! others read it only after that barrier.
 
 use crate::platform::{GuestPlatform, PLATFORM};
 use crate::smp::{Cpu, MAX_CPUS, barrier, start_timer, stop_timer};
@@ -14,11 +14,11 @@ use framewright::units::{Order, Pfn};
 use framewright::zone::MigrateType;
 use framewright::{AllocateError, Manager};
 
-/// Most blocks that each CPU's handler holds.
+/// Most blocks that one CPU's handler holds.
 const SLOTS: usize = 8;
 /// A slot without a block.
 const NOTHING: u64 = u64::MAX;
-/// The orders that are allocated in turn: mostly pages, and sometimes what needs a zone's lock.
+/// The orders that are allocated in turn: mostly single pages, and some that need a zone's lock.
 const ORDERS: [u8; 7] = [0, 0, 0, 1, 0, 3, 0];
 /// What a frame's first word holds, combined with its number.
 const STAMP: u64 = 0x5707_a11e_0000_0000;
@@ -44,29 +44,30 @@ static HELD: [Held; MAX_CPUS] = [const {
         faults: AtomicU64::new(0),
     }
 }; MAX_CPUS];
-/// The manager; null while there is no storm.
+/// The manager; null if there is no storm.
 static MANAGER: AtomicPtr<Manager<GuestPlatform>> = AtomicPtr::new(core::ptr::null_mut());
-/// Handlers do nothing while this is set.
+/// While this is set, handlers do nothing.
 static PAUSED: AtomicBool = AtomicBool::new(false);
 
-/// What all handlers did.
+/// The sums over all handlers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
-    /// Timer interrupts in which they did something.
+    /// Timer interrupts in which a handler did something.
     pub strikes: u64,
     /// Allocations that were served.
     pub allocations: u64,
-    /// Allocations that found no memory.
+    /// Allocations that failed for lack of memory.
     pub refusals: u64,
-    /// Frees that were refused, and frames whose first word was changed.
+    /// Allocations and frees that were wrongly refused, and frames whose first word was changed.
     pub faults: u64,
 }
 
-/// A storm, until it is dropped. It has to be begun and ended where waiting is allowed.
+/// A storm. It must be begun and ended where waiting is allowed.
 pub struct Storm<'a>(&'a Manager<GuestPlatform>);
 
 impl<'a> Storm<'a> {
-    /// From now on handlers use `manager`. CPUs take part from their [`join`](Self::join) on.
+    /// Lets handlers use `manager` from now on. A CPU takes part once it calls
+    /// [`join`](Self::join).
     pub fn begin(manager: &'a Manager<GuestPlatform>) -> Self {
         MANAGER.store((&raw const *manager).cast_mut(), Ordering::Release);
         Self(manager)
@@ -77,23 +78,25 @@ impl<'a> Storm<'a> {
         start_timer(hz);
     }
 
-    /// Ends these interrupts on this CPU.
+    /// Ends the timer interrupts on this CPU.
     pub fn leave(&self) {
         stop_timer();
     }
 
-    /// Keeps handlers from the manager while `body` runs, which gets how many pages they hold.
+    /// Keeps handlers out of the manager while `body` runs. `body` gets the number of pages that
+    /// they hold.
     pub fn paused<R>(&self, body: impl FnOnce(u64) -> R) -> R {
         PAUSED.store(true, Ordering::SeqCst);
-        // A handler that did not see it ends before the interrupt of this is taken on its CPU; on
-        // this one it has ended.
+        // A handler that did not see the flag ends before its CPU takes the barrier's interrupt. On
+        // this CPU it has ended already.
         barrier();
         let result = body(HELD.iter().map(|held| held.pages.load(Ordering::Relaxed)).sum());
         PAUSED.store(false, Ordering::SeqCst);
         result
     }
 
-    /// Ends the storm, frees what handlers hold and returns what they did. All CPUs have left.
+    /// Ends the storm, frees what handlers hold, and returns what they did. All CPUs must have
+    /// left.
     pub fn end(self) -> Tally {
         PAUSED.store(true, Ordering::SeqCst);
         barrier();
@@ -116,7 +119,7 @@ impl<'a> Storm<'a> {
     }
 }
 
-/// The timer's handler on `cpu`, which is this one: one allocation or one free.
+/// The timer's handler on `cpu`, the CPU that runs this. It does one allocation or one free.
 pub fn strike(cpu: &Cpu) {
     let manager = MANAGER.load(Ordering::Acquire);
     let Some(held) = HELD.get(cpu.index() as usize) else { return };
@@ -141,7 +144,7 @@ pub fn strike(cpu: &Cpu) {
     }
 }
 
-/// The first word of a frame.
+/// Returns the address of a frame's first word.
 fn stamp_of(pfn: Pfn) -> core::ptr::NonNull<u64> {
     PLATFORM.direct(pfn.address()).cast()
 }
@@ -157,7 +160,7 @@ impl Held {
             Ok(start) => {
                 bump(&self.allocations, 1);
                 bump(&self.pages, order.pages());
-                // SAFETY: the frames were just allocated and are this handler's.
+                // SAFETY: the frames were just allocated and belong to this handler.
                 unsafe { stamp_of(start).write_volatile(STAMP ^ start.0) };
                 start.0 << 8 | u64::from(order.get())
             }
@@ -175,10 +178,10 @@ impl Held {
     fn free(&self, manager: &Manager<GuestPlatform>, block: u64) {
         let (start, order) =
             (Pfn(block >> 8), Order::new(block.to_le_bytes()[0]).unwrap_or(Order::PAGE));
-        // SAFETY: the frames are this handler's until they are freed below.
+        // SAFETY: the frames belong to this handler until they are freed below.
         let stamp = unsafe { stamp_of(start).read_volatile() };
-        // SAFETY: this handler allocated it and took it out of its slot, which was the only one
-        // that named it (invariant 42).
+        // SAFETY: this handler allocated the block and took it out of its slot, the only one that
+        // named it (invariant 42).
         let freed = unsafe { manager.free_order(start, order) };
         if stamp != STAMP ^ start.0 || freed.is_err() {
             bump(&self.faults, 1);

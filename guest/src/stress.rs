@@ -1,9 +1,9 @@
 //! Random traffic on the memory that was just brought up (`stress=`, `stress_operations=` on the
-//! command line), on all CPUs at once, while their timers' handlers allocate too if that is asked
-//! for (`interrupt_storm=`).
+//! command line), on all CPUs at once. With `interrupt_storm=` their timers' handlers allocate
+//! meanwhile.
 //!
 //! Orders of memory: arrivals are AcqRel, and a new round is stored with Release and loaded with
-//! Acquire: everything that was done in a round is seen in the next, also Relaxed counters.
+//! Acquire, so that everything done in a round is seen in the next, including the Relaxed counters.
 
 use crate::console::log;
 use crate::platform::{GuestPlatform, PLATFORM};
@@ -19,9 +19,9 @@ use framewright_workload::{Failure, Held, Shared, Tally, Worker};
 
 /// Most runs that each CPU holds.
 const CAPACITY: usize = 512;
-/// Pages for one CPU's list of them.
+/// Pages for one CPU's list of its runs.
 const LIST_PAGES: u64 = ((CAPACITY * size_of::<Held>()) as u64).div_ceil(PAGE_SIZE);
-/// Operations of all CPUs together in a round, after which every page is accounted for.
+/// Operations of all CPUs together in a round. After each round every page is accounted for.
 const ROUND: u64 = 5000;
 /// Fewest operations of one CPU in a round.
 const LEAST_ROUND: u64 = 500;
@@ -29,7 +29,7 @@ const LEAST_ROUND: u64 = 500;
 /// How long the traffic goes on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Length {
-    /// By the clock; without one a single round.
+    /// This many seconds by the clock; a single round if there is no clock.
     Seconds(u64),
     /// Exactly this many operations of all CPUs together.
     Operations(u64),
@@ -40,9 +40,9 @@ pub enum Length {
 pub struct Stress {
     /// When it ends.
     pub length: Length,
-    /// `stress_seed=`: what the choices follow from.
+    /// `stress_seed=`: the seed of all random choices.
     pub seed: u64,
-    /// `interrupt_storm=`: how often a second the timer of each CPU interrupts.
+    /// `interrupt_storm=`: how many times a second each CPU's timer interrupts it.
     pub storm_hz: Option<u64>,
 }
 
@@ -52,12 +52,12 @@ struct Traffic<'a> {
     shared: &'a Shared,
     storm: Option<(&'a Storm<'a>, u64)>,
     wanted: Stress,
-    /// Memory for the lists of what CPUs hold.
+    /// Memory for the lists of the runs that CPUs hold.
     lists: PfnRange,
     cpus: u32,
     /// CPUs that have taken a list.
     joined: AtomicU32,
-    /// CPUs that wait for the end of the round, and how many rounds there were.
+    /// How many CPUs wait for the end of the round, and how many rounds there were.
     arrived: AtomicU32,
     rounds: AtomicU32,
     pages: AtomicU64,
@@ -69,8 +69,8 @@ struct Traffic<'a> {
 }
 
 impl Stress {
-    /// Runs, accounts for every page in between and at the end, and logs the result. False when
-    /// something is wrong.
+    /// Runs the traffic, accounts for every page after each round and at the end, and logs the
+    /// result. Returns false if something is wrong.
     pub fn run(self, manager: &Manager<GuestPlatform>) -> bool {
         let idle_before = idle_pages(manager) + manager.caches().pages();
         let started_ns = PLATFORM.now_ns();
@@ -85,7 +85,8 @@ impl Stress {
             }
         };
         let done = self.storm_and_traffic(manager, lists, cpus, started_ns);
-        // SAFETY: allocated above; the workers that used the lists have returned (invariant 42).
+        // SAFETY: allocated above, and the workers that used the lists have returned (invariant
+        // 42).
         if let Err(error) = unsafe { manager.free(lists) }.and_then(|()| manager.drain().map(drop))
         {
             log!("Framewright: stress failed: {error}");
@@ -106,7 +107,8 @@ impl Stress {
         all_back
     }
 
-    /// Everything except the lists. `None` when something is wrong, which the log then says.
+    /// Does everything except allocating the lists. Returns `None` if something is wrong, which the
+    /// log then says.
     fn storm_and_traffic(
         self,
         manager: &Manager<GuestPlatform>,
@@ -158,15 +160,16 @@ impl Stress {
     }
 }
 
-/// Pages that are idle: free, not accepted yet or not to be, or with descriptors of free pages.
-/// When everything is freed again, other blocks may be split than before.
+/// Counts the pages that are idle: free, not accepted yet or not acceptable, or used for
+/// descriptors. The sum includes descriptors because, once everything is freed again, other blocks
+/// may be split than before.
 fn idle_pages(manager: &Manager<GuestPlatform>) -> u64 {
     let (totals, lost_pages) = (manager.totals(), manager.acceptance().lost_pages());
     totals.free_pages + totals.unaccepted_pages + totals.descriptor_pages + lost_pages
 }
 
 impl Traffic<'_> {
-    /// The work of one CPU.
+    /// Does the work of one CPU.
     fn take_part(&self) {
         let number = self.joined.fetch_add(1, Ordering::Relaxed);
         if let Some((storm, hz)) = self.storm {
@@ -174,8 +177,8 @@ impl Traffic<'_> {
         }
         let seed = self.wanted.seed.wrapping_add(u64::from(number) << 32);
         let mut list = self.list(number);
-        // SAFETY: the list was just written, this CPU alone has it, and the pages are freed when
-        // all CPUs are done.
+        // SAFETY: the list was just written, only this CPU has it, and the pages are freed when all
+        // CPUs are done.
         let list = unsafe { list.as_mut() };
         let mut worker = Worker::new(self.manager, self.shared, list, seed);
         let mut left = self.share(number);
@@ -198,7 +201,7 @@ impl Traffic<'_> {
         }
     }
 
-    /// The memory for what CPU `number` of the traffic holds, empty.
+    /// Returns the list for what CPU `number` of the traffic holds, empty.
     fn list(&self, number: u32) -> NonNull<[Held; CAPACITY]> {
         let start = self.lists.start.add(u64::from(number) * LIST_PAGES);
         let list = PLATFORM.direct(start.address()).cast::<[Held; CAPACITY]>();
@@ -231,7 +234,7 @@ impl Traffic<'_> {
         }
     }
 
-    /// Waits for all CPUs; the last to arrive calls `then` before any goes on.
+    /// Waits for all CPUs. The last to arrive calls `then` before any CPU goes on.
     fn meet(&self, then: impl FnOnce()) {
         let round = self.rounds.load(Ordering::Acquire);
         if self.arrived.fetch_add(1, Ordering::AcqRel) + 1 < self.cpus {
@@ -244,7 +247,8 @@ impl Traffic<'_> {
         smp::wake_all();
     }
 
-    /// While all CPUs wait: accounts for every page, and decides whether this was the last round.
+    /// Runs while all CPUs wait: accounts for every page, and decides whether this was the last
+    /// round.
     fn end_round(&self) {
         let held = self.pages.swap(0, Ordering::Relaxed);
         let account = |more| self.shared.account(self.manager, held + more).map(drop);

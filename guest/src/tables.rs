@@ -1,4 +1,4 @@
-//! Walks the page tables that are in use and compares them with what they should be.
+//! Walks the page tables in use and compares them with what they should be.
 
 use crate::accept;
 use crate::image;
@@ -13,7 +13,7 @@ use framewright::units::PhysRange;
 use framewright::vmemmap_space::VmemmapSpace;
 use framewright_arch::paging::{Access, Entry, Mapping, TableMemory, Visitor, walk};
 
-/// The tables in use, for reading.
+/// Reads the tables in use.
 pub struct InUse;
 
 impl TableMemory for InUse {
@@ -23,17 +23,17 @@ impl TableMemory for InUse {
 
     fn read(&self, table: u64, index: usize) -> Entry {
         assert!(index < 512, "a table has 512 entries");
-        // SAFETY: within the frame of one table.
+        // SAFETY: the entry is within the frame of one table.
         let entry = unsafe { PLATFORM.direct(table).cast::<Entry>().add(index) };
-        // SAFETY: only tables that are in use are read, through the direct map; an entry is a
-        // number. Volatile, because the CPU may mark it.
+        // SAFETY: only tables in use are read, through the direct map, and an entry is a number.
+        // Volatile, because the CPU may mark it.
         unsafe { entry.read_volatile() }
     }
 
     fn write(&mut self, _table: u64, _index: usize, _entry: Entry) {}
 }
 
-/// What was found to be right.
+/// What was found and is right.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Found {
     image_pages: u64,
@@ -82,7 +82,7 @@ impl fmt::Display for Wrong {
     }
 }
 
-/// Looks at every page that is mapped.
+/// Checks every page that is mapped.
 struct Inspector<'a> {
     map: MemoryMap<'a>,
     vmemmap: &'a GuestVmemmap,
@@ -95,7 +95,7 @@ impl Inspector<'_> {
         self.wrong = self.wrong.or(Some(Wrong { mapping: Some(mapping), what }));
     }
 
-    /// The image at its own addresses: each part has its rights and no more.
+    /// Checks the image at its own addresses: each part has its rights and no more.
     fn image(&mut self, mapping: Mapping) {
         self.found.image_pages += mapping.size.bytes() >> 12;
         let page = PhysRange::with_size(mapping.address, mapping.size.bytes());
@@ -120,8 +120,8 @@ impl Inspector<'_> {
         }
     }
 
-    /// The direct map: memory at its address, never executable, and the image's read-only parts not
-    /// writable.
+    /// Checks the direct map: memory is mapped at its address and never executable, and the image's
+    /// read-only parts are not writable.
     fn direct(&mut self, mapping: Mapping) {
         self.found.direct_bytes += mapping.size.bytes();
         let page = PhysRange::with_size(mapping.physical, mapping.size.bytes());
@@ -181,7 +181,8 @@ impl Visitor for Inspector<'_> {
     }
 }
 
-/// The absent table, which all absent sections share: each entry is the zero frame, for reading.
+/// Checks the absent table, which all absent sections share: each entry maps the zero frame
+/// read-only.
 fn check_absent_table(vmemmap: &GuestVmemmap) -> bool {
     let expected = vmemmap.zero_frame().address();
     let table = vmemmap.absent_table().address();
@@ -191,7 +192,7 @@ fn check_absent_table(vmemmap: &GuestVmemmap) -> bool {
     })
 }
 
-/// Compares all that is mapped with the memory map, the image and the vmemmap's own counts.
+/// Compares everything that is mapped with the memory map, the image, and the vmemmap's own counts.
 pub fn inspect(
     map: MemoryMap<'_>,
     vmemmap: &GuestVmemmap,

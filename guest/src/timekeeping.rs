@@ -13,11 +13,11 @@ use framewright_arch::x86_64::clock::{
 use framewright_arch::x86_64::pvh::StartInfo;
 use framewright_arch::x86_64::registers::time_stamp;
 
-/// How long to measure: the rate is then known to about 1 in 10 000.
+/// How long to measure. This gives the rate to about 1 in 10 000.
 const WINDOW_US: u64 = 4_000;
 const HPET_BYTES: u64 = 1024;
 
-/// Measures the counter against the first clock that runs. Without any the guest goes on without
+/// Measures the counter against the first clock that runs. If none does, the guest goes on without
 /// times. Needs the boot tables.
 pub fn start(start_info: &StartInfo<'_>, tables: Option<&AcpiTables>) {
     let measured = try_clock("HPET", hpet(start_info, tables))
@@ -47,14 +47,14 @@ fn hpet(start_info: &StartInfo<'_>, tables: Option<&AcpiTables>) -> Option<Hpet>
         return None;
     }
     if is_memory(start_info, PhysRange::with_size(address, HPET_BYTES)) {
-        // Opening it would write there.
+        // Opening the timer would write to that memory.
         log!("ACPI: HPET at {address:#x} lies over memory; it is left alone");
         return None;
     }
     let registers =
         core::ptr::with_exposed_provenance_mut(usize::try_from(DIRECT_MAP | address).ok()?);
-    // SAFETY: mapped by the boot tables, no memory, and, by ACPI's word or custom, the timer's
-    // registers or nothing.
+    // SAFETY: the boot tables map it, it is not memory, and by what ACPI says or by custom it holds
+    // the timer's registers or nothing.
     unsafe { Hpet::open(NonNull::new(registers)?) }
 }
 
@@ -64,7 +64,7 @@ fn acpi_timer(tables: Option<&AcpiTables>) -> Option<PowerTimerClock> {
     Some(unsafe { PowerTimerClock::new(timer) })
 }
 
-/// What a table says, if it can be read; otherwise the log says why not.
+/// Returns what a table says. If it cannot be read, logs why.
 fn said<T>(read: Result<Option<T>, AcpiError>) -> Option<T> {
     read.unwrap_or_else(|error| {
         log!("{error}");
@@ -72,7 +72,7 @@ fn said<T>(read: Result<Option<T>, AcpiError>) -> Option<T> {
     })
 }
 
-/// Tries until `done` or until the time is over; without a clock, a great many times.
+/// Calls `done` until it returns true or the time is over; without a clock, for a great many times.
 pub fn within(seconds: u64, mut done: impl FnMut() -> bool) -> bool {
     const TRIES_PER_SECOND: u64 = 100_000;
     let end_ns =

@@ -1,18 +1,18 @@
-//! What was typed on the serial line while commands ran, and not read yet.
+//! Keeps what was typed on the serial line while commands ran and has not been read yet.
 
-/// Bytes that are typed ahead.
+/// How many bytes can be typed ahead.
 pub const AHEAD: usize = 256;
 /// Ctrl-C on the line.
 const INTERRUPT: u8 = 3;
 
-/// See the module documentation.
+/// Bytes that were typed ahead, as a ring.
 pub struct Typed {
     bytes: [u8; AHEAD],
     first: usize,
     len: usize,
-    /// Ctrl-C came while a command ran.
+    /// Whether Ctrl-C came while a command ran.
     interrupted: bool,
-    /// A line had no room, and has not ended yet.
+    /// Whether a line is being dropped for lack of room and has not ended yet.
     is_skipping: bool,
     has_lost: bool,
 }
@@ -32,9 +32,9 @@ impl Typed {
         self.len == AHEAD
     }
 
-    /// Takes a byte that came while a command ran. A line that has no room is lost as a whole: a
-    /// part of it would be another command. Ctrl-C never needs room, and ends all that is typed
-    /// ahead, as on any terminal.
+    /// Takes a byte that came while a command ran. A line that has no room is dropped as a whole,
+    /// because a part of it would be a different command. Ctrl-C never needs room, and discards
+    /// everything that was typed ahead, as on any terminal.
     pub const fn take(&mut self, byte: u8) {
         let is_end = matches!(byte, b'\r' | b'\n');
         if byte == INTERRUPT {
@@ -54,12 +54,12 @@ impl Typed {
         }
     }
 
-    /// The place so many before the one behind the last byte.
+    /// Returns the index `before` places before the end, which is one past the last byte.
     const fn end(&self, before: usize) -> usize {
         (self.first + self.len - before) % AHEAD
     }
 
-    /// The first byte, which is read.
+    /// Removes and returns the first byte.
     pub fn next(&mut self) -> Option<u8> {
         self.len = self.len.checked_sub(1)?;
         let byte = self.bytes[self.first];
@@ -67,7 +67,7 @@ impl Typed {
         Some(byte)
     }
 
-    /// A command begins, and nobody has interrupted it yet.
+    /// Called when a command begins, which nobody has interrupted yet.
     pub const fn forget_interrupt(&mut self) {
         self.interrupted = false;
     }
@@ -77,8 +77,8 @@ impl Typed {
         self.interrupted
     }
 
-    /// The command has ended: whether a line was lost meanwhile. From now on lines have room, also
-    /// the rest of one that had none: whoever types sees it.
+    /// Called when a command has ended. Returns whether a line was lost meanwhile. From now on no
+    /// line is dropped, not even the rest of one that had no room, because whoever types sees it.
     pub const fn has_lost(&mut self) -> bool {
         self.is_skipping = false;
         core::mem::replace(&mut self.has_lost, false)

@@ -1,7 +1,7 @@
-//! Examines the page tables that are in use (`map_space_test=` on the command line): who may do
-//! what where, and whether the vmemmap keeps its contract on a real CPU.
+//! Examines the page tables in use (`map_space_test=` on the command line): which accesses each
+//! mapping allows, and whether the vmemmap keeps its contract on a real CPU.
 //!
-//! Orders of memory: Relaxed: counters, read when those who count have ended.
+//! Orders of memory: Relaxed: counters that are read after their writers have ended.
 
 use crate::console::log;
 use crate::platform::{GuestPlatform, PLATFORM};
@@ -20,26 +20,26 @@ use framewright_workload::vmemmap_space::{
     vmemmap_space_history,
 };
 
-/// Where a second vmemmap is tried out, while the manager uses the first. The next TiB.
+/// Where a second vmemmap is tested while the manager uses the first: the next TiB.
 const TRIAL_BASE: u64 = vmemmap::BASE + (1 << 40);
-/// What frames hold once they are out of the vmemmap.
+/// The byte that frames are filled with once they are out of the vmemmap.
 const JUNK: u8 = 0x5a;
-/// CPUs that look at what a history does; each look is an interrupt.
+/// Most CPUs that look at what a history does; each look at another CPU is an interrupt.
 const MOST_CPUS: u32 = 4;
-/// Random steps.
+/// Random steps in a history.
 const HISTORY_STEPS: u32 = 150;
 
-/// How far to go.
+/// How far the test goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum VmemmapSpaceTest {
-    /// All that can be looked at.
+    /// Everything that can be checked without a fault.
     Look,
-    /// And then a write to an absent descriptor, which must end in a report.
+    /// The checks of `Look`, and then a write to an absent descriptor, which must end in a report.
     Write,
 }
 
 impl VmemmapSpaceTest {
-    /// The test of this name.
+    /// The test with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
             "1" => Some(Self::Look),
@@ -48,8 +48,8 @@ impl VmemmapSpaceTest {
         }
     }
 
-    /// Runs it. False when something is wrong, and the log says what; what breaks the contract
-    /// panics.
+    /// Runs the test. Returns false if something is wrong, and the log says what. A breach of the
+    /// contract panics.
     pub fn run(self, manager: &Manager<GuestPlatform>, map: MemoryMap<'_>) -> bool {
         let Some(vmemmap) = vmemmap::get() else {
             log!("map_space_test: there is no vmemmap");
@@ -64,7 +64,7 @@ impl VmemmapSpaceTest {
         }
         let outstanding = AtomicU64::new(0);
         let mut frames = ManagerFrames { manager, outstanding: &outstanding };
-        // SAFETY: nothing but the first vmemmap is near, and that has a TiB at most.
+        // SAFETY: nothing but the first vmemmap is nearby, and that has a TiB at most.
         let trial = match unsafe { vmemmap::make(TRIAL_BASE, 1 << 32, &mut frames) } {
             Ok(trial) => trial,
             Err(error) => {
@@ -117,14 +117,14 @@ impl VmemmapSpaceTest {
     }
 }
 
-/// Frames from the manager.
+/// Takes frames from the manager, and counts those that are outstanding.
 struct ManagerFrames<'a> {
     manager: &'a Manager<GuestPlatform>,
     outstanding: &'a AtomicU64,
 }
 
-// SAFETY: what the manager allocates is nobody else's, and all of this machine's memory is in the
-// direct map.
+// SAFETY: memory that the manager allocates belongs to nobody else, and all of this machine's
+// memory is in the direct map.
 unsafe impl FrameSource for ManagerFrames<'_> {
     fn take(&mut self, order: Order) -> Option<Pfn> {
         let range = self.manager.allocate(&Request::new(order)).ok()?;
@@ -138,23 +138,23 @@ unsafe impl FrameSource for ManagerFrames<'_> {
 }
 
 fn give_back(manager: &Manager<GuestPlatform>, outstanding: &AtomicU64, range: PfnRange) {
-    // SAFETY: the trial's frames, which `take` allocated, and no table names any more (invariants
-    // 12 and 42).
+    // SAFETY: these are the trial's frames. `take` allocated them, and no table names them any more
+    // (invariants 12 and 42).
     if let Err(error) = unsafe { manager.free(range) } {
         panic!("frames of the vmemmap cannot be freed: {error}");
     }
     outstanding.fetch_sub(range.pages(), Ordering::Relaxed);
 }
 
-/// The second vmemmap, as some CPUs see it.
+/// The second vmemmap, as seen by some CPUs.
 struct Trial<'a> {
     vmemmap: GuestVmemmap,
     manager: &'a Manager<GuestPlatform>,
     outstanding: AtomicU64,
-    /// The CPUs that look, and how many they are.
+    /// The CPUs that look, and how many there are.
     looking: [u32; MOST_CPUS as usize],
     cpus: u32,
-    /// Others than this one stand, but while they look.
+    /// Whether the other looking CPUs are parked, except while they look.
     stand: bool,
 }
 
@@ -168,7 +168,7 @@ impl<'a> Trial<'a> {
         Self { vmemmap, manager, outstanding, looking, cpus: 1, stand: false }
     }
 
-    /// A few CPUs that run look from now on.
+    /// Lets a few running CPUs look from now on.
     fn let_others_look(&mut self) {
         self.cpus = 0;
         for (place, cpu) in self.looking.iter_mut().zip(smp::online().iter()) {
@@ -181,8 +181,9 @@ impl<'a> Trial<'a> {
         self.looking.into_iter().take(self.cpus as usize).filter(|&cpu| cpu != smp::index())
     }
 
-    /// Has all others stand from now on but while they look, or no more: what changes while they
-    /// stand they are told by nobody. False where one of them does not, or there is none.
+    /// Parks all other looking CPUs from now on except while they look, or lets them run again. A
+    /// parked CPU is not told of changes. Returns false if one of them does not follow, or there is
+    /// none.
     fn let_others_stand(&mut self, stand: bool) -> bool {
         if stand == self.stand {
             return true;
@@ -192,12 +193,12 @@ impl<'a> Trial<'a> {
         self.others().all(change) && self.cpus != 1
     }
 
-    /// A word of the vmemmap as this CPU sees it.
+    /// A word of the vmemmap as the executing CPU sees it.
     fn word(address: usize) -> *mut u64 {
         core::ptr::with_exposed_provenance_mut(address)
     }
 
-    /// Has the `cpu`th of those that look do something, in an interrupt if it is another than this.
+    /// Lets the looking CPU number `cpu` do an access, in an interrupt unless it is this CPU.
     fn on(&self, cpu: u32, access: &(dyn Fn() + Sync)) {
         let target = self.looking.get(cpu as usize).copied().unwrap_or(0);
         if target == smp::index() {
@@ -211,8 +212,8 @@ impl<'a> Trial<'a> {
     }
 }
 
-// SAFETY: the vmemmap is the trial's own, in a range of addresses that nobody else uses, and is
-// looked at by volatile accesses through pointers.
+// SAFETY: the vmemmap is the trial's own, in an address range that nobody else uses, and is
+// accessed only by volatile accesses through pointers.
 unsafe impl VmemmapSpaceFixture for Trial<'_> {
     fn space(&self) -> &dyn VmemmapSpace {
         &self.vmemmap
@@ -223,8 +224,8 @@ unsafe impl VmemmapSpaceFixture for Trial<'_> {
     }
 
     fn free(&self, run: PfnRange) {
-        // Another owner's content must not be what was in the vmemmap, or a stale translation would
-        // go unnoticed.
+        // The frame's next content must differ from what was in the vmemmap, or a stale translation
+        // would go unnoticed.
         for pfn in run.start.0..run.end.0 {
             let frame = PLATFORM.direct(Pfn(pfn).address());
             // SAFETY: the frame came out of the tables and is ours until it is freed below
@@ -248,15 +249,15 @@ unsafe impl VmemmapSpaceFixture for Trial<'_> {
         }
         let seen = AtomicU64::new(0);
         self.on(cpu, &|| {
-            // SAFETY: mapped, aligned, and descriptors that nobody uses but this test.
+            // SAFETY: mapped and aligned, and only this test uses these descriptors.
             let value = unsafe { Self::word(address).read_volatile() };
             seen.store(value, Ordering::Relaxed);
         });
         Ok(seen.into_inner())
     }
 
-    /// What the tables forbid is not tried, because it would end the guest; `map_space_test=write`
-    /// does that.
+    /// Does not try what the tables forbid, because that would end the guest;
+    /// `map_space_test=write` does.
     fn store(&self, cpu: u32, address: usize, value: u64) -> Result<(), AccessFault> {
         let found =
             Walkable::translate(self, address).ok_or(AccessFault::Beyond { cpu, address })?;
@@ -268,7 +269,7 @@ unsafe impl VmemmapSpaceFixture for Trial<'_> {
             });
         }
         self.on(cpu, &|| {
-            // SAFETY: as above, and writable.
+            // SAFETY: as in `load`, and the address is writable.
             unsafe { Self::word(address).write_volatile(value) };
         });
         Ok(())
@@ -291,9 +292,9 @@ impl Walkable for Trial<'_> {
     }
 }
 
-/// In assembly, because in Rust such an access means nothing.
+/// Written in assembly, because such an access is undefined behaviour in Rust.
 fn write_zero(address: u64) {
-    // SAFETY: the tables forbid it, so that an exception ends the program here; if they do not, the
-    // zero frame of a test that is over is written.
+    // SAFETY: the tables forbid this write, so an exception ends the program here. If they do not,
+    // it only changes the zero frame of a test that is over.
     unsafe { asm!("mov byte ptr [{}], 0", in(reg) address, options(nostack)) };
 }

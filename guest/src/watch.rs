@@ -1,7 +1,7 @@
-//! The second serial line, over which a program may read control files while the shell works.
+//! The second serial line, over which a program can read control files while the shell works.
 //!
-//! A line with a number and a path is answered by `=NUMBER`, the file's lines with a `+` in front,
-//! and `.NUMBER`, or `!NUMBER` and what was wrong. `framewright top` uses it.
+//! A request is a line with a number and a path. The answer is `=NUMBER`, then the file's lines
+//! with a `+` in front, then `.NUMBER`; or `!NUMBER` and what was wrong. `framewright top` uses it.
 
 use crate::platform::PLATFORM;
 use core::fmt::{self, Write};
@@ -11,33 +11,33 @@ use framewright_arch::x86_64::serial::Serial;
 use framewright_shell::Requests;
 
 /// The second serial port of a PC, if it has one.
-// SAFETY: it is there or nothing is, and nobody but this module uses it.
+// SAFETY: the port is there or nothing is, and only this module uses it.
 static SERIAL: Serial = unsafe { Serial::at(0x2f8) };
 
-/// Calls from one poll of the line to the next: a poll is an exit to the hypervisor.
+/// One in this many calls polls the line, because a poll is an exit to the hypervisor.
 const CALLS_PER_POLL: u32 = 64;
-/// Most bytes that are taken in one poll.
+/// Most bytes that are read in one poll.
 const MOST_BYTES: u32 = 512;
 
-/// How long the other end may keep a part of an answer from leaving. On a busy machine it may have
-/// to be scheduled first. A client that does not read delays the shell once for each request.
+/// How long the other end may hold up a part of an answer. On a busy machine it may have to be
+/// scheduled first. A client that does not read delays the shell once for each request.
 const PATIENCE_NS: u64 = 300_000_000;
 const MOST_TURNS: u32 = 1 << 10;
 
-/// What came over the line so far.
+/// The requests that came over the line so far.
 pub struct Watch {
     requests: Requests,
     calls: u32,
 }
 
 impl Watch {
-    /// Sets the line up.
+    /// Sets up the line.
     pub fn begin() -> Self {
         SERIAL.begin();
         Self { requests: Requests::new(), calls: 0 }
     }
 
-    /// Polls the line, if it is this call's turn, and answers requests.
+    /// Polls the line if it is this call's turn, and answers a request.
     pub fn poll(&mut self, files: &FileSystem<'_>) {
         self.calls = self.calls.wrapping_add(1);
         if !self.calls.is_multiple_of(CALLS_PER_POLL) {
@@ -46,7 +46,7 @@ impl Watch {
         for _ in 0..MOST_BYTES {
             let Some(byte) = SERIAL.receive() else { return };
             if self.requests.take(byte) {
-                // A client that does not take the answer has to ask again.
+                // A client that does not read the answer has to ask again.
                 let _ = self.requests.answer(&mut |path, out| files.read(path, out), &mut Answer);
                 return;
             }
@@ -54,12 +54,12 @@ impl Watch {
     }
 }
 
-/// The line for answers.
+/// Writes an answer to the line.
 struct Answer;
 
 impl Write for Answer {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        // Without a clock: as many turns as take about that long.
+        // Without a clock, waits about as long by counting turns.
         let (began, mut turns) = (PLATFORM.now_ns(), 0);
         let mut is_late = || {
             turns += 1;

@@ -1,4 +1,4 @@
-//! The window in this machine's page tables in which the shell uses huge pages.
+//! The window of this machine's address space in which the shell uses huge pages.
 
 use crate::platform::{GuestPlatform, PLATFORM};
 use crate::smp::TlbShootdown;
@@ -14,24 +14,24 @@ use framewright_arch::x86_64::features::Features;
 use framewright_arch::x86_64::registers::page_table_root;
 use framewright_workload::{Window, WindowError};
 
-/// Where it begins; nothing else of this guest is there.
+/// Where the window begins. Nothing else of this guest is there.
 pub const BASE: u64 = 0xffff_d000_0000_0000;
-/// Bits of the root's address in its register; the others are flags.
+/// Bits of the root's address in CR3; the others are flags.
 const ROOT: u64 = (1 << 52) - PAGE_SIZE;
 
 type Space = AddressSpace<GuestPlatform, TlbShootdown>;
 
-/// The window. `None` while it is being changed, or where there cannot be one.
+/// The window. `None` while it is being changed, or if there cannot be one.
 pub struct GuestWindow<'a> {
     manager: &'a Manager<GuestPlatform>,
     space: SpinLock<Option<Space>>,
 }
 
-/// Frames of tables, from the manager.
+/// Takes frames for tables from the manager.
 struct Tables<'a>(&'a Manager<GuestPlatform>);
 
-// SAFETY: what the manager allocates is nobody else's until it is freed, and is memory below the
-// direct limit.
+// SAFETY: memory that the manager allocates belongs to nobody else until it is freed, and lies
+// below the direct limit.
 unsafe impl FrameSource for Tables<'_> {
     fn take(&mut self, order: Order) -> Option<Pfn> {
         let request = Request { max_address: PLATFORM.direct_limit(), ..Request::new(order) };
@@ -39,31 +39,32 @@ unsafe impl FrameSource for Tables<'_> {
     }
 
     unsafe fn put_back(&mut self, start: Pfn, order: Order) {
-        // SAFETY: passed on to the caller: `take` allocated it (invariant 42). So this cannot fail.
+        // SAFETY: the caller upholds it: `take` allocated the frames (invariant 42). So this cannot
+        // fail.
         let _ = unsafe { self.0.free(PfnRange { start, end: start.add(order.pages()) }) };
     }
 }
 
 impl<'a> GuestWindow<'a> {
-    /// An empty one.
+    /// Returns an empty window.
     pub fn new(manager: &'a Manager<GuestPlatform>) -> Self {
         let largest = if Features::read().pages_1g { PageSize::Large } else { PageSize::Medium };
         let root = page_table_root() & ROOT;
         // SAFETY: the root is that of `direct_map`, which all CPUs use, in memory that stays
-        // reserved; nobody else maps anything from `BASE` on. `boot.s` set NXE, everywhere.
+        // reserved. Nobody else maps anything from `BASE` on. `boot.s` has set NXE on every CPU.
         let space = unsafe {
             AddressSpace::new(&PLATFORM, TlbShootdown { global: false }, root, BASE, largest)
         };
         Self { manager, space: SpinLock::new(space.ok()) }
     }
 
-    /// Whether there can be one.
+    /// Whether there can be a window.
     pub fn exists(&self) -> bool {
         self.space.with(&PLATFORM, |space| space.is_some())
     }
 
-    /// Works on it without the lock: flushes wait for other CPUs, which must not happen with
-    /// interrupts off.
+    /// Changes the window without holding the lock: flushes wait for other CPUs, which must not
+    /// happen with interrupts off.
     fn with<R>(&self, work: impl FnOnce(&mut Space) -> R) -> Option<R> {
         let mut space = self.space.with(&PLATFORM, Option::take)?;
         let result = work(&mut space);
@@ -72,8 +73,8 @@ impl<'a> GuestWindow<'a> {
     }
 }
 
-// SAFETY: the address is in this machine's tables, which all CPUs share, before `show` returns;
-// places are as far apart as pages are large, and each is shown once, so that no two overlap
+// SAFETY: the page is mapped in this machine's tables, which all CPUs share, before `show` returns.
+// Places are as far apart as pages are large, and each place is shown once, so no two overlap
 // (invariant 40).
 unsafe impl Window for GuestWindow<'_> {
     fn show(&self, place: u64, page: PfnRange) -> Result<NonNull<u8>, WindowError> {
@@ -94,7 +95,7 @@ unsafe impl Window for GuestWindow<'_> {
 
     unsafe fn hide_all(&self) -> u64 {
         let hide = |space: &mut Space| {
-            // SAFETY: a table that `take` gave, out of the tables and flushed on every CPU
+            // SAFETY: `take` allocated this table. It is out of the tables and flushed on every CPU
             // (invariant 40).
             let give_back =
                 &mut |frame: Pfn| unsafe { Tables(self.manager).put_back(frame, Order::PAGE) };

@@ -1,11 +1,11 @@
-//! The heap, by two levels of sizes.
+//! The heap: a two-level segregated fit allocator (TLSF).
 
 use crate::{AllocError, AllocResult, BaseAllocator, ByteAllocator};
 use core::alloc::Layout;
 use core::ptr::{NonNull, slice_from_raw_parts_mut, with_exposed_provenance_mut};
 use rlsf::Tlsf;
 
-/// The heap; its pieces are below 8 GiB.
+/// The heap. Each of its pools is smaller than 8 GiB.
 #[derive(Default)]
 pub struct TlsfByteAllocator {
     pools: Tlsf<'static, u32, u32, 28, 32>,
@@ -14,7 +14,7 @@ pub struct TlsfByteAllocator {
 }
 
 impl TlsfByteAllocator {
-    /// One without memory.
+    /// Returns a heap without memory.
     #[must_use]
     pub const fn new() -> Self {
         Self { pools: Tlsf::new(), total: 0, used: 0 }
@@ -28,7 +28,7 @@ impl BaseAllocator for TlsfByteAllocator {
     fn add_memory(&mut self, start: usize, size: usize) -> AllocResult {
         let memory = slice_from_raw_parts_mut(with_exposed_provenance_mut(start), size);
         let memory = NonNull::new(memory).ok_or(AllocError::InvalidParam)?;
-        // SAFETY: ArceOS gives away what nobody uses.
+        // SAFETY: ArceOS hands over memory that nobody uses.
         let taken = unsafe { self.pools.insert_free_block_ptr(memory) };
         self.total += taken.map(|_| size).ok_or(AllocError::InvalidParam)?;
         Ok(())
@@ -42,7 +42,7 @@ impl ByteAllocator for TlsfByteAllocator {
         Ok(place)
     }
     fn dealloc(&mut self, pos: NonNull<u8>, layout: Layout) {
-        // SAFETY: ArceOS gives back what it was given, once.
+        // SAFETY: ArceOS gives back, once, what it was given.
         unsafe { self.pools.deallocate(pos, layout.align()) };
         self.used -= layout.size();
     }

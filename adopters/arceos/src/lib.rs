@@ -1,12 +1,12 @@
-//! Framewright as the page allocator of ArceOS, which names its allocators by crate: a patch puts
-//! this one in place of `axallocator`.
+//! Framewright as the page allocator of ArceOS. ArceOS finds its allocators by crate name: a patch
+//! puts this one in place of `axallocator`.
 //!
 //! ```toml
 //! [patch.crates-io]
 //! axallocator = { path = "axallocator" } # a crate that says `pub use framewright_arceos::*;`
 //! ```
 //!
-//! The heap above takes pages from it and stays what ArceOS has, the crate `rlsf`.
+//! The heap takes its pages from this allocator. It remains ArceOS's own, the crate `rlsf`.
 #![no_std]
 
 mod heap;
@@ -21,72 +21,72 @@ use core::ptr::NonNull;
 /// Why nothing was allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AllocError {
-    /// A size or an alignment that cannot be.
+    /// An impossible size or alignment.
     InvalidParam,
-    /// Memory that is there already.
+    /// The memory was added already.
     MemoryOverlap,
-    /// There is not enough.
+    /// There is not enough memory.
     NoMemory,
-    /// It was not allocated.
+    /// The memory was not allocated.
     NotAllocated,
 }
 
-/// What comes of a request.
+/// The result of a request.
 pub type AllocResult<T = ()> = Result<T, AllocError>;
 
 /// An allocator that is given its memory.
 pub trait BaseAllocator {
-    /// Begins with this memory.
+    /// Starts with this memory.
     fn init(&mut self, start: usize, size: usize);
-    /// Takes more of it.
+    /// Adds more memory.
     ///
     /// # Errors
-    /// There cannot be more, or not this.
+    /// No more memory can be added, or not this memory.
     fn add_memory(&mut self, start: usize, size: usize) -> AllocResult;
 }
 
 /// A heap.
 pub trait ByteAllocator: BaseAllocator {
-    /// Allocates.
+    /// Allocates memory.
     ///
     /// # Errors
     /// There is not enough memory.
     fn alloc(&mut self, layout: Layout) -> AllocResult<NonNull<u8>>;
-    /// Frees what was allocated with this layout.
+    /// Frees memory that was allocated with this layout.
     fn dealloc(&mut self, pos: NonNull<u8>, layout: Layout);
-    /// Bytes that it was given.
+    /// Returns how many bytes the heap was given.
     fn total_bytes(&self) -> usize;
-    /// Bytes that are allocated.
+    /// Returns how many bytes are allocated.
     fn used_bytes(&self) -> usize;
-    /// Bytes that are not.
+    /// Returns how many bytes are not allocated.
     fn available_bytes(&self) -> usize;
 }
 
 /// An allocator of pages.
 pub trait PageAllocator: BaseAllocator {
-    /// Bytes of a page.
+    /// Bytes in a page.
     const PAGE_SIZE: usize;
     /// Allocates a run whose start is a multiple of `align_pow2` bytes.
     ///
     /// # Errors
-    /// There is no such run, or cannot be.
+    /// There is no such run, or the request is invalid.
     fn alloc_pages(&mut self, num_pages: usize, align_pow2: usize) -> AllocResult<usize>;
     /// Allocates the run at `base`.
     ///
     /// # Errors
-    /// It is not free, or cannot be.
+    /// The run is not free, or the request is invalid.
     fn alloc_pages_at(
         &mut self,
         base: usize,
         num_pages: usize,
         align_pow2: usize,
     ) -> AllocResult<usize>;
-    /// Frees what was allocated.
+    /// Frees a run that was allocated.
     fn dealloc_pages(&mut self, pos: usize, num_pages: usize);
-    /// Pages that it was given.
+    /// Returns how many pages the allocator was given.
     fn total_pages(&self) -> usize;
-    /// Pages that are allocated.
+    /// Returns how many pages are allocated.
     fn used_pages(&self) -> usize;
-    /// Pages that are not.
+    /// Returns how many pages are not allocated.
     fn available_pages(&self) -> usize;
 }

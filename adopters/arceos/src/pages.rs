@@ -1,4 +1,4 @@
-//! The pages: Framewright, where ArceOS sees them.
+//! The page allocator: Framewright behind ArceOS's interface.
 
 use crate::{AllocError, AllocResult, BaseAllocator, PageAllocator};
 use framewright::manager::Budget;
@@ -6,21 +6,21 @@ use framewright::platform::{LinearMap, OneAtATime};
 use framewright::units::{Order, Pfn, PfnRange, PhysRange};
 use framewright::LazyManager;
 
-/// Where ArceOS maps all memory (`phys-virt-offset` of its platforms): addresses that it gives and
-/// takes are there.
+/// Where ArceOS maps all memory (`phys-virt-offset` of its platforms). Addresses that it passes and
+/// gets lie there.
 const LINEAR_MAPPING: usize = 0xffff_8000_0000_0000;
 
-// SAFETY: ArceOS maps all memory at one offset, and calls its allocators through a lock that turns
-// interrupts off (`SpinNoIrq`): one CPU at a time is in the manager, and no handler of it. To the
-// manager they are one CPU.
+// SAFETY: ArceOS maps all memory at one offset. It calls its allocators through a lock that turns
+// interrupts off (`SpinNoIrq`), so one CPU at a time is in the manager, and no handler of it. To
+// the manager they are one CPU.
 static MAP: LinearMap<OneAtATime> = unsafe { LinearMap::new(LINEAR_MAPPING, OneAtATime) };
 
-/// The page allocator, under the name that ArceOS has for it. What it is told is memory has to be,
-/// which nobody uses: it writes there, where ArceOS's own only computes with the numbers.
+/// The page allocator, under ArceOS's name for it. The memory that it is given must exist and be
+/// unused: it writes there, whereas ArceOS's own allocator only computes with the addresses.
 pub struct BitmapPageAllocator<const PAGE_SIZE: usize>(LazyManager<LinearMap<OneAtATime>>);
 
 impl<const PAGE_SIZE: usize> BitmapPageAllocator<PAGE_SIZE> {
-    /// One without memory.
+    /// Returns an allocator without memory.
     #[must_use]
     pub const fn new() -> Self {
         const { assert!(PAGE_SIZE == 4096, "pages are of 4 KiB") };
@@ -34,7 +34,7 @@ impl<const PAGE_SIZE: usize> Default for BitmapPageAllocator<PAGE_SIZE> {
     }
 }
 
-/// Of an alignment, a power of two: less than a page is a page's.
+/// Returns the order of an alignment, a power of two in bytes. Less than a page counts as a page.
 fn order(bytes: usize) -> AllocResult<Order> {
     let order = Order::new(bytes.trailing_zeros().saturating_sub(12) as u8);
     order.filter(|_| bytes.is_power_of_two()).ok_or(AllocError::InvalidParam)
@@ -52,10 +52,10 @@ impl<const PAGE_SIZE: usize> BaseAllocator for BitmapPageAllocator<PAGE_SIZE> {
         self.0.bring_up().expect("more than tables take");
     }
     fn add_memory(&mut self, start: usize, size: usize) -> AllocResult {
-        // The pages that lie wholly in it.
+        // Only pages that lie wholly in the range are used.
         let start = start.checked_sub(LINEAR_MAPPING).ok_or(AllocError::InvalidParam)?;
         let memory = PhysRange::with_size(start as u64, size as u64);
-        // SAFETY: ArceOS gives away what nobody uses.
+        // SAFETY: ArceOS hands over memory that nobody uses.
         unsafe { self.0.add(memory) }.map(drop).map_err(|_| AllocError::MemoryOverlap)
     }
 }
@@ -82,7 +82,7 @@ impl<const PAGE_SIZE: usize> PageAllocator for BitmapPageAllocator<PAGE_SIZE> {
         taken.map(seen).map_err(|_| AllocError::NoMemory)
     }
     fn dealloc_pages(&mut self, pos: usize, num_pages: usize) {
-        // SAFETY: ArceOS gives back what nobody uses any more (invariant 42). What is refused is
+        // SAFETY: ArceOS gives back what nobody uses any more (invariant 42). Refused calls are
         // counted.
         let _ = unsafe { self.0.free_pages(pfn(pos), num_pages as u64) };
     }

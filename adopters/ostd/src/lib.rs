@@ -5,13 +5,14 @@
 //! static FRAMES: framewright_ostd::Framewright = framewright_ostd::Framewright;
 //! ```
 //!
-//! OSTD calls it. Its trait is safe to call for everybody, who then answers for the calls: the
-//! manager keeps tables in memory that it was given, so that a `dealloc` or `add_free_memory` of
-//! memory in use is memory in use twice, once by the manager. Of several CPUs the first has a
-//! cache; the others go past it.
+//! OSTD calls it. OSTD's trait has safe methods, so anybody can call them, and whoever does answers
+//! for the call. The manager keeps tables in the memory that it was given, so a `dealloc` or
+//! `add_free_memory` of memory in use means that this memory is used twice, once by the manager. Of
+//! several CPUs, only the first has a cache; the others bypass it.
 //!
-//! OSTD adds memory range by range and never says which was the last: the first allocation ends it,
-//! and brings the manager up. What lies between ranges OSTD has in use, and frees it later.
+//! OSTD adds memory range by range and never says which range was the last. The first allocation
+//! ends the additions and brings the manager up. OSTD uses the memory between ranges, and frees it
+//! later.
 #![no_std]
 
 use core::alloc::Layout;
@@ -21,10 +22,10 @@ use framewright::{IrqState, LazyManager, PinnedCpu};
 use ostd::cpu::CpuId;
 use ostd::mm::{Paddr, frame::GlobalFrameAllocator};
 
-/// Where OSTD 0.18 maps all memory on x86-64: its constant is private.
+/// Where OSTD 0.18 maps all memory on x86-64. Its own constant is private.
 const LINEAR_MAPPING: usize = 0xffff_8000_0000_0000;
 
-/// OSTD's CPUs. It takes one from a task only where that gives it away.
+/// OSTD's CPUs. OSTD preempts a task only where the task allows it.
 pub struct Ostd;
 
 impl Cpu for Ostd {
@@ -40,18 +41,18 @@ impl Cpu for Ostd {
     }
 }
 
-// SAFETY: OSTD maps all memory at one offset before it adds any; it switches tasks where one
-// yields, waits or goes back to user mode (`might_preempt` in its scheduler), and the manager does
-// none of these, so that the CPU stays the same and other tasks of it away.
+// SAFETY: OSTD maps all memory at one offset before it adds any. It switches tasks only where a
+// task yields, waits or returns to user mode (`might_preempt` in its scheduler). The manager does
+// none of these, so a task stays on its CPU, and no other task runs there meanwhile.
 static MAP: LinearMap<Ostd> = unsafe { LinearMap::new(LINEAR_MAPPING, Ostd) };
 static FRAMES: LazyManager<LinearMap<Ostd>> = LazyManager::new(&MAP);
 
-/// The allocator; there is one, whatever the number of these.
+/// The allocator. All values of this type stand for the same one.
 #[derive(Clone, Copy, Debug)]
 pub struct Framewright;
 
 impl Framewright {
-    /// The manager, and what could not be taken.
+    /// Returns the manager, with counts of what was refused.
     pub fn frames(self) -> &'static LazyManager<LinearMap<Ostd>> {
         &FRAMES
     }
@@ -68,7 +69,8 @@ impl GlobalFrameAllocator for Framewright {
         let _ = unsafe { FRAMES.free_bytes(Pfn::containing(addr as u64), size as u64) };
     }
     fn add_free_memory(&self, addr: Paddr, size: usize) {
-        // SAFETY: OSTD adds what nobody uses, and uses what lies between. Refusals are counted.
+        // SAFETY: OSTD adds memory that nobody uses, and uses what lies between. Refusals are
+        // counted.
         let _ = unsafe { FRAMES.add(PhysRange::with_size(addr as u64, size as u64)) };
     }
 }

@@ -1,9 +1,10 @@
 //! What a kernel has before it has a memory manager: a start, a stack, memory, and a line to write
-//! numbers to. The kernels of this package are programs of Linux, so that they can be run where
-//! they are built: they begin as a kernel does, at an address, with nothing.
+//! numbers to. The kernels of this package are Linux programs, so that they can run where they are
+//! built. They start as a kernel does: at an address, with nothing set up.
 //!
-//! Each program in `src/bin` is a profile: all that an adopter of so much of Framewright writes.
-//! `cargo xtask sizes` counts its lines, links it, runs it, and says what it needed.
+//! Each program in `src/bin` is a profile: all the code that an adopter of this part of Framewright
+//! has to write. `cargo xtask sizes` counts its lines, links it, runs it, and reports what it
+//! needed.
 #![no_std]
 
 use core::arch::{asm, global_asm};
@@ -11,18 +12,19 @@ use core::cell::UnsafeCell;
 use core::panic::Location;
 use core::ptr::NonNull;
 
-/// Bytes of memory that the machine has.
+/// Bytes of memory that the machine has at first.
 pub const MEMORY_BYTES: u64 = 1 << 30;
-/// Bytes of memory behind it that can come later.
+/// Bytes of memory after it that can be added later.
 pub const LATER_BYTES: u64 = 128 << 20;
 const STACK_WORDS: usize = 64 << 10;
-/// What a word of the stack holds that was never used.
+/// The content of stack words that were never used.
 const UNUSED: u64 = 0x5aa5_f00f_5aa5_f00f;
 
 #[repr(C, align(0x20_0000))]
 struct Memory(UnsafeCell<[u8; ALL_BYTES]>);
 
-// SAFETY: it is only named here; who uses what of it, the profiles' managers decide.
+// SAFETY: only this file names the static. The profiles' managers decide which code uses which
+// part.
 unsafe impl Sync for Memory {}
 
 static MEMORY: Memory = Memory(UnsafeCell::new([0; ALL_BYTES]));
@@ -33,7 +35,7 @@ const DESCRIPTORS_BYTES: usize = ALL_BYTES / 4096 * 64;
 #[repr(C, align(0x20_0000))]
 struct Descriptors(UnsafeCell<[u8; DESCRIPTORS_BYTES]>);
 
-// SAFETY: as above.
+// SAFETY: as for `Memory`.
 unsafe impl Sync for Descriptors {}
 
 static DESCRIPTORS: Descriptors = Descriptors(UnsafeCell::new([0; DESCRIPTORS_BYTES]));
@@ -41,7 +43,7 @@ static DESCRIPTORS: Descriptors = Descriptors(UnsafeCell::new([0; DESCRIPTORS_BY
 #[repr(C, align(4096))]
 struct Stack(UnsafeCell<[u64; STACK_WORDS]>);
 
-// SAFETY: the only thread is on it; what lies below is read and written through raw pointers.
+// SAFETY: the only thread runs on it, and the words below are accessed only through raw pointers.
 unsafe impl Sync for Stack {}
 
 #[unsafe(no_mangle)]
@@ -61,21 +63,21 @@ global_asm!(
     unused = const UNUSED,
 );
 
-/// Where physical memory is seen.
+/// Returns where physical memory is mapped.
 pub fn direct(pa: u64) -> NonNull<u8> {
     // SAFETY: the address of a static plus an offset is not null.
     unsafe { NonNull::new_unchecked(MEMORY.0.get().cast::<u8>().wrapping_add(pa as usize)) }
 }
 
-/// Where the descriptors of all frames may lie.
+/// Returns where the descriptors of all frames may lie.
 pub fn descriptors() -> NonNull<u8> {
     // SAFETY: the address of a static is not null.
     unsafe { NonNull::new_unchecked(DESCRIPTORS.0.get().cast()) }
 }
 
-/// The processor's clock, in whatever its units are.
+/// Reads the processor's clock, in whatever units it counts.
 pub fn now_ns() -> u64 {
-    // SAFETY: any processor of 64 bits has it.
+    // SAFETY: every 64-bit processor has this instruction.
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
@@ -84,7 +86,7 @@ pub fn now_ns() -> u64 {
 pub struct Failed(u32);
 
 impl Failed {
-    /// Here.
+    /// A failure at the caller's line.
     #[track_caller]
     pub const fn here() -> Self {
         Self(Location::caller().line())
@@ -98,23 +100,23 @@ impl<E: core::error::Error> From<E> for Failed {
     }
 }
 
-/// What was not as it should be.
+/// Fails if something is not as it should be.
 ///
 /// # Errors
-/// It was not.
+/// It is not.
 #[track_caller]
 pub const fn check(is_right: bool) -> Result<(), Failed> {
     if is_right { Ok(()) } else { Err(Failed::here()) }
 }
 
-/// Runs a profile, writes the bytes of metadata that it says, or the line where it failed, and the
-/// bytes of stack that it used, and ends the program.
+/// Runs a profile and ends the program. Writes the bytes of metadata that the profile returns, or
+/// the line where it failed, and how many bytes of stack it used.
 pub fn run(profile: fn() -> Result<u64, Failed>) -> ! {
     let outcome = core::hint::black_box(profile)();
     let stack = PROFILE_STACK.0.get().cast::<u64>();
     let mut unused = 0;
-    // SAFETY: the words are read one by one, and none by a reference; the one that ends the loop is
-    // part of this function's frame at the latest.
+    // SAFETY: the words are read one by one, never through a reference. The loop ends in this
+    // function's own frame at the latest.
     while unsafe { stack.add(unused).read_volatile() } == UNUSED {
         unused += 1;
     }
@@ -138,21 +140,21 @@ fn write_number(number: u64, end: u8) {
             break;
         }
     }
-    // SAFETY: `write` to the standard output.
+    // SAFETY: this is `write` to the standard output.
     unsafe { system_call(1, 1, text[at..].as_ptr() as usize, 21 - at) };
 }
 
 /// Ends the program.
 pub fn exit(status: usize) -> ! {
-    // SAFETY: `exit_group`.
+    // SAFETY: this is `exit_group`.
     unsafe { system_call(231, status, 0, 0) };
     loop {}
 }
 
 /// # Safety
-/// Those of the call.
+/// As for the system call.
 unsafe fn system_call(number: usize, first: usize, second: usize, third: usize) {
-    // SAFETY: passed on to the caller; Linux changes rcx and r11.
+    // SAFETY: the caller upholds it. Linux changes rcx and r11, which are declared.
     unsafe {
         asm!(
             "syscall",
@@ -166,7 +168,7 @@ unsafe fn system_call(number: usize, first: usize, second: usize, third: usize) 
     }
 }
 
-/// Makes a program of a profile.
+/// Makes a program out of a profile.
 #[macro_export]
 macro_rules! program {
     ($profile:path) => {

@@ -1,11 +1,11 @@
 //! Framewright in a Linux process.
 //!
-//! [`source`] says which memory, nodes and CPUs a machine has: this machine, one that a file
+//! [`source`] finds out which memory, nodes and CPUs a machine has: this machine, one that a file
 //! describes, or a synthetic one. [`platform`] lets a process stand in for such a machine: threads
 //! are its CPUs and one reserved mapping is its physical memory, so a machine of 24 TiB can be
 //! brought up on a small one. [`reporting`] gives free memory back to the operating system.
 //! [`jobs`] is the crate `framewright-jobs-linux`: threads that help with multithreaded jobs and
-//! stay within what their caller may use.
+//! use no more CPUs than their caller may use.
 //!
 //! ```no_run
 //! use framewright::firmware::{MapBuilder, Topology};

@@ -1,23 +1,24 @@
 //! Gives free memory back to the operating system: a device for free page reports made of
 //! `madvise`.
 //!
-//! It answers at once. All ranges of a report go in one system call where the system supports that,
-//! otherwise one by one.
+//! It answers at once. All ranges of a report go into one system call if the system supports this,
+//! otherwise into one call each.
 
 use crate::platform::{HostedError, HostedPlatform, OwnProcess};
 use framewright::reporting::{Acknowledged, Content, Progress, ReportDevice, SubmitError};
 use framewright::units::PhysRange;
 
-/// How memory is given back.
+/// How memory is given back to the operating system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Advice {
-    /// At once (`MADV_DONTNEED`): it reads as zero when next touched. For private memory.
+    /// `MADV_DONTNEED`: at once. The memory reads as zero when next touched. For private memory.
     #[default]
     DontNeed,
-    /// When the system needs it (`MADV_FREE`); until then it keeps its content. For private memory.
+    /// `MADV_FREE`: when the system needs it. Until then the memory keeps its content. For private
+    /// memory.
     Free,
-    /// At once, as a hole in the file behind it (`MADV_REMOVE`): it reads as zero when next
-    /// touched. For shared memory.
+    /// `MADV_REMOVE`: at once, as a hole in the file behind the memory, which reads as zero when
+    /// next touched. For shared memory.
     HolePunch,
 }
 
@@ -40,7 +41,7 @@ impl Advice {
         }
     }
 
-    /// The advice that discards memory of `platform` at once.
+    /// Returns the advice that discards memory of `platform` at once.
     #[must_use]
     pub fn for_platform(platform: &HostedPlatform) -> Self {
         if platform.is_shared() { Self::HolePunch } else { Self::DontNeed }
@@ -57,14 +58,14 @@ pub struct MadviseDevice<'a> {
 }
 
 impl<'a> MadviseDevice<'a> {
-    /// A device of `platform`.
+    /// Makes a device for the memory of `platform`.
     ///
     /// # Errors
     /// [`HostedError::AdviceDoesNotFit`].
     ///
     /// # Safety
-    /// It is registered with a manager of this platform's memory only: the addresses that another
-    /// one reports mean memory here that somebody uses.
+    /// The device is registered only with a manager of this platform's memory. Addresses that
+    /// another manager reports would stand for memory here that somebody uses.
     pub unsafe fn new(platform: &'a HostedPlatform, advice: Advice) -> Result<Self, HostedError> {
         let shared = platform.is_shared();
         if shared != (advice == Advice::HolePunch) {
@@ -74,8 +75,8 @@ impl<'a> MadviseDevice<'a> {
     }
 }
 
-// SAFETY: all is done when `submit` returns, and only to the ranges; memory for which the system
-// took `DontNeed` or `HolePunch` reads as zero (invariant 1).
+// SAFETY: everything is done when `submit` returns, and only to the ranges. Memory for which the
+// system took `DontNeed` or `HolePunch` reads as zero (invariant 1).
 unsafe impl ReportDevice for MadviseDevice<'_> {
     fn capacity(&self) -> usize {
         32
@@ -83,8 +84,8 @@ unsafe impl ReportDevice for MadviseDevice<'_> {
 
     unsafe fn submit(&mut self, ranges: &[PhysRange]) -> Result<(), SubmitError> {
         let taken =
-            // SAFETY: passed on to the caller: the ranges are not in use until this has returned,
-            // when it is done.
+            // SAFETY: the caller upholds it: the ranges are not in use until this returns, and the
+            // advice is done by then.
             unsafe { self.platform.advise(ranges, self.advice.number(), &mut self.process) };
         self.answer = Acknowledged(taken);
         if taken == 0 { Err(SubmitError::Failed) } else { Ok(()) }

@@ -1,9 +1,9 @@
-//! What a machine in this process does in the background: a thread that polls, as an idle task of a
-//! kernel would. It accepts memory, where `accept_memory=background` says so, has the reclaim hook
-//! free memory of nodes that are short, and keeps free memory whole while something can be moved.
-//! Whoever counts what is in use holds it meanwhile ([`Quiet`]), and the thread that reports, too.
+//! What a machine in this process does in the background: a thread polls, as an idle task of a
+//! kernel would. It accepts memory if `accept_memory=background` was given, calls the reclaim hook
+//! for nodes that are short of memory, and compacts free memory while something can be moved. Code
+//! that counts what is in use can hold up this thread and the one that reports ([`Quiet`]).
 //!
-//! Orders of memory: Relaxed: that it is over changes once, and nothing is read by it.
+//! Orders of memory: Relaxed: the end flag changes once, and no other data depends on it.
 
 use framewright::parameters::AcceptPolicy;
 use framewright::{Manager, Platform};
@@ -13,22 +13,22 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-/// It looks at least so often whether it is over.
+/// The longest time until the thread checks again whether it is to end.
 const LONGEST_WAIT: Duration = Duration::from_millis(20);
 
-/// Held by a thread of the background while it works, and by whoever wants it to wait.
+/// Held by a background thread while it works, and by code that wants these threads to wait.
 #[derive(Default)]
 pub struct Quiet(Mutex<()>);
 
 impl Quiet {
-    /// Nobody works in the background until what this returns is dropped.
+    /// Keeps background threads from working until the returned guard is dropped.
     pub fn hold(&self) -> MutexGuard<'_, ()> {
-        // There is nothing in it that a panic could have left half done.
+        // The lock guards no data that a panic could have left half changed.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Calls `work` while a thread does the rest, except while somebody holds `quiet`.
+/// Calls `work` while a thread does the background work, except while somebody holds `quiet`.
 pub fn with_background<R>(
     manager: &Manager<HostedPlatform>,
     quiet: &Quiet,
@@ -42,7 +42,7 @@ pub fn with_background<R>(
     })
 }
 
-/// Ends the thread, also where `work` has panicked.
+/// Ends the thread on drop, even if `work` has panicked.
 struct End<'a>(&'a AtomicBool, &'a Thread);
 
 impl Drop for End<'_> {
@@ -83,7 +83,7 @@ mod tests {
     use framewright_hosted::Machine;
     use std::sync::atomic::AtomicU64;
 
-    /// Counts how often it is asked, and has nothing.
+    /// Counts how often it is asked, and frees nothing.
     struct Asked(AtomicU64);
 
     impl Reclaim for Asked {
@@ -107,7 +107,7 @@ mod tests {
             while manager.pressure().background().is_none() {
                 taken.push(manager.frames(&Request::pages(1)).expect("memory"));
             }
-            // From here on there is something to do at each of its looks.
+            // From here on there is something to do each time that the thread polls.
             manager.pressure().set_reclaim(Some(asked));
             thread::sleep(LONGEST_WAIT * 5);
             assert_eq!(calls(), 0);

@@ -1,13 +1,13 @@
-//! Why a machine in this process does not work.
+//! Errors of a machine in this process.
 
 use std::fmt;
 
 /// What went wrong, as a line for the user.
 #[derive(Debug)]
 pub enum Error {
-    /// The user asked for something that cannot be.
+    /// The user asked for something impossible.
     Usage(String),
-    /// It should have worked and did not.
+    /// Something that should have worked has failed.
     Failed(String),
 }
 

@@ -1,8 +1,9 @@
 //! Machines in this process, brought up any number of times.
 //!
-//! The manager is generic over its platform, so it is compiled where it is used. What the program
-//! `framewright` times is brought up here, in a crate that is fully optimised; the program itself
-//! is not, which saves nearly a third of the time to build it (`profile.release` in `Cargo.toml`).
+//! The manager is generic over its platform, so it is compiled where it is used. The code that the
+//! program `framewright` times is compiled here, in a crate that is fully optimised. The program
+//! itself is not, which saves nearly a third of the time to build it (`profile.release` in
+//! `Cargo.toml`).
 
 mod background;
 mod error;

@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 /// Keeps lines, each with the time since the log was opened. They are shown later, so that a slow
-/// terminal takes no part in what is measured.
+/// terminal does not affect measurements.
 pub struct Lines {
     opened: Instant,
     lines: Vec<String>,
@@ -18,12 +18,12 @@ impl Default for Lines {
 }
 
 impl Lines {
-    /// An empty log whose time begins now.
+    /// Returns an empty log whose time starts now.
     pub fn new() -> Self {
         Self { opened: Instant::now(), lines: Vec::new() }
     }
 
-    /// The lines so far.
+    /// Returns the lines so far.
     pub fn into_lines(self) -> Vec<String> {
         self.lines
     }
@@ -35,14 +35,14 @@ impl BootLog for Lines {
     }
 }
 
-/// Keeps nothing and formats nothing.
+/// Discards all lines without formatting them.
 pub struct Silent;
 
 impl BootLog for Silent {
     fn line(&mut self, _line: fmt::Arguments<'_>) {}
 }
 
-/// As Linux prints it.
+/// Formats a time as Linux prints it.
 fn stamp(time: Duration) -> String {
     format!("[{:>5}.{:06}]", time.as_secs(), time.subsec_micros())
 }

@@ -1,7 +1,7 @@
-//! Free page reports of a machine in this process: a thread that polls, as a kernel's would.
+//! Free page reports of a machine in this process: a thread polls, as a kernel's would.
 //!
-//! Orders of memory: Relaxed: that it is over is a word of its own, which brings nothing else; the
-//! scope of the threads orders what both did.
+//! Orders of memory: Relaxed: no other data depends on the end flag, and the scope of the threads
+//! orders what both sides did.
 
 use crate::background::Quiet;
 use crate::error::Error;
@@ -12,11 +12,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-/// It looks at least so often, for whoever wants a flush.
+/// The longest time between two polls, so that code that wants a flush is served.
 const LONGEST_WAIT: Duration = Duration::from_millis(20);
 
-/// Calls `work` while free memory goes back to the system by `advice`, or just so without one.
-/// `tell` is given what is worth a line in a log. Nothing is reported while somebody holds `quiet`.
+/// Calls `work` while a thread gives free memory back to the system by `advice`, or without such a
+/// thread if there is no advice. `tell` is called with each event that is worth a line in a log.
+/// Nothing is reported while somebody holds `quiet`.
 ///
 /// # Errors
 /// The advice does not fit the machine's memory, or the manager refuses the device.
@@ -28,7 +29,7 @@ pub fn with_reports<R>(
     work: impl FnOnce() -> R,
 ) -> Result<R, Error> {
     let Some(advice) = advice else { return Ok(work()) };
-    // SAFETY: it is registered with the manager of this platform, below.
+    // SAFETY: the device is registered below, with the manager of this platform.
     let device = unsafe { MadviseDevice::new(manager.platform(), advice) }
         .map_err(|error| Error::Failed(format!("reporting: {error}")))?;
     let reporter = manager
@@ -42,7 +43,7 @@ pub fn with_reports<R>(
     }))
 }
 
-/// Ends the thread, also where `work` has panicked.
+/// Ends the thread on drop, even if `work` has panicked.
 struct End<'a> {
     over: &'a AtomicBool,
     thread: Thread,

@@ -1,4 +1,5 @@
-//! One machine and its passes: memory that this process has reserved becomes a manager and back.
+//! A machine and its passes: memory that this process has reserved becomes a manager and back
+//! again.
 
 use crate::error::Error;
 use crate::log::Silent;
@@ -17,13 +18,13 @@ use serde_json::Value;
 use std::ptr::NonNull;
 use std::time::Duration;
 
-/// Room in the map for what boot parameters add to it, beyond what the machine itself needs.
+/// Room in the map for what boot parameters add, beyond what the machine itself needs.
 const ROOM_FOR_PARAMETERS: usize = 160;
 
-/// The largest machine of which more is mapped than `mem=` says, where it has a memory map.
+/// If the machine has a memory map and is larger than this, memory beyond `mem=` is not mapped.
 const MOST_SPARE_BYTES: u64 = 64 << 30;
 
-/// Time that CPUs have spent on this process.
+/// Returns the CPU time that this process has used, in seconds.
 pub fn cpu_seconds() -> f64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the argument is a live value of the type that the call fills.
@@ -32,24 +33,24 @@ pub fn cpu_seconds() -> f64 {
 }
 
 /// A machine whose memory this process has reserved and nobody manages. It becomes a [`Pass`] and
-/// back, so that there is at most one manager at a time.
+/// then a session again, so there is at most one manager at a time.
 pub struct Session<'a> {
     machine: &'a Machine,
     command_line: &'a str,
     platform: &'static HostedPlatform,
-    /// Where the memory of its nodes lies on the host; nothing where it has one.
+    /// How the memory of its nodes was placed on the host; `None` if it has one node.
     placed: Option<HostNodes>,
-    /// Why the machine has no vmemmap, though it should.
+    /// Why the machine has no vmemmap although it should have one.
     no_array: Option<String>,
-    /// What descriptors in the array begin as, where not as zero.
+    /// The initial value of descriptors in the array, if it is not zero.
     template: Option<[u64; 7]>,
 }
 
 impl<'a> Session<'a> {
-    /// Reserves the machine's memory; none of it is touched yet.
+    /// Reserves the machine's memory without touching it.
     ///
     /// # Errors
-    /// A memory map that makes no machine, or no room for it in this process.
+    /// The memory map describes no usable machine, or this process has no room for it.
     pub fn open(machine: &'a Machine, command_line: &'a str) -> Result<Self, Error> {
         let mut storage = Storage::of(machine);
         let intake = Intake::take(machine, command_line, &mut storage, &mut Silent, true)?;
@@ -90,18 +91,18 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// This machine with other boot parameters from now on.
+    /// Returns this machine with other boot parameters from now on.
     pub fn with_command_line(self, command_line: &'a str) -> Self {
         Self { command_line, ..self }
     }
 
-    /// Accepting 2 MiB of memory takes so long from now on.
+    /// Sets how long accepting 2 MiB of memory takes from now on.
     pub fn with_accept_delay(self, of_a_block: Duration) -> Self {
         self.platform.set_accept_delay(of_a_block);
         self
     }
 
-    /// This machine with other first values of descriptors.
+    /// Returns this machine with another initial value of descriptors.
     pub fn with_template(self, template: Option<[u64; 7]>) -> Self {
         Self { template, ..self }
     }
@@ -109,57 +110,58 @@ impl<'a> Session<'a> {
     /// Drops the memory behind the vmemmap, so that the next bring-up touches it first.
     ///
     /// # Errors
-    /// The system refuses.
+    /// The system refuses to drop it.
     pub fn forget_page_array(&self) -> Result<(), Error> {
         // SAFETY: a session without a pass has no manager.
         unsafe { self.platform.discard_vmemmap() }
             .map_err(|error| Error::Failed(format!("the vmemmap cannot be dropped: {error}")))
     }
 
-    /// The memory of the vmemmap that describes present memory, in pieces.
+    /// Returns the parts of the vmemmap's memory that describe present memory.
     pub fn vmemmap_parts(&self) -> Vec<(NonNull<u8>, usize)> {
         self.platform.vmemmap_parts().collect()
     }
 
-    /// Fills the vmemmap with 0xa5: backed by the system and full of old data.
+    /// Fills the vmemmap with 0xa5, so that the system backs it and it is full of old data.
     pub fn dirty_page_array(&self) {
         // SAFETY: a session without a pass has no manager.
         unsafe { self.platform.prefault_vmemmap(0xa5) };
     }
 
-    /// Whether it has a vmemmap.
+    /// Whether the machine has a vmemmap.
     pub fn has_page_array(&self) -> bool {
         self.platform.vmemmap_space().is_some()
     }
 
-    /// What the vmemmap is written with where descriptors begin as a template, or as zero.
+    /// Returns the name of the store that writes the vmemmap if descriptors begin as a template, or
+    /// as zero.
     pub fn store_name(&self, template: bool) -> Option<&'static str> {
         let line = Line([0, u64::from(template), 0, 0, 0, 0, 0, 0]);
         Some(self.platform.vmemmap_space()?.store(&line).name())
     }
 
-    /// Brings the machine up from nothing, from intake to the first allocation and on to the last
-    /// frame, memory that is deferred included.
+    /// Brings the machine up from nothing: from intake to the first allocation and on to the last
+    /// frame, including deferred memory.
     ///
     /// # Errors
-    /// A memory map that makes no machine, or one too small to be brought up.
+    /// The memory map describes no usable machine, or one too small to be brought up.
     pub fn bring_up(self, log: &mut dyn BootLog) -> Result<Pass<'a>, Error> {
         self.bring_up_to(log, Some(HostedHelpers::shared()))
     }
 
-    /// [`bring_up`](Self::bring_up) without helpers for what is deferred.
+    /// Like [`bring_up`](Self::bring_up), but without helpers for deferred memory.
     ///
     /// # Errors
-    /// As [`bring_up`](Self::bring_up).
+    /// As for [`bring_up`](Self::bring_up).
     pub fn bring_up_alone(self, log: &mut dyn BootLog) -> Result<Pass<'a>, Error> {
         self.bring_up_to(log, Some(&NoHelpers))
     }
 
-    /// [`bring_up`](Self::bring_up) without a log; what is deferred stays withheld until somebody
-    /// wants it.
+    /// Like [`bring_up`](Self::bring_up), but without a log, and deferred memory stays withheld
+    /// until it is needed.
     ///
     /// # Errors
-    /// As [`bring_up`](Self::bring_up).
+    /// As for [`bring_up`](Self::bring_up).
     pub fn bring_up_withheld(self) -> Result<Pass<'a>, Error> {
         self.bring_up_to(&mut Silent, None)
     }
@@ -169,8 +171,8 @@ impl<'a> Session<'a> {
         log: &mut dyn BootLog,
         helpers: Option<&dyn Helpers>,
     ) -> Result<Pass<'a>, Error> {
-        // Once for the log and once for the clock: writing lines takes longer than what they tell
-        // of.
+        // Intake runs once for the log and once for the clock, because writing lines takes longer
+        // than the work that they report.
         Intake::take(self.machine, self.command_line, &mut Storage::of(self.machine), log, false)?;
         let mut storage = Storage::of(self.machine);
         let before_cpu_seconds = cpu_seconds();
@@ -224,12 +226,12 @@ pub struct Pass<'a> {
     manager: Manager<HostedPlatform>,
     /// The library's report.
     pub report: Value,
-    /// What CPUs spent on it from the beginning of intake until nothing was deferred any more.
+    /// The CPU time from the beginning of intake until nothing was deferred any more.
     pub cpu_seconds: f64,
 }
 
 impl<'a> Pass<'a> {
-    /// What manages the machine's memory.
+    /// The manager of the machine's memory.
     pub fn manager(&self) -> &Manager<HostedPlatform> {
         &self.manager
     }
@@ -237,14 +239,14 @@ impl<'a> Pass<'a> {
     /// Recounts all memory from the tables.
     ///
     /// # Errors
-    /// The tables contradict one another or the counters.
+    /// The tables contradict each other or the counters.
     pub fn verify(&self) -> Result<(), Error> {
         let wrong = |fault| Error::Failed(format!("internal error, please report it: {fault}"));
         self.manager.verify().map(drop).map_err(wrong)
     }
 
-    /// Ends the manager and fills the memory of its tables and of the vmemmap with 0xa5, so that
-    /// the next bring-up finds it as on a machine that has been in use: backed by the system and
+    /// Ends the manager and fills the memory of its tables and of the vmemmap with 0xa5. The next
+    /// bring-up then finds memory as on a machine that has been in use: backed by the system and
     /// full of old data.
     ///
     /// # Errors
@@ -254,7 +256,8 @@ impl<'a> Pass<'a> {
         let tables = manager.zones().iter().map(framewright::zone::Zone::table_memory);
         let tables: Vec<PhysRange> = tables.filter(|range| !range.is_empty()).collect();
         for range in tables {
-            // SAFETY: the manager that had these tables ends here, and a session has one at a time.
+            // SAFETY: the manager that had these tables ends here, and a session has one manager at
+            // a time.
             unsafe { session.platform.prefault(range, 0xa5) }.map_err(|error| {
                 Error::Failed(format!("the tables cannot be overwritten: {error}"))
             })?;
@@ -266,8 +269,8 @@ impl<'a> Pass<'a> {
     }
 }
 
-/// Why a vmemmap of so many bytes is more than this host should be asked for; nothing when it is
-/// not.
+/// Returns why this host should not be asked for a vmemmap of this many bytes, or `None` if it can
+/// be.
 fn too_much(bytes: u64) -> Option<String> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
@@ -281,7 +284,7 @@ fn too_much(bytes: u64) -> Option<String> {
     })
 }
 
-/// Memory for intake.
+/// Storage for intake.
 struct Storage {
     ranges: Vec<MapRange>,
     claims: Vec<MemoryAffinity>,
@@ -296,7 +299,7 @@ impl Storage {
     }
 }
 
-/// What firmware and the command line say, checked.
+/// What firmware and the command line say, after checks.
 struct Intake<'a> {
     map: MemoryMap<'a>,
     topology: Topology<'a>,
@@ -329,7 +332,7 @@ impl<'a> Intake<'a> {
             topology.flatten();
         }
         let mut applied = parameters.clone();
-        // What `mem=` leaves out is there and can be added later.
+        // Memory that `mem=` leaves out exists nevertheless, and can be added later.
         let bytes: u64 = machine.ranges.iter().map(|entry| entry.range.size()).sum();
         if all && (bytes <= MOST_SPARE_BYTES || !parameters.pages.are_wanted(true)) {
             applied.memory_limit = None;

@@ -13,7 +13,8 @@ pub(crate) fn is_as_asked<P: Platform>(
     let Some(order) = Order::for_pages(request.pages) else { return false };
     let last = range.end.0.saturating_sub(1);
     let on_node = match request.node {
-        // By its segments: another node's memory may lie in a hole of its span.
+        // Checked by the node's segments, because another node's memory may lie in a hole of its
+        // span.
         NodeChoice::Exact(node) => {
             let of_node = manager.zones().iter().filter(|zone| zone.id().node == node);
             of_node.flat_map(|zone| zone.segments()).any(|segment| {

@@ -1,20 +1,20 @@
-//! The failures that a worker can find.
+//! The failures that a worker can detect.
 
 use core::fmt;
 use framewright::units::{Pfn, PfnRange};
 use framewright::zone::{Fault, FreeError};
 use framewright::{AllocateError, Request};
 
-/// A failure. None of these happens on a correct manager.
+/// A failure. A correct manager causes none of these.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Failure {
     /// A frame does not hold what its owner wrote, so it has two owners.
     Stamp {
         /// The frame.
         pfn: Pfn,
-        /// What its owner wrote.
+        /// What the owner wrote.
         wanted: u64,
-        /// What is there.
+        /// What the frame holds.
         found: u64,
     },
     /// Memory that was requested zeroed holds something else.
@@ -22,7 +22,7 @@ pub enum Failure {
         /// The frame.
         pfn: Pfn,
     },
-    /// What was allocated does not match the request.
+    /// The allocated run does not match the request.
     NotAsAsked {
         /// The request.
         request: Request,
@@ -36,14 +36,14 @@ pub enum Failure {
         /// What the manager said.
         error: AllocateError,
     },
-    /// A run that is held was not accepted back.
+    /// The manager refused to take back a run that is held.
     Free {
         /// The run.
         range: PfnRange,
         /// What the manager said.
         error: FreeError,
     },
-    /// Emptying the caches found a frame in them that does not belong there.
+    /// Draining the caches found a frame that does not belong there.
     Drain(FreeError),
     /// A wrong call was accepted.
     NotRefused {
@@ -54,13 +54,13 @@ pub enum Failure {
     Tables(Fault),
     /// The tables and the counters differ.
     Counters,
-    /// What the workers share belongs to workers on another manager.
+    /// The state that workers share belongs to another manager.
     OtherManager,
     /// Pages are lost, or counted twice.
     Pages {
-        /// Pages that are held.
+        /// Pages that workers hold.
         held_pages: u64,
-        /// Pages that the manager says are allocated, without those in caches.
+        /// Pages that the manager says are allocated, not counting those in caches.
         allocated_pages: u64,
     },
 }

@@ -1,9 +1,9 @@
-//! Memory that is reached through a table of handles, so that it can be moved while it is used: the
+//! Memory that is used through a table of handles, so that it can be moved while it is in use: the
 //! reference [`Mover`].
 //!
-//! Users know the number of a handle and never an address: they enter a run, and while they are in
-//! it nobody moves it. Each frame has a stamp that depends on the handle and not on the place, so
-//! that a move that lost or mixed up something is found.
+//! Users know the number of a handle and never an address. They enter a run, and nobody moves it
+//! while they are in it. Each frame has a stamp that depends on the handle and not on the place, so
+//! that a move that loses or mixes up something is found.
 //!
 //! ```text
 //!   slot:  0 ──allocate──> held ──enter──> busy ──leave──> held ──free──> 0
@@ -13,11 +13,11 @@
 //! ```
 //!
 //! The tables are frames of the manager: a word for each handle, and half a word for each frame of
-//! the memory, which says whose it is (`owners.rs`).
+//! the memory, which says which handle owns the frame (`owners.rs`).
 //!
-//! Orders of memory: Acquire when a slot is taken, Release when it is given up: whoever has it sees
-//! what others wrote into the run. Relaxed: habits, stamps of a run that
-//! one has, and hints.
+//! Orders of memory: Acquire when a slot is taken and Release when it is given up, so that the
+//! taker sees what others wrote into the run. Relaxed: habits, stamps of a run that one has taken,
+//! and hints.
 
 use crate::owners::{Owners, request};
 use crate::random::mix;
@@ -30,57 +30,57 @@ use framewright::{
     AllocateError, Manager, MoveFailed, MoveToken, Mover, NotNow, Occupant, Platform, Request,
 };
 
-/// Somebody is in the run.
+/// A user is in the run.
 const BUSY: u64 = 1;
-/// It is being moved, made or freed.
+/// The run is being moved, made or freed.
 const MOVING: u64 = 2;
-/// Its place must not change.
+/// The run must stay where it is.
 const PINNED: u64 = 4;
 const ORDER_SHIFT: u32 = 3;
 const PFN_SHIFT: u32 = 8;
-/// Words of a frame that are stamped.
+/// The words of a frame that are stamped.
 const STAMPED: [u64; 3] = [0, 255, 511];
 
-/// Number of a run.
+/// The number of a run.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Handle(pub u32);
 
-/// What makes this mover a difficult one. All zero: an obliging one.
+/// What makes this mover a difficult one. With all fields zero it never fails on purpose.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Habits {
-    /// Every so many moves are refused, as busy.
+    /// One in this many moves is refused as busy.
     pub refuse_every: u32,
-    /// Every so many moves begin and fail.
+    /// One in this many moves begins and then fails.
     pub fail_every: u32,
-    /// Every so many moves are said to have succeeded without being made; users go on with the new
-    /// place.
+    /// One in this many moves reports success without copying. Users go on with the new place.
     pub lie_every: u32,
-    /// So many turns of a loop before each copy.
+    /// How many turns of a loop delay each copy.
     pub delay_turns: u32,
-    /// The move of this number, counted from 1, and all that follow panic instead of copying. Such
-    /// a run is used where it was; others that had begun with it stay in motion for ever.
+    /// The move with this number, counted from 1, and all later moves panic instead of copying. The
+    /// run of such a move stays usable where it was; others that had begun with it stay in motion
+    /// for ever.
     pub die_from: u32,
 }
 
-/// Why something cannot be done with a handle.
+/// Why an operation on a handle failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HandleError {
     /// There is no memory.
     Memory(AllocateError),
     /// All handles are in use.
     NoHandle,
-    /// It is not in use.
+    /// The handle is not in use.
     NotHeld(Handle),
-    /// Somebody is in its run, or it is pinned.
+    /// A user is in the run, or the run is pinned.
     Busy(Handle),
     /// A frame does not hold what was written there.
     Damaged {
-        /// Whose frame it is.
+        /// The handle whose frame it is.
         handle: Handle,
-        /// Which.
+        /// The frame.
         pfn: Pfn,
     },
-    /// The run was not accepted back.
+    /// The manager refused to take the run back.
     Free(FreeError),
 }
 
@@ -111,8 +111,8 @@ fn slot_of(start: Pfn, order: Order) -> u64 {
     start.0 << PFN_SHIFT | u64::from(order.get()) << ORDER_SHIFT
 }
 
-/// The handle of a run and which move it is, as moves that are settled together begin before the
-/// first of them is made.
+/// Returns the token of a move: the handle of the run, and the number of the move, because all
+/// moves that are settled together begin before the first of them is made.
 fn token_of(handle: Handle, turn: u32) -> MoveToken {
     MoveToken(u64::from(turn) << 32 | u64::from(handle.0))
 }
@@ -122,13 +122,13 @@ fn of_token(token: MoveToken) -> (Handle, u32) {
     (Handle(half(0)), half(32))
 }
 
-/// See the module documentation.
+/// A table of handles; see the module documentation.
 pub struct Handles<'m, P: Platform> {
     manager: &'m Manager<P>,
     /// A word for each handle.
     slots: PfnRange,
     count: u32,
-    /// The number of the handle that a frame belongs to.
+    /// The number of the handle that each frame belongs to.
     owners: Owners<'m, P>,
     next: AtomicU32,
     begun: AtomicU32,
@@ -136,16 +136,16 @@ pub struct Handles<'m, P: Platform> {
 }
 
 impl<'m, P: Platform> Handles<'m, P> {
-    /// Room for `count` handles whose runs lie anywhere in the manager's memory that the direct map
-    /// reaches, also in what is added later: moves to elsewhere fail.
+    /// Makes room for `count` handles. Their runs may lie anywhere in the manager's memory that the
+    /// direct map covers, including memory that is added later. Moves to other memory fail.
     ///
     /// # Errors
-    /// [`HandleError::Memory`] when there is none for the tables.
+    /// [`HandleError::Memory`] if there is no memory for the tables.
     pub fn new(manager: &'m Manager<P>, count: u32) -> Result<Self, HandleError> {
         let slots = manager.allocate(&request(manager, u64::from(count) * 8));
         let slots = slots.map_err(HandleError::Memory)?;
         let owners = Owners::new(manager).inspect_err(|_| {
-            // SAFETY: it was just allocated here, and nobody has used it (invariant 42).
+            // SAFETY: allocated just now, and nobody has used it (invariant 42).
             let _ = unsafe { manager.free(slots) };
         });
         Ok(Self {
@@ -159,7 +159,7 @@ impl<'m, P: Platform> Handles<'m, P> {
         })
     }
 
-    /// Changes how moves go from now on.
+    /// Changes how this mover behaves from now on, and counts moves from 1 again.
     pub fn set_habits(&self, habits: Habits) {
         let Habits { refuse_every, fail_every, lie_every, delay_turns, die_from } = habits;
         let values = [refuse_every, fail_every, lie_every, delay_turns, die_from];
@@ -169,29 +169,29 @@ impl<'m, P: Platform> Handles<'m, P> {
         self.begun.store(0, Ordering::Relaxed);
     }
 
-    /// All handles that are in use.
+    /// Returns all handles in use.
     pub fn held(&self) -> impl Iterator<Item = Handle> + '_ {
         self.held_from(0)
     }
 
-    /// Those from this one on.
+    /// Returns the handles in use from number `first` on.
     pub fn held_from(&self, first: u32) -> impl Iterator<Item = Handle> + '_ {
         (first..self.count).map(Handle).filter(|&handle| {
             self.slot(handle).is_some_and(|slot| slot.load(Ordering::Relaxed) != 0)
         })
     }
 
-    /// Frames of all runs.
+    /// Returns how many frames all runs have.
     pub fn pages(&self) -> u64 {
         self.held().filter_map(|handle| self.range(handle)).map(PfnRange::pages).sum()
     }
 
-    /// Frames of the tables.
+    /// Returns how many frames the tables take.
     pub fn table_pages(&self) -> u64 {
         self.slots.pages() + self.owners.pages()
     }
 
-    /// Where the run of a handle is at this moment.
+    /// Returns where the run of a handle is at this moment.
     pub fn range(&self, handle: Handle) -> Option<PfnRange> {
         run_of(self.slot(handle)?.load(Ordering::Relaxed))
     }
@@ -218,10 +218,11 @@ impl<'m, P: Platform> Handles<'m, P> {
         self.adopt(&Request::new(order))
     }
 
-    /// [`allocate`](Self::allocate) of what a request describes, which is a power of two of frames.
+    /// Like [`allocate`](Self::allocate), but allocates what `request` describes: a power of two of
+    /// frames.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`allocate`](Self::allocate).
     pub fn adopt(&self, request: &Request) -> Result<Handle, HandleError> {
         let order = Order::for_pages(request.pages).unwrap_or(Order::PAGE);
         let (handle, slot) = self.reserve().ok_or(HandleError::NoHandle)?;
@@ -232,7 +233,7 @@ impl<'m, P: Platform> Handles<'m, P> {
             .allocate(&Request { pages: order.pages(), max_address, ..*request })
             .and_then(|run| {
                 self.owners.make_room(run).map(|()| run).inspect_err(|_| {
-                    // SAFETY: just allocated here, and used by nobody (invariant 42).
+                    // SAFETY: allocated just now, and nobody uses it (invariant 42).
                     let _ = unsafe { self.manager.free(run) };
                 })
             })
@@ -262,7 +263,7 @@ impl<'m, P: Platform> Handles<'m, P> {
         None
     }
 
-    /// Takes a run for oneself, with these bits; waits for a move that is under way.
+    /// Takes a run for the caller by setting `bits`. Waits for a move that is under way.
     fn take(&self, handle: Handle, bits: u64) -> Result<(&AtomicU64, u64), HandleError> {
         let slot = self.slot(handle).ok_or(HandleError::NotHeld(handle))?;
         loop {
@@ -286,10 +287,10 @@ impl<'m, P: Platform> Handles<'m, P> {
         }
     }
 
-    /// Frees a run, after looking at it.
+    /// Frees a run, after checking its stamps.
     ///
     /// # Errors
-    /// [`HandleError`]; the run is held as before.
+    /// [`HandleError`]. The run is held as before then.
     pub fn free(&self, handle: Handle) -> Result<(), HandleError> {
         let (slot, held) = self.take(handle, MOVING)?;
         let run = run_of(held).ok_or(HandleError::NotHeld(handle))?;
@@ -298,8 +299,8 @@ impl<'m, P: Platform> Handles<'m, P> {
             return Err(error);
         }
         self.set_owner(run, None);
-        // SAFETY: it was allocated for this handle, which nobody enters any more and nobody moves
-        // (invariant 42).
+        // SAFETY: it was allocated for this handle, which nobody can enter or move while the slot
+        // says *moving* (invariant 42).
         if let Err(error) = unsafe { self.manager.free(run) } {
             self.set_owner(run, Some(handle));
             slot.store(held, Ordering::Release);
@@ -309,7 +310,7 @@ impl<'m, P: Platform> Handles<'m, P> {
         Ok(())
     }
 
-    /// Enters a run and looks at all stamps.
+    /// Enters a run and checks all its stamps.
     ///
     /// # Errors
     /// [`HandleError`].
@@ -317,7 +318,7 @@ impl<'m, P: Platform> Handles<'m, P> {
         let (slot, held) = self.take(handle, BUSY)?;
         let run = run_of(held).ok_or(HandleError::NotHeld(handle))?;
         let found = self.look(handle, run);
-        // What was pinned meanwhile stays so.
+        // Clears only this bit.
         slot.fetch_and(!BUSY, Ordering::Release);
         found
     }
@@ -331,13 +332,13 @@ impl<'m, P: Platform> Handles<'m, P> {
         Ok(())
     }
 
-    /// Which run is moved by the move that has this token.
+    /// Returns the handle of the run that the move with this token moves.
     #[must_use]
     pub fn moved_by(token: MoveToken) -> Handle {
         of_token(token).0
     }
 
-    /// Keeps a run where it is, or lets it go.
+    /// Pins a run, so that it stays where it is, or unpins it.
     ///
     /// # Errors
     /// [`HandleError::NotHeld`].
@@ -359,7 +360,7 @@ impl<'m, P: Platform> Handles<'m, P> {
     }
 }
 
-/// Frame, word and content of each stamp of a run.
+/// Returns frame, word and content of each stamp of a run.
 fn stamps(handle: Handle, run: PfnRange) -> impl Iterator<Item = (Pfn, u64, u64)> {
     (0..run.pages()).flat_map(move |frame| {
         STAMPED.into_iter().map(move |place| {
@@ -368,9 +369,9 @@ fn stamps(handle: Handle, run: PfnRange) -> impl Iterator<Item = (Pfn, u64, u64)
     })
 }
 
-// SAFETY: what it calls movable is the run of a handle, which was allocated for it alone; during a
-// move the slot says so, and nobody enters the run; afterwards the slot leads to the new place, and
-// nothing else names the old one (invariant 42).
+// SAFETY: a run that `occupant` calls movable belongs to a handle and was allocated for it alone.
+// During a move the slot says so, and nobody enters the run. Afterwards the slot leads to the new
+// place, and nothing else names the old one (invariant 42).
 unsafe impl<P: Platform> Mover for Handles<'_, P> {
     fn serves(&self, manager: *const ()) -> bool {
         core::ptr::from_ref(self.manager).cast() == manager
@@ -436,8 +437,8 @@ unsafe impl<P: Platform> Mover for Handles<'_, P> {
         if !self.is_turn(2, turn) {
             let platform = self.manager.platform();
             let bytes = usize::try_from(run.pages() * PAGE_SIZE).map_err(|_| MoveFailed)?;
-            // SAFETY: both runs are whole, apart, and nobody else's as long as the slot says
-            // *moving* (invariants 1 and 15).
+            // SAFETY: both runs are whole, do not overlap, and belong to nobody else as long as the
+            // slot says *moving* (invariants 1 and 15).
             unsafe {
                 let from = platform.direct(run.start.address());
                 platform.direct(to.start.address()).copy_from_nonoverlapping(from, bytes);
@@ -462,11 +463,11 @@ impl<P: Platform> Drop for Handles<'_, P> {
             let handle = Handle(handle);
             let _ = self.pin(handle, false);
             if let Some(run) = self.range(handle) {
-                // SAFETY: allocated for this handle, and nobody else has the table (invariant 42).
+                // SAFETY: allocated for this handle, and only this table names it (invariant 42).
                 let _ = unsafe { self.manager.free(run) };
             }
         }
-        // SAFETY: allocated in `new`, and used no more (invariant 42).
+        // SAFETY: allocated in `new`, and not used any more (invariant 42).
         let _ = unsafe { self.manager.free(self.slots) };
     }
 }

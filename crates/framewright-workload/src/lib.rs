@@ -1,18 +1,19 @@
 //! Random traffic on a [`Manager`] that checks itself.
 //!
-//! A [`Worker`] is one CPU's share: it allocates and frees in every way that the manager has,
+//! A [`Worker`] is one CPU's share. It allocates and frees in every way that the manager has,
 //! stamps what it gets, and checks the stamps before it frees, so that a frame with two owners is
 //! found. Workers swap runs through [`Shared`], so that one CPU frees what another allocated. When
 //! no worker runs, [`Shared::account`] compares every page with the tables.
 //!
-//! It uses no heap, thread or clock: whoever runs it provides memory for the runs that are held,
-//! makes a worker for each CPU, and decides when to stop. A failure is returned and leaves
-//! everything as it was then.
+//! The crate uses no heap, thread or clock: the caller provides memory for the list of held runs,
+//! makes a worker for each CPU, and decides when to stop. A worker that detects a failure returns
+//! it and leaves everything as it is.
 //!
-//! [`Handles`] are memory that can be moved while it is used, [`CleanPages`] such as is given up
-//! when it is short; a [`Relay`] is their mover, or their hook, for ever.
-//! A [`Pile`] holds any number of runs without memory for a list, and can be accessed through a
-//! [`Window`]. [`vmemmap_space`] is a suite for the page tables of the vmemmap.
+//! [`Handles`] are memory that can be moved while it is used, and [`CleanPages`] are pages that are
+//! given up when memory is short. A [`Relay`] is a permanent mover or reclaim hook that passes
+//! calls on to them. A [`Pile`] holds any number of runs without memory for a list, and can be
+//! accessed through a [`Window`]. [`vmemmap_space`] is a test suite for the page tables of the
+//! vmemmap.
 //!
 //! ```
 //! # use framewright::{Manager, Platform};

@@ -1,12 +1,14 @@
-//! Whose each frame is: half a word for each frame that a manager has, also of what it gets later.
+//! Records which owner each frame has: half a word for each frame that a manager has, including
+//! frames that it gets later.
 //!
-//! The first table is for all zones as they were. Who gets a frame that none is for adds one for
-//! the memory around it, at the head of a list: its first page says what it is for, and which is
-//! the next. No two are for one frame, and all of them stay until the end.
+//! The first table covers all zones as they were at the start. Code that gets a frame that no table
+//! covers adds a table for the memory around it, at the head of a list. The first page of such a
+//! table says what it covers, and which table is next. No two tables cover the same frame, and all
+//! of them stay until the end.
 //!
-//! Orders of memory: Release where a table becomes the head of the list, Acquire where that is
-//! read: whoever finds a table sees all of it. Relaxed: whose a frame is, a hint that is compared
-//! with a slot.
+//! Orders of memory: Release where a table becomes the head of the list and Acquire where the head
+//! is read, so that code that finds a table sees all of it. Relaxed: the owner of a frame, a hint
+//! that is compared with a slot.
 
 use crate::stamp::word;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -14,10 +16,10 @@ use framewright::units::{PAGE_SIZE, PAGES_PER_BLOCK, Pfn, PfnRange};
 use framewright::zone::{MigrateType, Presence};
 use framewright::{AllocateError, Manager, Platform, Request};
 
-/// A later table is for whole parts of this many frames, as memory often comes in small pieces.
+/// A later table covers whole parts of this many frames, as memory often comes in small pieces.
 const PART: u64 = 64 * PAGES_PER_BLOCK;
-/// Words of the first page of a later table: what it is for, its own frames, and the first frame of
-/// the next, 0 for none.
+/// Words of the first page of a later table: the range that it covers, how many frames it takes,
+/// and the first frame of the next table, 0 for none.
 const START: u64 = 0;
 const END: u64 = 1;
 const PAGES: u64 = 2;
@@ -26,23 +28,23 @@ const NEXT: u64 = 3;
 /// A table.
 #[derive(Clone, Copy)]
 struct Table {
-    /// What it is for.
+    /// The frames that it covers.
     span: PfnRange,
-    /// Its frames.
+    /// The frames that it takes.
     run: PfnRange,
-    /// The first that has owners.
+    /// Its first frame with owners.
     owners: Pfn,
 }
 
-/// See the module documentation.
+/// The tables; see the module documentation.
 pub(crate) struct Owners<'m, P: Platform> {
     manager: &'m Manager<P>,
     first: Table,
-    /// The first frame of the last one that was added, 0 for none.
+    /// The first frame of the table that was added last, 0 for none.
     later: AtomicU64,
 }
 
-/// Zeroed frames that the direct map reaches, for a table of so many bytes.
+/// Returns a request for zeroed frames in the direct map, for a table of this many bytes.
 pub(crate) fn request<P: Platform>(manager: &Manager<P>, bytes: u64) -> Request {
     Request {
         migrate_type: MigrateType::Unmovable,
@@ -53,7 +55,7 @@ pub(crate) fn request<P: Platform>(manager: &Manager<P>, bytes: u64) -> Request 
 }
 
 impl<'m, P: Platform> Owners<'m, P> {
-    /// For all that the manager has.
+    /// Makes the first table, for all memory that the manager has now.
     pub(crate) fn new(manager: &'m Manager<P>) -> Result<Self, AllocateError> {
         let spans = manager.zones().iter().map(|zone| zone.span()).filter(|span| !span.is_empty());
         let join = |a: PfnRange, b: PfnRange| PfnRange {
@@ -66,7 +68,7 @@ impl<'m, P: Platform> Owners<'m, P> {
         Ok(Self { manager, first, later: AtomicU64::new(0) })
     }
 
-    /// Frames of all tables.
+    /// Returns how many frames all tables take.
     pub(crate) fn pages(&self) -> u64 {
         self.tables().map(|table| table.run.pages()).sum()
     }
@@ -75,7 +77,7 @@ impl<'m, P: Platform> Owners<'m, P> {
         core::iter::once(self.first).chain(self.added(self.later.load(Ordering::Acquire)))
     }
 
-    /// Those that were added, from the one with this first frame on.
+    /// Returns the added tables, from the one with the first frame `at` on.
     fn added(&self, mut at: u64) -> impl Iterator<Item = Table> {
         core::iter::from_fn(move || {
             let start = Pfn(at);
@@ -93,7 +95,7 @@ impl<'m, P: Platform> Owners<'m, P> {
         self.tables().find(|table| table.span.contains(pfn))
     }
 
-    /// Whose frame it is: a half of a word.
+    /// Returns where the owner of a frame is recorded: a word, and the shift of its half.
     fn owner(&self, pfn: Pfn) -> Option<(&AtomicU64, u32)> {
         let table = self.table(pfn)?;
         let index = pfn.0 - table.span.start.0;
@@ -102,25 +104,27 @@ impl<'m, P: Platform> Owners<'m, P> {
         Some((word(self.manager.platform(), frame, index / 2 % 512), shift))
     }
 
-    /// What was noted of a frame.
+    /// Returns what was recorded for a frame.
     pub(crate) fn get(&self, pfn: Pfn) -> Option<u32> {
         let (owner, shift) = self.owner(pfn)?;
         let half = u32::try_from(owner.load(Ordering::Relaxed) >> shift & 0xffff_ffff).ok()?;
         half.checked_sub(1)
     }
 
-    /// Notes something of each frame of a run that there is [room](Self::make_room) for.
+    /// Records a number, or none, for each frame of a run that there is [room](Self::make_room)
+    /// for.
     pub(crate) fn set(&self, run: PfnRange, number: Option<u32>) {
         let value = number.map_or(0, |number| u64::from(number) + 1);
         for (owner, shift) in (run.start.0..run.end.0).filter_map(|pfn| self.owner(Pfn(pfn))) {
-            // The other half is somebody else's, who may change it at this moment.
+            // The other half of the word is another frame's, and another CPU may change it at any
+            // time.
             let _ = owner.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| {
                 Some(old & !(0xffff_ffff << shift) | value << shift)
             });
         }
     }
 
-    /// Adds tables, where there are none yet, for the frames of a run that the manager handed out.
+    /// Adds tables for the frames of a run that the manager handed out, where there are none yet.
     ///
     /// # Errors
     /// There is no memory for them.
@@ -135,7 +139,7 @@ impl<'m, P: Platform> Owners<'m, P> {
         Ok(())
     }
 
-    /// Adds a table for a frame, unless somebody else does.
+    /// Adds a table for a frame, unless another CPU does.
     fn add(&self, pfn: Pfn) -> Result<(), AllocateError> {
         let head = self.later.load(Ordering::Acquire);
         let mut span = self.around(pfn);
@@ -149,14 +153,15 @@ impl<'m, P: Platform> Owners<'m, P> {
                 span.end = span.end.min(other.span.start);
             }
         }
-        // Memory may be short, and be moved just now: who waited would wait for himself.
+        // Fails fast: memory may be short, and this may be part of a move, which must not wait for
+        // moves.
         let allocate = |span: PfnRange| {
             let bytes = PAGE_SIZE + span.pages() * 4;
             self.manager.allocate(&Request { fail_fast: true, ..request(self.manager, bytes) })
         };
         let run = match allocate(span) {
             Ok(run) => run,
-            // No run is as large: a table for what is near will do.
+            // There is no run of this size. A table for the frame's own part will do.
             Err(_) => {
                 let part = pfn.0 / PART * PART;
                 span = span.intersection(PfnRange::new(part, part + PART));
@@ -170,14 +175,14 @@ impl<'m, P: Platform> Owners<'m, P> {
         let added =
             self.later.compare_exchange(head, run.start.0, Ordering::Release, Ordering::Relaxed);
         if added.is_err() {
-            // Another came first, and may be for this frame: the caller looks again.
-            // SAFETY: just allocated, and known to nobody (invariant 42).
+            // Another table came first. It may cover this frame, so the caller looks again. SAFETY:
+            // allocated just now, and nobody knows of it (invariant 42).
             let _ = unsafe { self.manager.free(run) };
         }
         Ok(())
     }
 
-    /// The memory around a frame, in whole parts.
+    /// Returns the memory around a frame, extended to whole parts.
     fn around(&self, pfn: Pfn) -> PfnRange {
         let mut span = PfnRange { start: pfn, end: pfn.add(1) };
         self.manager.hotplug().for_each_run(&mut |range, presence, _| {
@@ -192,7 +197,8 @@ impl<'m, P: Platform> Owners<'m, P> {
 impl<P: Platform> Drop for Owners<'_, P> {
     fn drop(&mut self) {
         for table in self.tables() {
-            // SAFETY: allocated here, and used no more: what it says was read (invariant 42).
+            // SAFETY: allocated here and not used any more; the iterator has read its fields
+            // already (invariant 42).
             let _ = unsafe { self.manager.free(table.run) };
         }
     }

@@ -1,5 +1,5 @@
-//! Pages that are kept as long as nobody needs their memory: what a kernel has of files, which it
-//! can read again.
+//! Pages that are kept as long as nobody needs their memory, like a kernel's clean page cache,
+//! which can be read again from files.
 //!
 //! They wait in queues, the oldest first. The queues lie in the pages themselves (`link`), so that
 //! they need no memory of their own.
@@ -17,10 +17,10 @@ use framewright::units::{NodeId, Pfn, PfnRange};
 use framewright::zone::MigrateType;
 use framewright::{AllocateError, Manager, Platform, Reclaim, Request, Shortage, SpinLock};
 
-/// Queues; nodes whose numbers leave the same rest share one.
+/// How many queues there are. Nodes whose numbers are equal modulo this share one.
 const QUEUES: usize = 64;
-/// At least so many are given up at once: each time is costly for who waits (Linux:
-/// `SWAP_CLUSTER_MAX`).
+/// At least this many pages are given up at once, because each time is costly for the task that
+/// waits (Linux: `SWAP_CLUSTER_MAX`).
 const LEAST: u64 = 32;
 
 #[derive(Clone, Copy, Default)]
@@ -29,18 +29,18 @@ struct Queue {
     newest: Option<Pfn>,
 }
 
-/// Pages that are given up when memory is short.
+/// Clean pages, which are given up when memory is short.
 pub struct CleanPages<'m, P: Platform> {
     manager: &'m Manager<P>,
     queues: SpinLock<[Queue; QUEUES]>,
     pages: AtomicU64,
     given_up: AtomicU64,
-    /// The last page that did not hold its seal, plus one.
+    /// The last page found damaged, plus one; 0 if there is none.
     damaged: AtomicU64,
 }
 
 impl<'m, P: Platform> CleanPages<'m, P> {
-    /// None yet.
+    /// Makes empty queues.
     #[must_use]
     pub const fn new(manager: &'m Manager<P>) -> Self {
         Self {
@@ -52,35 +52,37 @@ impl<'m, P: Platform> CleanPages<'m, P> {
         }
     }
 
-    /// How many there are.
+    /// Returns how many pages there are.
     #[must_use]
     pub fn pages(&self) -> u64 {
         self.pages.load(Ordering::Relaxed)
     }
 
-    /// How many were given up for others.
+    /// Returns how many pages were given up for requests or in the background.
     #[must_use]
     pub fn given_up(&self) -> u64 {
         self.given_up.load(Ordering::Relaxed)
     }
 
-    /// A page that somebody else has, too, if one was found. Younger ones of its node are lost.
+    /// Returns a page that another owner overwrote, if one was found. The pages behind it in its
+    /// queue are lost.
     #[must_use]
     pub fn damaged(&self) -> Option<Pfn> {
         self.damaged.load(Ordering::Relaxed).checked_sub(1).map(Pfn)
     }
 
-    /// A page that is given up next, of the first node that has some.
+    /// Returns the page that is given up next, of the first queue that has pages.
     #[must_use]
     pub fn next(&self) -> Option<Pfn> {
         let platform = self.manager.platform();
         self.queues.with(platform, |queues| queues.iter().find_map(|queue| queue.oldest))
     }
 
-    /// Adds a page, as if it had been read: where memory is short, this gives up the oldest.
+    /// Adds a page, as if it had been read from a file. If memory is short, this gives up the
+    /// oldest pages.
     ///
     /// # Errors
-    /// There is no memory, not even of these pages.
+    /// There is no memory, not even from these pages.
     pub fn add(&self) -> Result<(), AllocateError> {
         let platform = self.manager.platform();
         let request = Request {
@@ -95,7 +97,7 @@ impl<'m, P: Platform> CleanPages<'m, P> {
             let before = queue.newest;
             let is_last = |page| matches!(link::get(platform, page), Ok(None));
             if before == Some(page) || !before.is_none_or(is_last) {
-                // Somebody else has one of them, or both are one.
+                // Either page has another owner, or both are the same page.
                 return self.note_damage(page);
             }
             link::set(platform, page, None);
@@ -120,13 +122,13 @@ impl<'m, P: Platform> CleanPages<'m, P> {
         }
     }
 
-    /// Where pages of a node wait.
+    /// Returns the queue for pages of this page's node.
     fn queue_of(&self, page: Pfn) -> usize {
         self.manager.numa().zone_of(page).map_or(0, |zone| zone.node.index() % QUEUES)
     }
 
-    /// Frees the oldest page of a queue. What is not linked as it was is freed, and all behind it
-    /// is lost.
+    /// Frees the oldest page of a queue; false if the queue is empty. If the page's link is
+    /// damaged, it is freed nevertheless, and all pages behind it are lost.
     fn give_up(&self, queue: usize) -> bool {
         let platform = self.manager.platform();
         let page = self.queues.with(platform, |queues| {
@@ -144,8 +146,8 @@ impl<'m, P: Platform> CleanPages<'m, P> {
             Some((page, is_whole))
         });
         let Some((page, is_whole)) = page else { return false };
-        // SAFETY: allocated in `add` and taken out of its queue, so that nobody else frees it or
-        // looks at it (invariant 42).
+        // SAFETY: allocated in `add` and taken out of its queue, so nobody else frees it or
+        // accesses it (invariant 42).
         let freed = unsafe { self.manager.free(PfnRange::new(page.0, page.0 + 1)) };
         if !is_whole || freed.is_err() {
             self.note_damage(page);
@@ -155,7 +157,8 @@ impl<'m, P: Platform> CleanPages<'m, P> {
 }
 
 impl<P: Platform> Reclaim for CleanPages<'_, P> {
-    /// Frees as many as are missing, and some more, of the nodes that will do.
+    /// Frees as many pages as are wanted, but at least `LEAST`, on the nodes that the request may
+    /// use.
     fn reclaim(&self, wanted: &Shortage) -> u64 {
         let enough = wanted.pages.max(LEAST);
         let nodes = wanted.nodes.nodes().map(NodeId::index);

@@ -1,8 +1,8 @@
-//! Any number of allocations without memory for a list: the list lies in the allocations
+//! Holds any number of allocations without memory for a list: the list lies in the allocations
 //! themselves.
 //!
-//! Orders of memory: Relaxed: a pile is one CPU's, and its words are atomic only for what shows
-//! when a page has two owners by mistake ([`word`]).
+//! Orders of memory: Relaxed: a pile belongs to one CPU. Its words are atomic only so that a page
+//! that wrongly has two owners shows up ([`word`]).
 
 mod shown;
 
@@ -19,7 +19,7 @@ use framewright::zone::FreeError;
 use framewright::zone::MigrateType;
 use framewright::{AllocateError, Manager, Platform, Request};
 
-/// The word of the stamp in every page.
+/// The index of the word in every page that holds its stamp.
 const STAMP: u64 = 511;
 
 /// Why an operation on a [`Pile`] failed.
@@ -27,16 +27,16 @@ const STAMP: u64 = 511;
 pub enum PileError {
     /// There is no memory for another run.
     Memory(AllocateError),
-    /// The pool has no page, or refused one back.
+    /// The pool has no page, or refused to take one back.
     Pool(PoolError),
-    /// A run was not accepted back.
+    /// The manager refused to take a run back.
     Free(FreeError),
-    /// A frame does not hold what was written there, so it has another owner too. The runs behind
+    /// A frame does not hold what was written there, so it has another owner, too. The runs behind
     /// it are lost.
     Damaged(Pfn),
-    /// A run could not be shown.
+    /// A run could not be mapped in the window.
     Window(WindowError),
-    /// This many frames of page tables were still in use when nothing was shown any more.
+    /// This many frames of page tables were still in use when the window mapped nothing any more.
     Tables(u64),
 }
 
@@ -60,31 +60,31 @@ impl fmt::Display for PileError {
 
 impl core::error::Error for PileError {}
 
-/// The source of runs.
+/// Where runs come from.
 enum Spring<'a, P: Platform> {
     Zones(&'a Manager<P>, Request),
-    /// Through the CPU's cache.
+    /// The manager, through the CPU's cache.
     Near(&'a Manager<P>, Order),
-    /// Pages that were reserved for this pile's owner.
+    /// A pool, from pages that were reserved for this pile's owner.
     Pool(&'a Manager<P>, PoolSize, NodeChoice),
 }
 
-/// A stack of allocations of one size, with a stamp in each page. The runs that it holds are freed
-/// when it is dropped.
+/// A stack of allocations of one size, with a stamp in each page. Dropping it frees the runs that
+/// it holds.
 pub struct Pile<'a, P: Platform> {
     spring: Spring<'a, P>,
-    /// The run on top; its first word names the next, plus one.
+    /// The run on top; its first word names the next run, plus one.
     top: Option<Pfn>,
     runs: u64,
-    /// Runs are filled with zeros first.
+    /// Whether runs are filled with zeros first.
     clears: bool,
 }
 
 impl<'a, P: Platform> Pile<'a, P> {
-    /// An empty pile of runs that are allocated as `request` says.
+    /// Returns an empty pile of runs that are allocated as `request` says.
     #[must_use]
     pub fn new(manager: &'a Manager<P>, request: Request) -> Self {
-        // Only memory in the direct map can be written.
+        // Only memory in the direct map can be stamped.
         let request = Request {
             max_address: request.max_address.min(manager.platform().direct_limit()),
             ..request
@@ -92,34 +92,34 @@ impl<'a, P: Platform> Pile<'a, P> {
         Self { spring: Spring::Zones(manager, request), top: None, runs: 0, clears: false }
     }
 
-    /// An empty pile of runs of an order from near the caller, with [`Manager::allocate_order`].
+    /// Returns an empty pile of runs of an order that come from near the caller, through
+    /// [`Manager::allocate_order`].
     #[must_use]
     pub const fn near(manager: &'a Manager<P>, order: Order) -> Self {
         Self { spring: Spring::Near(manager, order), top: None, runs: 0, clears: false }
     }
 
-    /// An empty pile of pages of a pool, which were [reserved](framewright::manager::Pool::reserve)
-    /// and no others.
+    /// Returns an empty pile of pages of a pool. It takes only pages that were
+    /// [reserved](framewright::manager::Pool::reserve) for it.
     #[must_use]
     pub const fn of_pool(manager: &'a Manager<P>, size: PoolSize, choice: NodeChoice) -> Self {
         Self { spring: Spring::Pool(manager, size, choice), top: None, runs: 0, clears: false }
     }
 
-    /// Makes each run be filled with zeros before anything else is written to it, as a kernel does
-    /// for a program.
+    /// Makes each run be filled with zeros before it is stamped, as a kernel does for a program.
     #[must_use]
     pub const fn clearing(mut self) -> Self {
         self.clears = true;
         self
     }
 
-    /// The number of runs in it.
+    /// Returns how many runs it holds.
     #[must_use]
     pub const fn runs(&self) -> u64 {
         self.runs
     }
 
-    /// Pages of each run.
+    /// Returns how many pages each run has.
     #[must_use]
     pub fn pages_of_run(&self) -> u64 {
         match &self.spring {
@@ -196,7 +196,7 @@ impl<'a, P: Platform> Pile<'a, P> {
         })
     }
 
-    /// Calls `with` with the first frame of each run, the last added first.
+    /// Calls `with` with the first frame of each run, from the run added last to the first.
     fn each(&self, mut with: impl FnMut(Pfn) -> Result<(), PileError>) -> Result<(), PileError> {
         let mut next = self.top;
         while let Some(start) = next {
@@ -206,7 +206,7 @@ impl<'a, P: Platform> Pile<'a, P> {
         Ok(())
     }
 
-    /// Frees every run for which `goes` is true.
+    /// Frees every run for which `goes` returns true.
     ///
     /// # Errors
     /// [`PileError::Free`], [`PileError::Pool`]: a run was refused and is lost;
@@ -215,7 +215,7 @@ impl<'a, P: Platform> Pile<'a, P> {
         let mut next = self.top.take();
         let mut left = core::mem::take(&mut self.runs);
         while let Some(start) = next {
-            // If the list were a ring, this would not end.
+            // If the list had become a ring, this loop would not end.
             left = left.checked_sub(1).ok_or(PileError::Damaged(start))?;
             next = self.behind(start)?;
             if goes() {
@@ -230,7 +230,7 @@ impl<'a, P: Platform> Pile<'a, P> {
     /// Frees all runs.
     ///
     /// # Errors
-    /// As [`free_some`](Self::free_some).
+    /// As for [`free_some`](Self::free_some).
     pub fn free_all(&mut self) -> Result<(), PileError> {
         self.free_some(|| true)
     }
@@ -239,17 +239,17 @@ impl<'a, P: Platform> Pile<'a, P> {
         match &self.spring {
             Spring::Zones(manager, request) => {
                 let range = PfnRange { start, end: start.add(request.pages) };
-                // SAFETY: a run of this pile, which `add` allocated: it is off the list and not
-                // touched again; and a change of the words that name it would have broken the seal
+                // SAFETY: this is a run of this pile, which `add` allocated. It is off the list and
+                // not touched again. A change of the words that name it would have broken the seal
                 // (invariant 42).
                 unsafe { manager.free(range) }.map_err(PileError::Free)
             }
             Spring::Near(manager, order) => {
-                // SAFETY: as above (invariant 42).
+                // SAFETY: as for `Spring::Zones` (invariant 42).
                 unsafe { manager.free_order(start, *order) }.map_err(PileError::Free)
             }
             Spring::Pool(manager, size, _) => {
-                // SAFETY: as above (invariant 42).
+                // SAFETY: as for `Spring::Zones` (invariant 42).
                 unsafe { manager.pool(*size).free(start) }.map_err(PileError::Pool)
             }
         }
@@ -261,7 +261,7 @@ impl<'a, P: Platform> Pile<'a, P> {
         self.runs += 1;
     }
 
-    /// The run behind `start`. A link that another owner wrote is not followed.
+    /// Returns the run behind `start`. A link that another owner overwrote is not followed.
     fn behind(&self, start: Pfn) -> Result<Option<Pfn>, PileError> {
         link::get(self.platform(), start).map_err(|_| PileError::Damaged(start))
     }
@@ -269,7 +269,7 @@ impl<'a, P: Platform> Pile<'a, P> {
 
 impl<P: Platform> Drop for Pile<'_, P> {
     fn drop(&mut self) {
-        // A caller that wants errors frees all runs before.
+        // A caller that wants to see errors frees all runs before.
         let _ = self.free_all();
     }
 }

@@ -1,4 +1,4 @@
-//! A pseudorandom generator for choices; equal seeds give equal numbers.
+//! A pseudorandom generator for choices. Equal seeds give equal numbers.
 
 /// The splitmix64 generator, which works with every seed, including zero.
 #[derive(Clone, Debug)]
@@ -11,28 +11,28 @@ impl Random {
         Self(seed)
     }
 
-    /// 64 random bits.
+    /// Returns 64 random bits.
     pub const fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.0)
     }
 
-    /// A number below `limit`; 0 when that is 0.
+    /// Returns a number below `limit`, or 0 if `limit` is 0.
     pub const fn below(&mut self, limit: u64) -> u64 {
         ((self.bits() as u128 * limit as u128) >> 64) as u64
     }
 
-    /// An index below `len`.
+    /// Returns an index below `len`.
     pub fn index(&mut self, len: usize) -> usize {
         usize::try_from(self.below(len as u64)).unwrap_or(0)
     }
 
-    /// True once in `times`.
+    /// Returns true once in `times`, on average.
     pub const fn one_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }
 
-    /// One of `choices`, or nothing when there is none.
+    /// Returns one of `choices`, or `None` if there is none.
     pub fn choose<T: Copy>(&mut self, choices: &[T]) -> Option<T> {
         choices.get(self.index(choices.len())).copied()
     }

@@ -1,22 +1,23 @@
-//! Hooks that are there for ever, of memory that comes and goes.
+//! Permanent hooks for memory that comes and goes.
 //!
-//! A manager asks the mover that is registered at any time, on any CPU, also for a while after
-//! another was registered, so that it must never go away; a table of handles does. A [`Relay`] is
-//! what is registered, and passes calls on to the table that is open. What frees memory when it is
-//! short ([`Reclaim`]) comes and goes in the way that movers do.
+//! A manager may call the registered mover at any time, on any CPU, and even for a while after
+//! another mover was registered. So a registered mover must never go away, but a table of handles
+//! does. A [`Relay`] is registered instead, and passes calls on to the table that is open. A hook
+//! that frees memory when it is short ([`Reclaim`]) comes and goes as movers do.
 //!
 //! ```text
 //!   closed ──open──> open ──close──> closing ──last call and last move end──> closed
 //!   nothing moves    calls go on     new ones are refused, begun moves end
 //! ```
 //!
-//! A relay belongs to the first manager that it was opened for. Another would find that a call of
-//! the first, which has asked [`Mover::serves`] long ago, moves runs of its table.
+//! A relay belongs to the first manager that it was opened for. If another manager could open it, a
+//! late call of the first one, which has asked [`Mover::serves`] long before, could move runs of
+//! the second one's table.
 //!
-//! Orders of memory: a relay and its table are taken with Acquire and given up with Release:
-//! whoever opens sees what was closed, calls see the table that was opened, and whoever closes sees
-//! what calls did. Whose the relay is changes once, and is compared only: Relaxed; as is that it
-//! closes, which calls that come later read in the same word.
+//! Orders of memory: a relay and its table are taken with Acquire and given up with Release. So a
+//! CPU that opens the relay sees how it was closed, calls see the table that was opened, and the
+//! CPU that closes it sees what calls did. The owner changes once and is only compared: Relaxed.
+//! The closing bit is Relaxed, too, because later calls read it in the same word.
 
 use core::cell::UnsafeCell;
 use core::ops::Deref;
@@ -35,23 +36,22 @@ const OPEN: u64 = 1;
 /// One call, or one move that has begun.
 const ONE: u64 = 2;
 
-/// What passes calls on to a hook; to a mover unless it says something else. See the module
-/// documentation.
+/// Passes calls on to a hook, by default a mover. See the module documentation.
 pub struct Relay<H: ?Sized + 'static = dyn Mover> {
-    /// From before it is opened until after it was closed.
+    /// Set from before the relay is opened until after it is closed.
     is_taken: AtomicBool,
-    /// The address of the manager that it belongs to; 0 for none yet.
+    /// The address of the manager that the relay belongs to; 0 if there is none yet.
     owner: AtomicUsize,
-    /// [`OPEN`], and how many calls and moves there are.
+    /// [`OPEN`], and how many calls and moves are under way.
     state: AtomicU64,
-    /// Changed by who has taken the relay, while `state` is 0.
+    /// Changed only by the CPU that has taken the relay, while `state` is 0.
     table: UnsafeCell<Option<&'static H>>,
 }
 
-// SAFETY: the table is written while no call is in it, by the one who has taken the relay, and read
-// by calls; what is called may be from all CPUs.
+// SAFETY: only the CPU that has taken the relay writes the table, while no call is in it, and calls
+// read it. The hook that is called may be used from all CPUs.
 unsafe impl<H: ?Sized + Sync> Sync for Relay<H> {}
-// SAFETY: it has only what may be reached from all CPUs.
+// SAFETY: a relay holds only what may be used from all CPUs.
 unsafe impl<H: ?Sized + Sync> Send for Relay<H> {}
 
 impl<H: ?Sized> Default for Relay<H> {
@@ -60,7 +60,7 @@ impl<H: ?Sized> Default for Relay<H> {
     }
 }
 
-/// One call, until it is dropped, also by a panic.
+/// A call that is under way until this is dropped, even by a panic.
 struct Call<'r, H: ?Sized + 'static>(&'r Relay<H>);
 
 impl<H: ?Sized> Drop for Call<'_, H> {
@@ -71,27 +71,27 @@ impl<H: ?Sized> Drop for Call<'_, H> {
 
 impl<H: ?Sized> Call<'_, H> {
     fn table(&self) -> Option<&H> {
-        // SAFETY: it is not written as long as there is a call, and whoever opened the relay keeps
-        // the table until there is none.
+        // SAFETY: the table is not written while there is a call, and the code that opened the
+        // relay keeps the table until there is none.
         unsafe { *self.0.table.get() }
     }
 }
 
 impl Relay<dyn Mover> {
-    /// Passes calls on to `table`, and registers the relay with the manager, instead of what was
-    /// registered there. `None` when it is open already, or belongs to another manager.
+    /// Passes calls on to `table`, and registers the relay with the manager in place of the
+    /// previous mover. Returns `None` if the relay is open already or belongs to another manager.
     ///
     /// # Safety
-    /// `table` stays where it is and whole until what this returns was dropped, which is done in
-    /// any case (no `mem::forget`), and not from within a call of the table.
+    /// `table` stays where it is and stays valid until the returned value is dropped. That value is
+    /// dropped in any case (no `mem::forget`), and not from within a call of the table.
     #[must_use]
     pub unsafe fn open<'m, P: Platform>(
         &'static self,
         manager: &'m Manager<P>,
         table: &dyn Mover,
     ) -> Option<Opened<'m, P>> {
-        // SAFETY: only the lifetime changes; the caller keeps the table until this is closed, which
-        // waits for all who use it.
+        // SAFETY: only the lifetime changes. The caller keeps the table until the relay is closed,
+        // and closing waits for all calls that use it.
         let table = unsafe { core::mem::transmute::<&dyn Mover, &'static dyn Mover>(table) };
         let opened = self.take(manager, table, |manager| manager.moving().set_mover(None))?;
         manager.moving().set_mover(Some(self));
@@ -100,7 +100,8 @@ impl Relay<dyn Mover> {
 }
 
 impl Relay<dyn Reclaim> {
-    /// As for a mover.
+    /// Passes calls on to `hook`, and registers the relay with the manager in place of the previous
+    /// reclaim hook. Returns `None` if the relay is open already or belongs to another manager.
     ///
     /// # Safety
     /// As for a mover.
@@ -119,7 +120,7 @@ impl Relay<dyn Reclaim> {
 }
 
 impl<H: ?Sized> Relay<H> {
-    /// One that is closed and belongs to nobody yet.
+    /// Returns a relay that is closed and belongs to no manager yet.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -130,7 +131,7 @@ impl<H: ?Sized> Relay<H> {
         }
     }
 
-    /// Lets calls begin, unless it is open or another manager's.
+    /// Opens the relay to calls, unless it is open already or belongs to another manager.
     fn take<'m, P: Platform>(
         &'static self,
         manager: &'m Manager<P>,
@@ -146,13 +147,13 @@ impl<H: ?Sized> Relay<H> {
             self.is_taken.store(false, Ordering::Release);
             return None;
         }
-        // SAFETY: taken above, and no call is in it: it is closed (invariant 47).
+        // SAFETY: we took the relay above, and it was closed, so no call is in it (invariant 47).
         unsafe { *self.table.get() = Some(table) };
         self.state.store(OPEN, Ordering::Release);
         Some(Opened { manager, relay: self, unregister })
     }
 
-    /// A call begins, if `may` says so of the state.
+    /// Begins a call if `may` returns true for the state.
     fn call(&self, may: impl Fn(u64) -> bool) -> Option<Call<'_, H>> {
         self.state
             .fetch_update(Ordering::Acquire, Ordering::Relaxed, |state| {
@@ -162,15 +163,16 @@ impl<H: ?Sized> Relay<H> {
             .map(|_| Call(self))
     }
 
-    /// A call that begins something.
+    /// Begins a call of a relay that is open.
     fn enter(&self) -> Option<Call<'_, H>> {
         self.call(|state| state & OPEN != 0)
     }
 }
 
-// SAFETY: it does what the table does that is open, and says that nothing is movable where none is.
-// The relay stays open to a move that has begun until that ends, so that it ends where it began
-// (invariant 47); runs are of the one manager that it belongs to (invariant 42).
+// SAFETY: the relay does what the open table does, and says that nothing is movable if none is
+// open. It stays open to a move that has begun until the move ends, so that it ends at the table
+// where it began (invariant 47). The runs are those of the one manager that it belongs to
+// (invariant 42).
 unsafe impl Mover for Relay<dyn Mover> {
     fn serves(&self, manager: *const ()) -> bool {
         self.owner.load(Ordering::Relaxed) == manager.addr()
@@ -185,13 +187,13 @@ unsafe impl Mover for Relay<dyn Mover> {
     fn begin(&self, run: PfnRange) -> Result<MoveToken, NotNow> {
         let call = self.enter().ok_or(NotNow::Gone)?;
         let token = call.table().ok_or(NotNow::Gone)?.begin(run)?;
-        // The move counts from here on, as this call did.
+        // From here on the move counts in place of this call.
         core::mem::forget(call);
         Ok(token)
     }
 
     fn settle(&self, begun: &[Begun]) {
-        // Begun moves are settled also while it closes.
+        // Begun moves are settled even while the relay closes.
         let call = self.call(|state| state != 0);
         if let Some(table) = call.as_ref().and_then(Call::table) {
             table.settle(begun);
@@ -204,10 +206,10 @@ unsafe impl Mover for Relay<dyn Mover> {
         run: PfnRange,
         to: PfnRange,
     ) -> Result<(), MoveFailed> {
-        // What `begin` left.
+        // The call that `begin` left counted.
         let call = Call(self);
         let table = call.table().ok_or(MoveFailed)?;
-        // SAFETY: as for this function; the move began at this table (invariant 42).
+        // SAFETY: the caller upholds it, and the move began at this table (invariant 42).
         unsafe { table.relocate(token, run, to) }
     }
 
@@ -227,8 +229,8 @@ impl Reclaim for Relay<dyn Reclaim> {
     }
 }
 
-/// A relay that is open and registered, until this is dropped. That waits for all calls, and for
-/// all moves that have begun: for ever, where one of them ended in a panic.
+/// A relay that is open and registered until this is dropped. Dropping waits for all calls and for
+/// all moves that have begun. If one of those moves ended in a panic, it waits for ever.
 #[must_use = "dropping it closes the relay"]
 pub struct Opened<'m, P: Platform, H: ?Sized + 'static = dyn Mover> {
     manager: &'m Manager<P>,
@@ -241,32 +243,32 @@ impl<P: Platform, H: ?Sized> Drop for Opened<'_, P, H> {
         (self.unregister)(self.manager);
         self.relay.state.fetch_and(!OPEN, Ordering::Relaxed);
         while self.relay.state.load(Ordering::Acquire) != 0 {
-            // A task that moves may lose its CPU (invariant 43).
+            // A task that moves memory may have lost its CPU (invariant 43).
             self.manager.platform().yield_now();
         }
-        // SAFETY: no call is in it, and none begins; it is taken by us.
+        // SAFETY: no call is under way, none can begin, and the relay is taken by us.
         unsafe { *self.relay.table.get() = None };
         self.relay.is_taken.store(false, Ordering::Release);
     }
 }
 
-/// A value in a frame of the manager, which stays where it is when its owner moves.
+/// A value in a frame of the manager. The value stays where it is when this owner moves.
 pub struct Placed<'m, P: Platform, T> {
-    /// Freed after the value was dropped.
+    /// Freed after the value is dropped.
     _frame: Frames<'m, P>,
     value: NonNull<T>,
 }
 
 // SAFETY: it owns the value, as a box does.
 unsafe impl<P: Platform, T: Send> Send for Placed<'_, P, T> {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl<P: Platform, T: Sync> Sync for Placed<'_, P, T> {}
 
 impl<'m, P: Platform, T> Placed<'m, P, T> {
-    /// Moves a value there.
+    /// Moves a value into a new frame.
     ///
     /// # Errors
-    /// There is no memory; the value was dropped.
+    /// There is no memory; the value is dropped then.
     pub fn new(manager: &'m Manager<P>, value: T) -> Result<Self, AllocateError> {
         const { assert!(size_of::<T>() as u64 <= PAGE_SIZE && align_of::<T>() as u64 <= PAGE_SIZE) }
         let request = Request {
@@ -286,14 +288,14 @@ impl<P: Platform, T> Deref for Placed<'_, P, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: written in `new`, in a frame that is ours until this is dropped (invariant 42).
+        // SAFETY: written in `new`, in a frame that is ours until `self` is dropped (invariant 42).
         unsafe { self.value.as_ref() }
     }
 }
 
 impl<P: Platform, T> Drop for Placed<'_, P, T> {
     fn drop(&mut self) {
-        // SAFETY: written in `new`, borrowed by nobody, and used no more.
+        // SAFETY: written in `new`, borrowed by nobody, and not used any more.
         unsafe { self.value.drop_in_place() };
     }
 }

@@ -1,7 +1,8 @@
 //! What workers share: runs that they exchange, and the sums that must match when no worker runs.
 //!
-//! Others may have memory, too. How much may change in two ways: the manager moves it, which makes
-//! no difference once a move has ended; or the reclaim hook gives it up, which the manager counts.
+//! Other code may hold memory, too. How much may change in two ways: the manager moves it, which
+//! makes no difference once a move has ended; or the reclaim hook frees it, which the manager
+//! counts.
 
 use crate::failure::Failure;
 use crate::stamp::Held;
@@ -9,25 +10,25 @@ use framewright::SpinLock;
 use framewright::zone::Counts;
 use framewright::{Manager, Platform};
 
-/// Runs that wait for a new owner.
+/// How many runs can wait for a new owner.
 const SLOTS: usize = 64;
 
-/// What the workers on one manager share.
+/// What all workers on one manager share.
 pub struct Shared {
     exchange: SpinLock<[Held; SLOTS]>,
-    /// Where the zones of the manager are, which no other has.
+    /// The address of the manager's zones, which identifies the manager.
     zones: usize,
-    /// Pages that were allocated before.
+    /// Pages that other code had allocated at the start.
     others_pages: u64,
-    /// Pages that the hook had freed by then.
+    /// Pages that the reclaim hook had freed by then.
     reclaimed_pages: u64,
 }
 
 impl Shared {
-    /// For workers on `manager`, whose memory no other code allocates or frees until
-    /// [`settle`](Self::settle), but for two: it may be moved at any time but during this call,
-    /// [`account`](Self::account) and [`settle`](Self::settle), and the
-    /// [reclaim hook](framewright::Reclaim) may free some, as many pages as it says.
+    /// Makes it for workers on `manager`. Until [`settle`](Self::settle), no other code may
+    /// allocate or free memory of this manager, with two exceptions. Memory of other code may be
+    /// moved, except during this call, [`account`](Self::account) and [`settle`](Self::settle). The
+    /// [reclaim hook](framewright::Reclaim) may free memory, as many pages as it reports.
     #[must_use]
     pub fn new<P: Platform>(manager: &Manager<P>) -> Self {
         Self {
@@ -38,7 +39,8 @@ impl Shared {
         }
     }
 
-    /// Whether this is for workers on `manager`: what waits here is memory of that one.
+    /// Checks that this is for workers on `manager`, because the waiting runs are that manager's
+    /// memory.
     ///
     /// # Errors
     /// [`Failure::OtherManager`].
@@ -53,8 +55,8 @@ impl Shared {
         })
     }
 
-    /// Recounts all tables and compares them with what is held. No worker may run meanwhile, and
-    /// nothing be moved; `held_pages` is the sum of `Worker::pages`.
+    /// Recounts all tables and compares them with what is held. Meanwhile no worker may run and
+    /// nothing may be moved. `held_pages` is the sum of `Worker::pages`.
     ///
     /// # Errors
     /// [`Failure::Tables`], [`Failure::Counters`], [`Failure::Pages`].
@@ -86,11 +88,11 @@ impl Shared {
         }
     }
 
-    /// Frees what waits for a new owner, empties all caches and accounts for everything. For the
-    /// end, when no worker holds anything.
+    /// Frees the runs that wait for a new owner, drains all caches, and accounts for everything.
+    /// For the end, when no worker holds anything.
     ///
     /// # Errors
-    /// As [`account`](Self::account), and [`Failure::Stamp`], [`Failure::Free`],
+    /// As for [`account`](Self::account), and [`Failure::Stamp`], [`Failure::Free`],
     /// [`Failure::Drain`], [`Failure::OtherManager`].
     pub fn settle<P: Platform>(&self, manager: &Manager<P>) -> Result<Counts, Failure> {
         self.check(manager)?;
@@ -98,8 +100,8 @@ impl Shared {
             let held = self.exchange(manager.platform(), slot, Held::NOTHING);
             if !held.range.is_empty() {
                 held.check(manager.platform())?;
-                // SAFETY: a worker left it in the exchange, from which it was just taken (invariant
-                // 42).
+                // SAFETY: a worker left the run in the exchange, from which it was just taken
+                // (invariant 42).
                 unsafe { manager.free(held.range) }
                     .map_err(|error| Failure::Free { range: held.range, error })?;
             }
@@ -117,13 +119,13 @@ fn zones<P: Platform>(manager: &Manager<P>) -> usize {
     manager.zones().as_ptr().addr()
 }
 
-/// Pages that the reclaim hook said it freed, for requests or in the background.
+/// Returns how many pages the reclaim hook said it freed, for requests or in the background.
 fn reclaimed<P: Platform>(manager: &Manager<P>) -> u64 {
     let events = manager.pressure().events();
     events.reclaim_pages.wrapping_add(events.background_pages)
 }
 
-/// Pages that callers own.
+/// Returns how many pages callers own.
 fn in_use<P: Platform>(manager: &Manager<P>) -> u64 {
     manager.totals().allocated_pages.saturating_sub(manager.caches().pages())
 }

@@ -1,11 +1,11 @@
 //! Stamps: the owner of a frame, written into the frame.
 //!
-//! A run of up to 64 frames has a stamp in each frame. A larger run is divided into 64 windows,
-//! each with one stamped frame, which differs between allocations: over time all frames are
+//! A run of up to 64 frames has a stamp in each frame. A larger run is divided into about 32 to 64
+//! windows with one stamped frame each, which differs between allocations. Over time all frames are
 //! stamped, and a run of a GiB costs no more than one of 64 pages.
 //!
-//! Orders of memory: Relaxed: a frame is one owner's, and whoever hands a run to another CPU orders
-//! what was written; that a second owner wrote need not be seen at once.
+//! Orders of memory: Relaxed: a frame has one owner, and code that hands a run to another CPU
+//! orders what was written. If a second owner writes, that need not be seen at once.
 
 use crate::failure::Failure;
 use crate::random::mix;
@@ -13,46 +13,46 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use framewright::Platform;
 use framewright::units::{PAGE_SIZE, Pfn, PfnRange};
 
-/// Stamped frames of a large run.
+/// Most windows of a large run, not counting partial ones at its ends.
 const STAMPS: u64 = 64;
-/// Words of a frame.
+/// Words in a frame.
 const WORDS: u64 = PAGE_SIZE / 8;
 
-/// A run of frames that a worker holds: what one call allocated, or the rest of that.
+/// A run of frames that a worker holds: what one call allocated, or a part of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Held {
     pub(crate) range: PfnRange,
-    /// Different for every allocation.
+    /// A number that differs between allocations.
     owner: u64,
-    /// Frames in a window, of which one is stamped; a power of two.
+    /// How many frames a window has, of which one is stamped; a power of two.
     window: u64,
-    /// Whether it is exactly what a call allocated.
+    /// Whether it is exactly what one call allocated.
     pub(crate) is_whole: bool,
 }
 
 impl Held {
-    /// An empty place for a run.
+    /// No run.
     pub const NOTHING: Self =
         Self { range: PfnRange::new(0, 0), owner: 0, window: 1, is_whole: false };
 
-    /// A run that was just allocated, not stamped yet.
+    /// Makes a run that was just allocated and is not stamped yet.
     pub(crate) fn new(range: PfnRange, owner: u64) -> Self {
         let window = range.pages().div_ceil(STAMPS).max(1).next_power_of_two();
         Self { range, owner, window, is_whole: true }
     }
 
-    /// A part of the run.
+    /// Returns a part of the run.
     pub(crate) const fn part(self, start: Pfn, end: Pfn) -> Self {
         Self { range: PfnRange { start, end }, is_whole: false, ..self }
     }
 
-    /// The frames.
+    /// Returns the frames of the run.
     #[must_use]
     pub const fn range(&self) -> PfnRange {
         self.range
     }
 
-    /// The frames that have a stamp.
+    /// Returns the frames that have a stamp.
     fn stamped(self) -> impl Iterator<Item = Pfn> {
         let windows = self.range.start.0 / self.window..self.range.end.0.div_ceil(self.window);
         let frame = move |window: u64| {
@@ -61,7 +61,7 @@ impl Held {
         windows.map(frame).filter(move |&frame| self.range.contains(frame))
     }
 
-    /// The stamp of a frame.
+    /// Returns the stamp of a frame.
     const fn word(self, frame: Pfn) -> u64 {
         mix(self.owner.wrapping_add(frame.0.wrapping_mul(0x9e37_79b9_7f4a_7c15))) | 1
     }
@@ -92,7 +92,7 @@ impl Held {
         Ok(())
     }
 
-    /// Checks that the frames hold zeros, where they will be stamped.
+    /// Checks that the frames that will be stamped hold zeros.
     ///
     /// # Errors
     /// [`Failure::NotZero`].
@@ -106,13 +106,13 @@ impl Held {
     }
 }
 
-/// A word of an allocated frame. Atomic, so that a frame with two owners by mistake shows a wrong
-/// stamp and is no data race.
+/// Returns a word of an allocated frame. It is atomic, so that a frame that wrongly has two owners
+/// shows a wrong stamp and is no data race.
 pub(crate) fn word<P: Platform>(platform: &P, frame: Pfn, place: u64) -> &AtomicU64 {
     let address = platform.direct(frame.address() + 8 * place);
-    // SAFETY: the frame is managed memory below the direct limit, readable, writable and aligned
-    // there for ever, and it was handed out, so that only this function reaches it; any content is
-    // a value (invariants 1 and 4).
+    // SAFETY: the frame is managed memory below the direct limit, where it is readable, writable
+    // and aligned for ever. It was handed out, so only this function accesses it, and any content
+    // is a value (invariants 1 and 4).
     unsafe { AtomicU64::from_ptr(address.as_ptr().cast()) }
 }
 

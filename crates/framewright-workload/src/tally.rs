@@ -1,4 +1,4 @@
-//! Counts of what was done.
+//! Counts of what workers did.
 
 use core::fmt;
 use core::ops::AddAssign;
@@ -6,21 +6,21 @@ use core::ops::AddAssign;
 /// What workers did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tally {
-    /// Steps.
+    /// Steps of workers.
     pub operations: u64,
     /// Requests that were served.
     pub allocations: u64,
-    /// Requests that found no memory.
+    /// Requests that failed for lack of memory.
     pub refusals: u64,
-    /// Runs and parts of runs that were freed.
+    /// Runs, and parts of runs, that were freed.
     pub frees: u64,
-    /// Runs that went from one worker to another.
+    /// Runs that passed from one worker to another.
     pub exchanges: u64,
-    /// Wrong calls, each of which was refused.
+    /// Deliberately wrong calls. Each of them was refused.
     pub wrong_calls: u64,
-    /// Times that the caches were emptied.
+    /// How often the caches were drained.
     pub drains: u64,
-    /// Times that all tables were recounted.
+    /// How often all tables were recounted.
     pub recounts: u64,
 }
 

@@ -1,10 +1,10 @@
-//! Addresses at which users of huge pages access them.
+//! Addresses through which users of huge pages access them.
 
 use core::fmt;
 use core::ptr::NonNull;
 use framewright::units::PfnRange;
 
-/// Why a page is not shown.
+/// Why a page could not be mapped in a window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WindowError {
     /// The window has no such place, or the place is in use.
@@ -27,18 +27,18 @@ impl core::error::Error for WindowError {}
 /// A range of addresses for huge pages, equal on all CPUs.
 ///
 /// # Safety
-/// [`show`](Self::show) returns an address of the page's memory, readable and writable on every CPU
-/// until [`hide_all`](Self::hide_all) begins; pages at other places have other addresses (invariant
-/// 40).
+/// [`show`](Self::show) returns an address of the page's memory, which is readable and writable on
+/// every CPU until [`hide_all`](Self::hide_all) begins. Pages at different places have different
+/// addresses (invariant 40).
 pub unsafe trait Window: Sync {
-    /// Shows a page of a pool at the place of this number, counted in pages of its size; returns
-    /// the address of its first byte. The caller owns the page.
+    /// Maps a page of a pool at place `place`, counted in pages of this size, and returns the
+    /// address of its first byte. The caller owns the page.
     ///
     /// # Errors
     /// See [`WindowError`]; nothing has changed then.
     fn show(&self, place: u64, page: PfnRange) -> Result<NonNull<u8>, WindowError>;
 
-    /// Hides all pages, and returns how many frames the page tables still hold: none, unless
+    /// Unmaps all pages, and returns how many frames the page tables still hold: none, unless
     /// something is wrong.
     ///
     /// # Safety

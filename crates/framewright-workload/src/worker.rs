@@ -14,14 +14,14 @@ use framewright::{AllocateError, Manager, Platform, Request, Reserves};
 
 /// Frames of one bulk request.
 const BULK: usize = 48;
-/// The largest run that is requested zeroed: clearing a GiB would take as long as a million other
+/// The largest run that is requested zeroed: clearing a GiB takes as long as a million other
 /// operations.
 const LARGEST_ZEROED_PAGES: u64 = 1024;
 /// The migrate types of requests.
 const TYPES: [MigrateType; 3] =
     [MigrateType::Unmovable, MigrateType::Movable, MigrateType::Reclaimable];
 
-/// The phase of a worker: memory fills and empties in turn, so that both plenty and shortage occur.
+/// The phase of a worker. Memory fills and empties in turn, so that both plenty and shortage occur.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mood {
     Grow,
@@ -30,7 +30,7 @@ enum Mood {
 }
 
 impl Mood {
-    /// How many of sixteen steps allocate.
+    /// How many steps out of sixteen allocate.
     const fn allocations(self) -> u64 {
         match self {
             Self::Grow => 11,
@@ -52,8 +52,8 @@ pub struct Worker<'a, P: Platform> {
 }
 
 impl<'a, P: Platform> Worker<'a, P> {
-    /// A worker that holds nothing yet, and at most `room.len()` runs later. Equal seeds make equal
-    /// choices, so workers on one manager should have different ones.
+    /// Makes a worker that holds nothing yet and can hold at most `room.len()` runs. Equal seeds
+    /// make equal choices, so workers on one manager should have different seeds.
     #[must_use]
     pub fn new(
         manager: &'a Manager<P>,
@@ -72,13 +72,13 @@ impl<'a, P: Platform> Worker<'a, P> {
         }
     }
 
-    /// Pages that it holds.
+    /// Returns how many pages the worker holds.
     #[must_use]
     pub fn pages(&self) -> u64 {
         self.runs().iter().map(|held| held.range.pages()).sum()
     }
 
-    /// What it did so far.
+    /// Returns what the worker has done so far.
     #[must_use]
     pub const fn tally(&self) -> Tally {
         self.tally
@@ -96,7 +96,7 @@ impl<'a, P: Platform> Worker<'a, P> {
         Ok(())
     }
 
-    /// Gives everything back.
+    /// Frees everything that the worker holds.
     ///
     /// # Errors
     /// [`Failure::Stamp`], [`Failure::Free`].
@@ -151,7 +151,7 @@ impl<'a, P: Platform> Worker<'a, P> {
         self.manager.drain().map(drop).map_err(Failure::Drain)
     }
 
-    /// Takes a run that another worker left, and leaves one.
+    /// Takes a run that another worker left, and leaves one in its place.
     fn exchange(&mut self) -> Result<(), Failure> {
         if self.room() == 0 {
             return Ok(());
@@ -180,11 +180,11 @@ impl<'a, P: Platform> Worker<'a, P> {
         core::mem::replace(&mut self.held[self.count], Held::NOTHING)
     }
 
-    /// Stamps a new run, and keeps it.
+    /// Stamps a new run and keeps it, even if it was to be zero and is not.
     fn keep(&mut self, range: PfnRange, zeroed: bool) -> Result<(), Failure> {
         let held = Held::new(range, self.random.bits());
         let platform = self.manager.platform();
-        // A frame with two owners holds the other's stamp.
+        // If a frame has another owner, this finds the other owner's stamp.
         let zero = if zeroed { held.check_zero(platform) } else { Ok(()) };
         held.write(platform);
         self.insert(held);
@@ -196,7 +196,7 @@ impl<'a, P: Platform> Worker<'a, P> {
         self.random.choose(&TYPES).unwrap_or_default()
     }
 
-    /// An order: mostly small, but all occur.
+    /// Returns an order: mostly a small one, but all orders occur.
     fn order(&mut self) -> Order {
         let most = self.random.below(19);
         let order = self.random.below(most + 1);
@@ -223,7 +223,7 @@ impl<'a, P: Platform> Worker<'a, P> {
         }
     }
 
-    /// A request was refused, which is a normal result: sometimes makes room.
+    /// Counts a refused request, which is a normal result, and sometimes begins to make room.
     fn refused(&mut self) {
         self.tally.refusals += 1;
         if self.random.one_in(4) {
@@ -273,7 +273,7 @@ impl<'a, P: Platform> Worker<'a, P> {
         chosen.unwrap_or_default()
     }
 
-    /// A random valid request.
+    /// Returns a random valid request.
     fn request(&mut self) -> Request {
         let order = self.order();
         let pages = if self.random.one_in(2) {
@@ -309,7 +309,7 @@ impl<'a, P: Platform> Worker<'a, P> {
         request
     }
 
-    /// A frame of some zone, perhaps in a hole.
+    /// Returns a frame of some zone, perhaps one in a hole.
     fn some_frame(&mut self) -> Pfn {
         let zones = self.manager.zones();
         let span = zones
@@ -341,7 +341,7 @@ impl<'a, P: Platform> Worker<'a, P> {
 
     fn allocate_at(&mut self) -> Result<(), Failure> {
         let (order, migrate_type) = (self.order(), self.migrate_type());
-        // Most changes happen next to a run that is held.
+        // Often next to a run that is held, where most changes happen.
         let near = self
             .random
             .choose(self.held.get(..self.count).unwrap_or(&[]))
@@ -360,8 +360,8 @@ impl<'a, P: Platform> Worker<'a, P> {
         }
     }
 
-    /// Allocates until nothing is left, the largest runs first, so that other workers are refused;
-    /// then makes room again.
+    /// Allocates until nothing is left, the largest runs first, so that other workers are refused.
+    /// Then begins to make room again.
     fn take_everything(&mut self) -> Result<(), Failure> {
         for order in (0..=Order::MAX.get()).rev().filter_map(Order::new) {
             while self.room() > 2 {
@@ -399,12 +399,12 @@ impl<'a, P: Platform> Worker<'a, P> {
             .filter(|order| order.pages() == range.pages() && held.is_whole);
         self.tally.frees += 1;
         let freed = match order {
-            // SAFETY: only this worker owns it since it allocated it or got it in exchange, and it
-            // is no longer among its runs (invariant 42).
+            // SAFETY: only this worker has owned the run since it allocated it or got it in an
+            // exchange, and the run is no longer in its list (invariant 42).
             Some(order) if !self.random.one_in(4) => unsafe {
                 self.manager.free_order(range.start, order)
             },
-            // SAFETY: as above (invariant 42).
+            // SAFETY: as for `free_order` (invariant 42).
             _ => unsafe { self.manager.free(range) },
         };
         freed.map_err(|error| Failure::Free { range, error })
@@ -419,8 +419,8 @@ impl<'a, P: Platform> Worker<'a, P> {
         let part = held.part(start, end);
         part.check(self.manager.platform())?;
         self.tally.frees += 1;
-        // SAFETY: a part of a run that only this worker owns and that is no longer among its runs
-        // (invariant 42).
+        // SAFETY: this is a part of a run that only this worker owns and that is no longer in its
+        // list (invariant 42).
         unsafe { self.manager.free(part.range) }
             .map_err(|error| Failure::Free { range: part.range, error })?;
         for rest in [held.part(range.start, start), held.part(end, range.end)] {
@@ -455,13 +455,13 @@ impl<'a, P: Platform> Worker<'a, P> {
                 )
             }
             4 => {
-                // SAFETY: it names no frame.
+                // SAFETY: the range names no frame.
                 (
                     "freeing nothing",
                     unsafe { manager.free(PfnRange { start: beyond, end: beyond }) }.is_err(),
                 )
             }
-            // SAFETY: there is no memory that could have an owner.
+            // SAFETY: there is no memory at this address that could have an owner.
             5 => (
                 "freeing what is no memory",
                 unsafe { manager.free_order(beyond, Order::BLOCK) }.is_err(),
@@ -474,8 +474,7 @@ impl<'a, P: Platform> Worker<'a, P> {
                 )
             }
             _ => {
-                // A run that is held and a frame of the one before the first zone, or behind the
-                // last.
+                // The last frame of the last zone, which may be held, and the frame behind it.
                 let end =
                     manager.zones().iter().map(|zone| zone.span().end).max().unwrap_or(beyond);
                 let range = PfnRange { start: Pfn(end.0 - 1), end: end.add(1) };

@@ -1,9 +1,9 @@
-//! A kernel of the common kind, which Framewright gets its frames: stable toolchain, Multiboot 2,
-//! page tables of the crate `x86_64`, a heap of `talc` from the first line on.
+//! A common kind of hobby kernel, which gets its frames from Framewright: stable toolchain,
+//! Multiboot 2, page tables of the crate `x86_64`, a heap of `talc` from the first line on.
 //!
-//! GRUB loads it, because that is what can be had everywhere beside cargo and QEMU, and what the
-//! crate `multiboot2` is made for. `bootloader` and `limine` 0.6 need a nightly compiler, QEMU's
-//! own loader knows Multiboot 1 and PVH only.
+//! GRUB loads it, because GRUB is available everywhere and is what the crate `multiboot2` is made
+//! for. `bootloader` and `limine` 0.6 need a nightly compiler, and QEMU's own loader supports only
+//! Multiboot 1 and PVH.
 //!
 //! ```text
 //! rustup target add x86_64-unknown-none
@@ -42,7 +42,7 @@ use x86_64::structures::paging::{
 
 core::arch::global_asm!(include_str!("../../minimal-kernel/src/boot.s"), options(att_syntax));
 
-/// What GRUB looks for: magic number, i386, length, checksum, and the tag that is last.
+/// The header that GRUB looks for: magic number, i386, length, checksum, and the end tag.
 #[repr(C, align(8))]
 struct Header([u32; 6]);
 
@@ -54,19 +54,20 @@ static HEADER: Header = {
 };
 
 fn say(line: fmt::Arguments<'_>) {
-    // SAFETY: the first serial port; there is one CPU, and nobody else uses it.
+    // SAFETY: this is the first serial port. There is one CPU, and nobody else uses the port.
     if let Ok(mut port) = unsafe { Uart16550Tty::new_port(0x3f8, Config::default()) } {
         let _ = writeln!(port, "{line}");
     }
 }
 
-/// Counted where the CPU keeps none for itself, and all tables are in order.
+/// Counts free pages while the CPU's cache is empty, and checks that all tables are in order.
 fn free_pages(manager: &Manager<Kernel>) -> u64 {
     manager.drain().expect("the CPU's own pages can be freed");
     manager.verify().expect("all tables are in order").free_pages
 }
 
-/// Maps new frames at a place where nothing is, uses them, and gives all back, tables as well.
+/// Maps new frames at unused addresses, uses them, and gives everything back, including page
+/// tables.
 fn map<S: PageSize + fmt::Debug>(
     tables: &mut OffsetPageTable<'_>,
     mut manager: &Manager<Kernel>,
@@ -78,7 +79,7 @@ fn map<S: PageSize + fmt::Debug>(
     let before = free_pages(manager);
     for page in pages {
         let frame = FrameAllocator::<S>::allocate_frame(&mut manager).expect("there is memory");
-        // SAFETY: a new frame, at a place where nothing is.
+        // SAFETY: the frame is new, and nothing is mapped at the address.
         unsafe { tables.map_to(page, frame, flags, &mut manager) }.expect("free").flush();
         // SAFETY: mapped just now.
         unsafe { page.start_address().as_mut_ptr::<u64>().write(page.start_address().as_u64()) };
@@ -87,12 +88,12 @@ fn map<S: PageSize + fmt::Debug>(
     for page in pages {
         let address = page.start_address();
         let physical = tables.translate_addr(address).expect("mapped above");
-        // SAFETY: the frame that was written above, seen in the direct map.
+        // SAFETY: this is the frame that was written above, through the direct map.
         let seen = unsafe { Kernel.direct(physical.as_u64()).cast::<u64>().read() };
         assert_eq!(seen, address.as_u64(), "another frame is mapped at {address:?}");
         let (frame, flush) = tables.unmap(page).expect("mapped above");
         flush.flush();
-        // SAFETY: nobody sees it any more.
+        // SAFETY: the frame is not mapped any more.
         unsafe { manager.deallocate_frame(frame) };
     }
     // SAFETY: these tables were made above, and nothing else is mapped there.
@@ -101,8 +102,9 @@ fn map<S: PageSize + fmt::Debug>(
         let last = Page::containing_address(pages.end.start_address() + (S::SIZE - 1));
         tables.clean_up_addr_range(Page::range_inclusive(first, last), &mut manager);
     }
-    // CPUs remember tables as they remember pages, and walk those that are gone. Behind the free is
-    // early enough because nothing allocates in between, and free frames' content is nobody's.
+    // CPUs cache page tables as well as pages, and could still walk tables that were freed.
+    // Flushing after the free is early enough, because nothing allocates in between and nobody uses
+    // free frames.
     tlb::flush_all();
     say(format_args!(
         "{} pages of {}: {taken} frames with their tables",
@@ -113,15 +115,16 @@ fn map<S: PageSize + fmt::Debug>(
 
 fn run(boot_information: usize) {
     let place = with_exposed_provenance(DIRECT_MAP + boot_information);
-    // SAFETY: where the boot loader says; what is no boot information is refused.
+    // SAFETY: the boot loader named this address; `load` refuses what is no boot information.
     let info = unsafe { BootInformation::load(place) }.expect("started by Multiboot 2");
-    // SAFETY: once, before all else.
+    // SAFETY: called once, before everything else.
     let manager = unsafe { memory::bring_up(&info) };
     let before = free_pages(manager);
     say(format_args!("{before} of {} pages are free", manager.totals().present_pages));
 
     let root = Cr3::read().0.start_address().as_u64();
-    // SAFETY: the root that `boot.s` made and the CPU uses; there is no other reference to it.
+    // SAFETY: this is the root that `boot.s` made and the CPU uses. There is no other reference to
+    // it.
     let root = unsafe { Kernel.direct(root).cast::<PageTable>().as_mut() };
     // SAFETY: all memory is mapped there.
     let mut tables = unsafe { OffsetPageTable::new(root, VirtAddr::new(DIRECT_MAP as u64)) };
@@ -149,9 +152,9 @@ fn run(boot_information: usize) {
     say(format_args!("{after} pages are free, the heap keeps {}", before - after));
 }
 
-/// Ends QEMU, whose exit status is twice the code plus one.
+/// Ends QEMU with an exit status of twice the code plus one.
 fn exit(code: u32) -> ! {
-    // SAFETY: the port of QEMU's exit device, or nothing.
+    // SAFETY: the port belongs to QEMU's exit device or to nothing.
     unsafe { Port::new(0xf4).write(code) };
     loop {
         hlt();

@@ -1,4 +1,5 @@
-//! Framewright under the kernel: what it asks for, where its memory comes from, and the heap above.
+//! Framewright in this kernel: the platform that it needs, the memory that it gets, and the heap on
+//! top of it.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::{NonNull, null_mut, with_exposed_provenance_mut};
@@ -16,11 +17,11 @@ use x86_64::instructions::interrupts;
 pub const DIRECT_MAP: usize = 0xffff_8000_0000_0000;
 const DIRECT_BYTES: u64 = 512 << 30;
 
-/// The machine under the manager.
+/// The machine, as the manager sees it.
 pub struct Kernel;
 
 // SAFETY: `boot.s` maps all memory below `DIRECT_BYTES` at one offset, the map is cut there, and
-// what is in use is reserved (invariants 1 and 15). There is one CPU, without tasks.
+// memory in use is reserved (invariants 1 and 15). There is one CPU, without tasks.
 unsafe impl Platform for Kernel {
     fn direct(&self, pa: u64) -> NonNull<u8> {
         let offset = usize::try_from(pa).expect("addresses have 64 bits");
@@ -44,7 +45,7 @@ unsafe impl Platform for Kernel {
 
 static MANAGER: Once<Manager<Kernel>> = Once::new();
 
-/// Hands all memory that is not in use to the manager.
+/// Hands all unused memory to the manager.
 ///
 /// # Safety
 /// The boot loader gave `info`, and nothing has been allocated.
@@ -59,7 +60,7 @@ pub unsafe fn bring_up(info: &BootInformation<'_>) -> &'static Manager<Kernel> {
     add(&mut builder, areas).expect("the memory map has few ranges");
     builder.limit(DIRECT_BYTES).expect("the memory map has few ranges");
     let map = builder.finish().expect("there is memory");
-    // The BIOS's data; this image with its stack and page tables; what the boot loader left.
+    // In use: the BIOS's data, this image with its stack and page tables, and the boot information.
     let left = (info.start_address() - DIRECT_MAP) as u64;
     let used = [
         PhysRange::new(0, 1 << 20),
@@ -70,7 +71,7 @@ pub unsafe fn bring_up(info: &BootInformation<'_>) -> &'static Manager<Kernel> {
         PhysRange::with_size(left, info.total_size() as u64),
     ];
     let (topology, mut storage) = (Topology::new(&mut claims), MemblockStorage::new());
-    // SAFETY: what the boot loader calls usable and is not among `used` is nobody's.
+    // SAFETY: nobody uses memory that the boot loader calls usable and that is not among `used`.
     let early = unsafe { Memblock::with_reserved(&Kernel, &mut storage, map, &topology, &used) };
     let parameters = Parameters::default();
     let input = BringUp { parameters: &parameters, started_ns: None };
@@ -80,11 +81,12 @@ pub unsafe fn bring_up(info: &BootInformation<'_>) -> &'static Manager<Kernel> {
     })
 }
 
-/// Whole pages, for the heap, which takes them as it needs them and gives back what is empty.
+/// Whole pages for the heap, which takes them as it needs them and gives empty ones back.
 #[derive(Debug)]
 pub struct Pages;
 
-// SAFETY: pages are their taker's alone, aligned as asked, until he gives them back.
+// SAFETY: pages belong to their taker alone until the taker gives them back, and are aligned as
+// requested.
 unsafe impl GlobalAlloc for Pages {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let pages = MANAGER.get().and_then(|manager| manager.allocate_layout(layout).ok());
@@ -93,7 +95,7 @@ unsafe impl GlobalAlloc for Pages {
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         let start = Pfn::containing((at.addr() - DIRECT_MAP) as u64);
         let manager = MANAGER.get().expect("it was allocated");
-        // SAFETY: the heap gives up what it took (invariant 42).
+        // SAFETY: the heap gives back what it took (invariant 42).
         unsafe { manager.free_bytes(start, layout.size() as u64) }.expect("the heap took it once");
     }
 }

@@ -1,5 +1,5 @@
-//! The smallest kernel that boots with Framewright: one CPU, no ACPI, no interrupts, the four
-//! methods of `Platform`. `docs/porting.md` goes on from here.
+//! The smallest kernel that boots with Framewright: one CPU, no ACPI, no interrupts, and only the
+//! four required methods of `Platform`. `docs/porting.md` goes on from here.
 #![no_std]
 #![no_main]
 
@@ -25,7 +25,7 @@ const DIRECT_BYTES: u64 = 512 << 30;
 struct OneCpu;
 
 // SAFETY: `boot.s` maps all memory below `DIRECT_BYTES` at one offset, the map is cut there, and
-// what is in use is reserved (invariants 1 and 15). There is one CPU, and interrupts stay off.
+// memory in use is reserved (invariants 1 and 15). There is one CPU, and interrupts stay off.
 unsafe impl Platform for OneCpu {
     fn direct(&self, pa: u64) -> NonNull<u8> {
         let offset = usize::try_from(pa).expect("addresses have 64 bits");
@@ -39,7 +39,7 @@ unsafe impl Platform for OneCpu {
         IrqState(disable_interrupts())
     }
     unsafe fn irq_restore(&self, state: IrqState) {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller upholds it.
         unsafe { restore_interrupts(state.0) };
     }
 }
@@ -57,7 +57,7 @@ impl Write for Console {
 }
 
 fn say(line: fmt::Arguments<'_>) {
-    // The port cannot fail.
+    // Writing to the port cannot fail.
     let _ = writeln!(Console, "{line}");
 }
 
@@ -71,8 +71,8 @@ impl<E: core::error::Error> From<E> for Refused {
     }
 }
 
-/// Copies what the boot loader left, for [`StartInfo`]. Volatile, because a host may write there
-/// meanwhile.
+/// Copies what the boot loader left, for [`StartInfo`]. The accesses are volatile, because a host
+/// may write there meanwhile.
 fn physical(address: u64, to: &mut [u8]) -> bool {
     let end = address.checked_add(to.len() as u64);
     let (Ok(offset), true) = (usize::try_from(address), end.is_some_and(|end| end <= DIRECT_BYTES))
@@ -80,7 +80,7 @@ fn physical(address: u64, to: &mut [u8]) -> bool {
         return false;
     };
     for (place, byte) in (DIRECT_MAP + offset..).zip(to) {
-        // SAFETY: mapped by `boot.s`, and no reference is made to it.
+        // SAFETY: `boot.s` maps this address, and no reference is made to it.
         *byte = unsafe { with_exposed_provenance::<u8>(place).read_volatile() };
     }
     true
@@ -95,7 +95,7 @@ fn image() -> PhysRange {
 }
 
 fn run(start_info: u64) -> Result<(), Refused> {
-    // The firmware's memory map, with the command line's changes.
+    // Take the firmware's memory map, with the command line's changes.
     let mut copies = [0; StartInfo::storage_bytes(256)];
     let start = StartInfo::read(&physical, start_info, &mut copies)?;
     let (mut ranges, mut claims) = ([MapRange::EMPTY; 256], [MemoryAffinity::EMPTY; 1]);
@@ -110,12 +110,12 @@ fn run(start_info: u64) -> Result<(), Refused> {
     let map = builder.finish()?;
     let topology = Topology::new(&mut claims);
 
-    // What is in use: the BIOS's data, this image with its stack, what the boot loader left.
+    // In use: the BIOS's data, this image with its stack, and what the boot loader left.
     let low = PhysRange::new(0, 64 << 10);
     let used = [low, image(), start.own_range, start.memory_map_range, start.command_line_range];
     let mut storage = MemblockStorage::new();
-    // SAFETY: what the boot loader calls usable and is not among `used` is nobody's, and this runs
-    // once.
+    // SAFETY: nobody uses memory that the boot loader calls usable and that is not among `used`,
+    // and this runs once.
     let early = unsafe { Memblock::with_reserved(&OneCpu, &mut storage, map, &topology, &used) }?;
     let input = BringUp { parameters: &parameters, started_ns: None };
     let manager = Manager::bring_up(early, &input).map_err(|failed| failed.error)?;
@@ -125,31 +125,31 @@ fn run(start_info: u64) -> Result<(), Refused> {
         before.free_pages, before.present_pages
     ));
 
-    // Each value owns its frames and frees them when it is dropped.
+    // Each of these values owns its frames and frees them when it is dropped.
     let page = manager.frames(&Request { zeroed: true, ..Request::new(Order::PAGE) })?;
     say(format_args!("a page: {}", page.range().to_phys()));
     let huge_page = manager.frames(&Request::new(Order::BLOCK))?;
     say(format_args!("a huge page: {}", huge_page.range().to_phys()));
-    // Many at once come as frame numbers, which prove nothing: freeing them is unsafe.
+    // Bulk allocation returns frame numbers, which prove no ownership, so freeing them is unsafe.
     let mut scattered = [Pfn(0); 1000];
     let count = manager.allocate_bulk(&Request::new(Order::PAGE), &mut scattered)?;
     say(format_args!("{count} pages at once, the first at {:#x}", scattered[0].address()));
     for &page in &scattered[..count] {
-        // SAFETY: allocated above, each once, and used by nobody.
+        // SAFETY: each page was allocated above, once, and nobody uses it.
         unsafe { manager.free_order(page, Order::PAGE) }?;
     }
     huge_page.free()?;
     page.free()?;
-    // Pages that were freed wait in the CPU's cache for the next request.
+    // Freed pages wait in the CPU's cache for the next request, so drain it before comparing.
     let cached = manager.drain()?;
     let is_back = manager.verify()? == before;
     say(format_args!("{cached} pages were in the cache, all are back: {is_back}"));
     if is_back { Ok(()) } else { Err(Refused) }
 }
 
-/// Ends QEMU, whose exit status is twice the code plus one.
+/// Ends QEMU with an exit status of twice the code plus one.
 fn exit(code: u32) -> ! {
-    // SAFETY: the port of QEMU's exit device, or nothing.
+    // SAFETY: the port belongs to QEMU's exit device or to nothing.
     unsafe { Port::new(0xf4) }.write_u32(code);
     halt()
 }

@@ -1,9 +1,9 @@
 //! `balloon_test=SECONDS`: runs every part of the driver once, with one line of log each.
 //!
-//! Blocks of memory are written to, the balloon follows the host's target, the device is reset with
-//! a report in flight, the blocks are reported, and the balloon follows the target again. Before it
-//! follows, and before it goes on after the reports, the guest waits until the host changes its
-//! target, for at most this many seconds, so that a test outside can examine a quiet machine.
+//! Memory blocks are written to, the balloon follows the host's target, the device is reset with a
+//! report in flight, the blocks are reported, and the balloon follows the target again. Before each
+//! time that it follows the target, the guest waits for the host to change it, for at most SECONDS,
+//! so that a test outside can examine a quiet machine.
 
 use super::{GuestBalloon, with};
 use crate::console::log;
@@ -15,7 +15,7 @@ use framewright::units::{Order, PAGE_SIZE, PfnRange};
 use framewright::{Manager, Parameters, Request};
 use framewright_balloon::{DeviceFault, ManagedFrames, Progress, Statistic};
 
-/// Most blocks that are written to and reported: 256 MiB.
+/// Most blocks that the test writes to and reports: 256 MiB.
 const MOST_BLOCKS: usize = 128;
 const BLOCK_ORDER: u8 = 9;
 const BLOCK_BYTES: u32 = 2 << 20;
@@ -23,7 +23,7 @@ const BLOCK_BYTES: u32 = 2 << 20;
 const ANSWER_SECONDS: u64 = 20;
 const WRITTEN: u64 = 0x5aa5_f00d_0ff0_a55a;
 
-/// Exercises the balloon; false when something is wrong. A missing balloon is not an error.
+/// Exercises the balloon. Returns false if something is wrong; a missing balloon is not an error.
 pub fn test(
     manager: &Manager<GuestPlatform>,
     parameters: &Parameters,
@@ -45,13 +45,13 @@ pub fn test(
         within(ANSWER_SECONDS, || unsafe { balloon.stop(&mut frames) }) && passed
     });
     let lost_pages = free_before.saturating_sub(free_pages(manager));
-    // Page tables for the registers stay.
+    // Page tables that map the device's registers stay allocated.
     let is_whole = lost_pages <= MOST_TABLES && manager.verify().is_ok();
     log!("Balloon test: {}", if passed && is_whole { "passed" } else { "FAILED" });
     passed && is_whole
 }
 
-/// Most tables that mapping six ranges of registers takes.
+/// Most tables that it takes to map six ranges of registers.
 const MOST_TABLES: u64 = 13;
 
 fn run(
@@ -64,7 +64,7 @@ fn run(
     for &block in &*blocks {
         fill(block);
     }
-    // Before the line that the host waits for.
+    // Work once before logging the line that the host waits for.
     let first = work(balloon, manager)?;
     log!("Balloon test: {} blocks of 2 MiB written", blocks.len());
     wait_for_host(balloon, manager, first.target_pages, wait_seconds)?;
@@ -80,7 +80,7 @@ fn run(
     let deflated = follow(balloon, manager)?;
     log!("Balloon test: {} of {} pages in the balloon", deflated.held_pages, deflated.target_pages);
 
-    // Reported memory is usable as before, whatever it holds.
+    // Reported memory must be as usable as before, whatever it holds now.
     let kept = blocks.iter().filter(|&&block| is_filled(block)).count();
     for &block in &*blocks {
         fill(block);
@@ -96,7 +96,7 @@ fn run(
     Ok(all_reported && usable == count && !inflated.waiting && !deflated.waiting)
 }
 
-/// Takes up to a quarter of free memory.
+/// Takes up to a quarter of the free memory.
 fn take_blocks<'a>(
     manager: &Manager<GuestPlatform>,
     room: &'a mut [u64; MOST_BLOCKS],
@@ -119,15 +119,15 @@ fn take_blocks<'a>(
 fn give_back(manager: &Manager<GuestPlatform>, blocks: &[u64]) {
     for &block in blocks {
         let first = block / PAGE_SIZE;
-        // SAFETY: allocated by this test, and the device has answered for it (invariants 35 and
-        // 42).
+        // SAFETY: this test allocated the block, and the device has answered for it (invariants 35
+        // and 42).
         if let Err(error) = unsafe { manager.free(PfnRange::new(first, first + 512)) } {
             log!("Balloon test: {error}");
         }
     }
 }
 
-/// Resets the device while it has a report.
+/// Resets the device while it has a report in flight.
 fn reset_under_way(balloon: &mut GuestBalloon, blocks: &[u64]) {
     let Some(&block) = blocks.first() else { return };
     // SAFETY: `take_blocks` got it from the manager, and nobody accesses it before the reset is
@@ -152,7 +152,7 @@ fn reset_under_way(balloon: &mut GuestBalloon, blocks: &[u64]) {
     }
 }
 
-/// Reports all blocks to the host; returns how many it has answered for.
+/// Reports all blocks to the host. Returns how many blocks the host has answered for.
 fn report(balloon: &mut GuestBalloon, blocks: &[u64]) -> Result<usize, DeviceFault> {
     let capacity = balloon.capacity();
     if capacity == 0 {
@@ -164,8 +164,8 @@ fn report(balloon: &mut GuestBalloon, blocks: &[u64]) -> Result<usize, DeviceFau
         for (range, &block) in ranges.iter_mut().zip(batch) {
             range.0 = block;
         }
-        // SAFETY: `take_blocks` got them from the manager, and nobody looks at them before this
-        // function has returned, or, without an answer, before the device is reset by `stop`.
+        // SAFETY: `take_blocks` got the blocks from the manager. Nobody looks at them before this
+        // function returns or, if no answer comes, before `stop` resets the device.
         let token = match unsafe { balloon.submit(&ranges[..batch.len()]) } {
             Ok(token) => token,
             Err(error) => {
@@ -194,16 +194,16 @@ fn report(balloon: &mut GuestBalloon, blocks: &[u64]) -> Result<usize, DeviceFau
     Ok(answered)
 }
 
-/// One step of the driver.
+/// Lets the driver do one step.
 fn work(
     balloon: &mut GuestBalloon,
     manager: &Manager<GuestPlatform>,
 ) -> Result<Progress, DeviceFault> {
-    // SAFETY: the guest has one manager, and the balloon's frames are all its.
+    // SAFETY: the guest has one manager, and all of the balloon's frames are this manager's.
     unsafe { balloon.work(&mut ManagedFrames::new(manager), &mut |tag| statistics(manager, tag)) }
 }
 
-/// The statistics for the host.
+/// Answers one of the host's questions for statistics.
 pub(super) fn statistics(manager: &Manager<GuestPlatform>, tag: Statistic) -> Option<u64> {
     let totals = manager.totals();
     let bytes = |pages: u64| Some(pages * PAGE_SIZE);
@@ -215,7 +215,7 @@ pub(super) fn statistics(manager: &Manager<GuestPlatform>, tag: Statistic) -> Op
     }
 }
 
-/// Works until the balloon has reached the host's target, or can get no further.
+/// Works until the balloon has reached the host's target or can get no further.
 fn follow(
     balloon: &mut GuestBalloon,
     manager: &Manager<GuestPlatform>,
@@ -246,7 +246,7 @@ fn wait_for_host(
     within(seconds, || match balloon.target_pages() {
         Ok(target) if target != target_pages => true,
         Ok(_) => {
-            // While the target stays there are only statistics to answer.
+            // While the target stays the same, `work` only has to answer for statistics.
             fault = work(balloon, manager).err();
             fault.is_some()
         }
@@ -270,13 +270,13 @@ fn words(block: u64) -> impl Iterator<Item = *mut u64> {
 
 fn fill(block: u64) {
     for (word, number) in words(block).zip(0u64..) {
-        // SAFETY: the block is this test's, and the direct map shows it.
+        // SAFETY: the block is this test's, and the direct map maps it.
         unsafe { word.write_volatile(WRITTEN ^ number) };
     }
 }
 
 fn is_filled(block: u64) -> bool {
-    // SAFETY: as above; memory that the host has discarded holds zeros.
+    // SAFETY: as in `fill`. Memory that the host has discarded reads as zeros.
     words(block)
         .zip(0u64..)
         .all(|(word, number)| unsafe { word.read_volatile() } == WRITTEN ^ number)

@@ -1,5 +1,5 @@
-//! The virtio balloon of the virtual machine, if it has one: found on PCI, started, and lent to
-//! whoever uses it.
+//! The virtual machine's virtio balloon, if it has one. It is found on PCI, started, and lent to
+//! the code that uses it.
 
 mod exercise;
 mod reporting;
@@ -16,12 +16,12 @@ use virtio_drivers::transport::pci::PciTransport;
 pub use exercise::test;
 pub use reporting::Driver;
 
-/// The driver as this guest has it.
+/// The balloon driver as this guest uses it.
 pub type GuestBalloon = Balloon<GuestHal, PciTransport>;
 
-/// Starts the balloon, lends it to `work`, and stops it. `work` gets `None` when there is none or
-/// it cannot be used, which the log says. A machine's balloon is used once, here or by
-/// [`with_reports`].
+/// Starts the balloon, lends it to `work`, and stops it. `work` gets `None` if there is no balloon
+/// or it cannot be used; the log says which. The balloon can be used only once, through this
+/// function or [`with_reports`].
 pub fn with<R>(
     manager: &Manager<GuestPlatform>,
     parameters: &Parameters,
@@ -38,9 +38,9 @@ pub fn with<R>(
     })
 }
 
-/// Starts the balloon, registers it for free page reporting, and lends its driver to `work`;
-/// afterwards the device has no memory. `work` gets `None` when there is no balloon, or it takes no
-/// reports, which the log then says.
+/// Starts the balloon, registers it for free page reporting, and lends its driver to `work`.
+/// Afterwards the device holds no memory. `work` gets `None` if there is no balloon or if it takes
+/// no reports, which the log then says.
 pub fn with_reports<R>(
     manager: &Manager<GuestPlatform>,
     parameters: &Parameters,
@@ -64,7 +64,7 @@ pub fn with_reports<R>(
 enum Without {
     /// The machine has none.
     Device,
-    /// It has one that cannot be used, which the log has said.
+    /// It has one that cannot be used; the log has said why.
     Use,
 }
 
@@ -101,7 +101,7 @@ fn open(
     }
 }
 
-/// What the manager's free pages hold.
+/// What the manager's free pages contain.
 const fn free_content(parameters: &Parameters) -> FreeContent {
     let aids = Aids::of(parameters);
     if aids.page_poison {

@@ -1,5 +1,5 @@
-//! The balloon at work while the guest goes on: free memory is reported to the host, its target is
-//! followed, its questions for statistics are answered.
+//! Runs the balloon while the guest does other work: reports free memory to the host, follows the
+//! host's target, and answers its questions for statistics.
 
 use super::GuestBalloon;
 use super::exercise::statistics;
@@ -14,20 +14,20 @@ use framewright_balloon::{DeviceFault, ManagedFrames, ReportingBalloon};
 use virtio_drivers::transport::pci::PciTransport;
 
 const MS: u64 = 1_000_000;
-/// Polls come at least so often, for whoever wants a flush.
+/// The longest time between two polls, so that a CPU that waits for a flush is served.
 const MOST_WAIT_NS: u64 = 20 * MS;
-/// How often the host's target is looked at while the balloon is where it should be, and how often
-/// a device is tried again that did what it may not.
+/// `WORK_NS`: how often the host's target is checked once the balloon has reached it. `RETRY_NS`:
+/// how soon a device that broke the protocol is tried again.
 const WORK_NS: u64 = 100 * MS;
 const RETRY_NS: u64 = 1000 * MS;
-/// How long the end waits for a device's last answer, and then for its reset.
+/// How long `finish` waits for the device's last answer, and then again for its reset.
 const LAST_SECONDS: u64 = 10;
 
-/// A balloon as the manager's device for free page reports.
+/// A balloon as the device that the manager's free page reports go to.
 pub type BalloonDevice = ReportingBalloon<GuestHal, PciTransport>;
 
-/// What drives a registered balloon. Nothing happens by itself: [`poll`](Self::poll) wants to be
-/// called, from one CPU at a time.
+/// Drives a registered balloon. Nothing happens by itself: one CPU at a time has to call
+/// [`poll`](Self::poll).
 pub struct Driver<'a> {
     manager: &'a Manager<GuestPlatform>,
     reporter: Reporter<'a, GuestPlatform, BalloonDevice>,
@@ -37,7 +37,7 @@ pub struct Driver<'a> {
 }
 
 impl<'a> Driver<'a> {
-    /// Registers a balloon; nothing, and the log says why, when that cannot be.
+    /// Registers a balloon. Returns `None` if that fails; the log says why.
     pub(super) fn register(
         manager: &'a Manager<GuestPlatform>,
         balloon: GuestBalloon,
@@ -59,7 +59,8 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Does what is due. Cheap when nothing is, so that every wait may call it in each turn.
+    /// Does what is due. It is cheap if nothing is due, so every wait loop may call it in each
+    /// turn.
     pub fn poll(&mut self) {
         let Some(now_ns) = PLATFORM.now_ns() else { return };
         if now_ns >= self.work_due_ns {
@@ -76,7 +77,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Lets reports go on for so many seconds.
+    /// Lets reporting run for this many seconds, then logs its counters.
     pub fn wait(&mut self, seconds: u64) {
         within(seconds, || {
             self.poll();
@@ -92,7 +93,7 @@ impl<'a> Driver<'a> {
         );
     }
 
-    /// Takes back what the device has, and stops it.
+    /// Takes back the memory that the device holds, and stops the device.
     pub(super) fn finish(mut self) {
         self.reporter.close();
         let mut ask =
@@ -120,16 +121,16 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// A step of everything else that a balloon does; how soon the next is due, in nanoseconds.
+    /// Does a step of the balloon's other work. Returns how soon the next is due, in nanoseconds.
     fn work(&mut self) -> u64 {
         let mut answer = |tag| statistics(self.manager, tag);
-        // SAFETY: the device stays where it is, and this is about the balloon's other queues.
+        // SAFETY: the device is not moved, and only the balloon's other queues are used.
         let device = unsafe { self.reporter.device_mut() };
         if let Some(error) = device.take_error() {
             log!("virtio-balloon: not started again: {error}");
         }
         let mut frames = ManagedFrames::new(self.manager);
-        // SAFETY: the guest has one manager, and the balloon's frames are all its.
+        // SAFETY: the guest has one manager, and all of the balloon's frames are this manager's.
         let step = unsafe { device.balloon().work(&mut frames, &mut answer) };
         if let Some(error) = frames.take_error() {
             log!("virtio-balloon: frames are lost: {error}");

@@ -1,13 +1,14 @@
-//! The page fault of a CPU that touches a page while it moves: it waits until the page is there.
+//! The page fault of a CPU that touches a page while it moves: the CPU waits until the page is
+//! mapped again.
 //!
-//! It waits a moment in the handler, with interrupts off, and then goes back to the instruction,
-//! which lets interrupts in and faults again. So a CPU that waits for a move answers the shootdown
-//! that the mover waits for; and no interrupt comes in the handler, whose stack is the only one for
-//! its kind (invariant 31). Whoever touches such pages has interrupts on: else the fault is one
-//! like any other, and ends the guest.
+//! The handler waits for a moment with interrupts off and then returns to the instruction, which
+//! lets interrupts in and faults again. So a CPU that waits for a move still answers the shootdown
+//! that the mover waits for, and no interrupt arrives in the handler, whose stack is the only one
+//! of its kind (invariant 31). Code that touches such pages must have interrupts on. Otherwise the
+//! fault is reported like any other, and ends the guest.
 //!
-//! Orders of memory: the tables' place is published by the count of their pages, with Release and
-//! Acquire. Faults are counted Relaxed.
+//! Orders of memory: the address of the tables is published through the count of their pages, with
+//! Release and Acquire. The count of waits is Relaxed.
 
 use super::entries::{BASE, Entries, look};
 use crate::exceptions::report;
@@ -19,20 +20,20 @@ use framewright::units::{PAGE_SIZE, Pfn};
 use framewright_arch::x86_64::exceptions::Frame;
 use framewright_arch::x86_64::registers::fault_address;
 
-/// Turns of the wait in the handler.
+/// Turns that the handler waits before it returns.
 const TURNS: u32 = 1000;
-/// The page is there, and does not allow what was tried.
+/// In the error code: the page is present but does not allow the access.
 const FORBIDDEN: u64 = 1;
-/// The flag that lets interrupts in.
+/// In the flags: interrupts are on.
 const INTERRUPT_FLAG: u64 = 1 << 9;
 
 /// The first table of level 1.
 static LEAVES: AtomicU64 = AtomicU64::new(0);
-/// Pages of the mapping; 0 where there is none.
+/// How many pages the mapping has; 0 without a mapping.
 static PAGES: AtomicU64 = AtomicU64::new(0);
 static WAITS: AtomicU64 = AtomicU64::new(0);
 
-/// From now on faults in these pages wait; `None`: no more.
+/// From now on faults in the pages of `entries` wait; with `None`, none do.
 pub fn serve(entries: Option<&Entries>) {
     PAGES.store(0, Ordering::Release);
     if let Some(entries) = entries {
@@ -41,17 +42,18 @@ pub fn serve(entries: Option<&Entries>) {
     }
 }
 
-/// How often a CPU touched a page in motion; again after each [`TURNS`].
+/// How often a CPU waited for a page in motion. A longer wait counts again after each [`TURNS`]
+/// turns.
 pub fn waits() -> u64 {
     WAITS.load(Ordering::Relaxed)
 }
 
-/// Whether an address is of the mapping.
+/// Whether an address belongs to the mapping.
 pub fn is_mapping(address: u64) -> bool {
     address.checked_sub(BASE).is_some_and(|at| at / PAGE_SIZE < PAGES.load(Ordering::Acquire))
 }
 
-/// Waits a while for the page; false when it is nobody's.
+/// Waits a while for the page. Returns false if the page belongs to nobody.
 fn wait(address: u64) -> bool {
     if !is_mapping(address) {
         return false;
@@ -71,7 +73,7 @@ fn wait(address: u64) -> bool {
     true
 }
 
-/// Where page faults arrive. Called by [`page_fault_entry`] alone.
+/// Handles page faults. Only [`page_fault_entry`] calls it.
 extern "C" fn handle(frame: &Frame) {
     let may_wait = frame.error_code & FORBIDDEN == 0 && frame.rflags & INTERRUPT_FLAG != 0;
     if !may_wait || !wait(fault_address()) {
@@ -79,11 +81,12 @@ extern "C" fn handle(frame: &Frame) {
     }
 }
 
-/// The entry of page faults: makes a [`Frame`] of what the CPU pushed and the registers, saves the
-/// vector registers, which a function may change, too, and goes back to what faulted.
+/// The entry point of page faults. It builds a [`Frame`] from what the CPU pushed and the
+/// registers, saves the vector registers, which a function may change, too, and returns to the
+/// faulting instruction.
 ///
 /// # Safety
-/// Only the CPU gets here, by the vector of page faults.
+/// Only the CPU may get here, through the vector of page faults.
 #[unsafe(naked)]
 pub unsafe extern "C" fn page_fault_entry() {
     naked_asm!(
@@ -93,7 +96,7 @@ pub unsafe extern "C" fn page_fault_entry() {
         "push r12", "push r13", "push r14", "push r15",
         "cld",
         "mov rdi, rsp",
-        // A function keeps rbp.
+        // A called function preserves rbp.
         "mov rbp, rsp",
         "sub rsp, 512",
         "and rsp, -16",
@@ -104,7 +107,7 @@ pub unsafe extern "C" fn page_fault_entry() {
         "pop r15", "pop r14", "pop r13", "pop r12",
         "pop r11", "pop r10", "pop r9", "pop r8",
         "pop rbp", "pop rdi", "pop rsi", "pop rdx", "pop rcx", "pop rbx", "pop rax",
-        // Vector and error code.
+        // Drop the vector and the error code.
         "add rsp, 16",
         "iretq",
         handle = sym handle,

@@ -1,23 +1,23 @@
-//! Memory that its users have mapped, and that moves while they use it: `movable` in this guest's
-//! shell.
+//! Memory that is mapped and moves while it is used: the shell's `movable` in this guest.
 //!
 //! Each page of a run of frames is mapped at an address of its own for as long as the run is held.
-//! Users know only the address. A move makes the entries of the run not present on all CPUs, copies
-//! the frames through the direct map, and enters the new ones; whoever touches a page meanwhile
+//! Users know only the address. A move makes the run's entries not present on all CPUs, copies the
+//! frames through the direct map, and maps the new frames. A CPU that touches a page meanwhile
 //! takes a page fault and waits.
 //!
 //! | file | what |
 //! |---|---|
 //! | `entries.rs` | the page tables; states of a page |
 //! | `mover.rs` | moves: the manager's [`Mover`](framewright::Mover) |
-//! | `fault.rs` | page faults of those who have to wait |
+//! | `fault.rs` | page faults of CPUs that have to wait |
 //!
-//! Each word that is written to is a stamp of its page and of the round in which its share of the
-//! pages was last used. The round is kept here and not in the page: a write that went to an old
-//! frame, because a CPU remembered a translation, leaves the page a round behind.
+//! Each word that is written is a stamp of its page and of the round in which its share of the
+//! pages was last used. The round is kept here, not in the page: if a write goes to an old frame
+//! because a CPU used a stale translation, the page is found a round behind.
 //!
-//! Orders of memory: Relaxed: a round is changed by the one user of its share, and users follow one
-//! another by jobs that order everything; where to look for free addresses is a hint.
+//! Orders of memory: Relaxed. A round is changed only by the one user of its share, and users
+//! follow one another through jobs, which order everything; where to look for free addresses is a
+//! hint.
 
 mod entries;
 mod fault;
@@ -39,13 +39,13 @@ use framewright_workload::{Handle, HandleError};
 
 /// Translations are never global.
 const TLB: TlbShootdown = TlbShootdown { global: false };
-/// Runs of more pages are flushed by flushing everything.
+/// Larger runs are flushed by flushing everything.
 const MOST_SINGLE: u64 = 32;
-/// Words of a page that are stamped.
+/// The words of a page that are stamped.
 const STAMPED: [u64; 4] = [0, 170, 341, 511];
 
-/// Pages that a user uses again and again, and how often, until it goes on to the next: few enough
-/// for a TLB.
+/// `AT_ONCE`: how many pages a user works on before it goes on to the next, few enough for a TLB.
+/// `TURNS`: how often it uses them.
 const AT_ONCE: usize = 64;
 const TURNS: u32 = 16;
 
@@ -59,7 +59,7 @@ pub struct GuestMapping<'a> {
     rounds: [AtomicU32; SHARES as usize],
 }
 
-/// A run that somebody has taken: he alone changes its entries.
+/// A run that its holder has taken: only the holder changes its entries.
 #[derive(Clone, Copy)]
 struct Taken {
     entries: Entries,
@@ -70,28 +70,28 @@ struct Taken {
 }
 
 impl Taken {
-    /// Takes a run whose entry says this; CPUs may still know where it is. `None` when it has
-    /// changed.
+    /// Takes a run if its entry still equals `seen`, and returns `None` otherwise. CPUs may still
+    /// have its translations cached.
     fn take(entries: Entries, first: u32, seen: Word) -> Option<Self> {
         let (run, order) = seen.run().zip(seen.order())?;
         let pinned = seen.is_pinned();
         entries.take(first, seen).then_some(Self { entries, first, run, order, pinned })
     }
 
-    /// [`take`](Self::take), and all CPUs forget where it is.
+    /// Takes a run like [`take`](Self::take), and makes all CPUs forget its translations.
     fn take_and_flush(entries: Entries, first: u32, seen: Word) -> Option<Self> {
         let taken = Self::take(entries, first, seen)?;
         flush(&[entries.addresses(first, taken.run.pages())]);
         Some(taken)
     }
 
-    /// Maps it where it was, or at other frames with the same content.
+    /// Maps the run again, where it was or at other frames with the same content.
     fn give_back(self, run: PfnRange) {
         self.entries.map(self.first, run, self.pinned);
     }
 }
 
-/// Has all CPUs forget where these pages are. No table is freed, so that a CPU that sleeps may
+/// Makes all CPUs forget the translations of these pages. No table is freed, so a sleeping CPU may
 /// flush when it wakes (invariant 12).
 fn flush(pages: &[VirtualRange]) {
     let single = pages.iter().map(|pages| pages.pages()).sum::<u64>() <= MOST_SINGLE;
@@ -111,7 +111,7 @@ fn stamp(page: u32, place: u64, round: u32) -> u64 {
 }
 
 impl<'a> GuestMapping<'a> {
-    /// An empty one.
+    /// Returns an empty mapping.
     pub fn new(manager: &'a Manager<GuestPlatform>) -> Self {
         let rounds = [const { AtomicU32::new(0) }; SHARES as usize];
         Self { manager, entries: SpinLock::new(None), next: AtomicU32::new(0), rounds }
@@ -121,13 +121,13 @@ impl<'a> GuestMapping<'a> {
         self.entries.with(&PLATFORM, |entries| *entries)
     }
 
-    /// How often the share of a run was used.
+    /// How often the share that a run belongs to was used.
     fn round(&self, first: u32, order: Order) -> u32 {
         let share = self.rounds.get(Entries::share_of(first, order) as usize);
         share.map_or(0, |round| round.load(Ordering::Relaxed))
     }
 
-    /// The entry of a run, and the tables.
+    /// Returns the entry of a run, and the tables.
     fn find(&self, handle: Handle) -> Result<(Entries, Word), HandleError> {
         let entries = self.entries().filter(|entries| handle.0 < entries.count);
         let entries = entries.ok_or(HandleError::NotHeld(handle))?;
@@ -135,12 +135,13 @@ impl<'a> GuestMapping<'a> {
         found.order().map(|_| (entries, found)).ok_or(HandleError::NotHeld(handle))
     }
 
-    /// Looks for what was written into a run in a round, by its addresses.
+    /// Checks, through the mapping, that a run holds what was written into it in a round.
     fn look(entries: &Entries, first: u32, order: Order, round: u32) -> Result<(), HandleError> {
         for (page, at) in (first..).zip(0..order.pages()) {
             for place in STAMPED {
-                // SAFETY: mapped as long as the run is held, or in motion, where this waits in a
-                // page fault; nobody else uses the memory, and interrupts are on.
+                // SAFETY: the page is mapped as long as the run is held or is in motion, in which
+                // case this waits in a page fault. Nobody else uses the memory, and interrupts are
+                // on.
                 let found = unsafe { word(page, place).read_volatile() };
                 if found != stamp(page, place, round) {
                     let run = entries.get(first).run();
@@ -184,13 +185,13 @@ impl MovableMemory for GuestMapping<'_> {
             TLB.flush(FlushRequest::Everything);
             for (first, _) in entries.runs(0..entries.count) {
                 let Some(run) = entries.get(first).run() else { continue };
-                // SAFETY: allocated for this mapping, which no CPU remembers (invariants 12 and
-                // 42). What cannot be freed was not ours.
+                // SAFETY: allocated for this mapping, and no CPU has its translations cached
+                // (invariants 12 and 42). A run that cannot be freed was not ours.
                 let _ = unsafe { self.manager.free(run) };
             }
         };
-        // SAFETY: whoever gives the shell commands is the only user, and has no other under way;
-        // the tables were just taken from here.
+        // SAFETY: the code that runs the shell's commands is the only user, and no other command is
+        // under way. The tables were just taken from `self`.
         unsafe { entries.free(self.manager, free_runs) };
     }
 
@@ -199,7 +200,7 @@ impl MovableMemory for GuestMapping<'_> {
         let first = entries.reserve(self.next.load(Ordering::Relaxed), order);
         let first = first.ok_or(HandleError::NoHandle)?;
         let end = first.saturating_add(u32::try_from(order.pages()).unwrap_or(u32::MAX));
-        // What lies elsewhere could never be moved.
+        // Frames beyond this could never be moved, as their owner cannot be tracked.
         let max_address = PLATFORM.direct_limit().min(entries.end().address());
         let request = Request { max_address, ..Request::new(order) };
         let run = self.manager.allocate(&request).map_err(|error| {
@@ -255,8 +256,8 @@ impl MovableMemory for GuestMapping<'_> {
             }
         };
         taken.entries.set_owner(taken.run, None);
-        // SAFETY: allocated for this run, taken by us and forgotten by all CPUs (invariants 12 and
-        // 42).
+        // SAFETY: allocated for this run, which we have taken and all CPUs have forgotten
+        // (invariants 12 and 42).
         if let Err(error) = unsafe { self.manager.free(taken.run) } {
             taken.give_back(taken.run);
             return Err(HandleError::Free(error));
@@ -269,8 +270,9 @@ impl MovableMemory for GuestMapping<'_> {
         self.entries().map_or(0, |entries| entries.pages())
     }
 
-    /// Looks for what it wrote in the last round, and writes anew, by address: a few pages often,
-    /// then the next, so that this CPU remembers where they are when they are moved.
+    /// Checks what was written in the last round and writes anew, through the mapping. It uses a
+    /// few pages many times and then the next few, so that this CPU has their translations cached
+    /// when they move.
     fn use_share(&self, share: u32) -> Result<u64, HandleError> {
         let Some((entries, round)) = self.entries().zip(self.rounds.get(share as usize)) else {
             return Ok(0);

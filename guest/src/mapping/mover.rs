@@ -1,4 +1,4 @@
-//! Moves of runs that are mapped.
+//! Moves mapped runs.
 
 use super::{GuestMapping, TLB, Taken, flush};
 use crate::platform::PLATFORM;
@@ -9,7 +9,7 @@ use framewright::{MoveFailed, MoveToken, Mover, NotNow, Occupant};
 use framewright_arch::paging::{FlushRequest, FlushTlb, MAX_RANGES};
 
 impl GuestMapping<'_> {
-    /// The run of a move that has begun.
+    /// Returns the run of a move that has begun.
     fn in_motion(&self, token: MoveToken, run: PfnRange) -> Option<Taken> {
         let (entries, first) = self.entries().zip(u32::try_from(token.0).ok())?;
         let found = entries.get(first);
@@ -18,10 +18,11 @@ impl GuestMapping<'_> {
     }
 }
 
-// SAFETY: what it calls movable was allocated as one run, for one place in the mapping, whose entry
-// still says so. `begin` takes the run: its entries are not present, and nobody else moves or frees
-// it; `settle` has all CPUs forget them (invariants 12 and 47). `relocate` enters the new frames;
-// the old ones are in no table then, and only this has copied them through the direct map.
+// SAFETY: a run that `occupant` calls movable was allocated as one run for one place in the
+// mapping, whose entry still says so. `begin` takes the run: its entries are not present, and
+// nobody else moves or frees it. `settle` makes all CPUs forget them (invariants 12 and 47).
+// `relocate` maps the new frames; no table has the old ones by then, and only this has copied them
+// through the direct map.
 unsafe impl Mover for GuestMapping<'_> {
     fn serves(&self, manager: *const ()) -> bool {
         core::ptr::from_ref(self.manager).cast() == manager
@@ -56,7 +57,7 @@ unsafe impl Mover for GuestMapping<'_> {
         let Some(entries) = self.entries() else { return };
         let mut pages = [entries.addresses(0, 0); MAX_RANGES];
         if begun.len() > MAX_RANGES {
-            // As many single flushes on each CPU would take longer than what they spare.
+            // So many single flushes on each CPU would take longer than they save.
             return TLB.flush_pages(FlushRequest::Everything);
         }
         for (pages, begun) in pages.iter_mut().zip(begun) {
@@ -80,14 +81,15 @@ unsafe impl Mover for GuestMapping<'_> {
             taken.give_back(run);
             return Err(MoveFailed);
         }
-        // SAFETY: both runs are whole, below the direct limit and apart; nobody reaches the old one
-        // since `begin`, and the new one is the caller's (invariants 1, 15 and 47).
+        // SAFETY: both runs are whole, below the direct limit, and do not overlap. Nobody has
+        // accessed the old run since `begin`, and the new one belongs to the caller (invariants 1,
+        // 15 and 47).
         unsafe {
             let from = PLATFORM.direct(run.start.address());
             PLATFORM.direct(to.start.address()).copy_from_nonoverlapping(from, bytes);
         }
-        // Before users know the new place: from then on it can be moved, and the old one be given
-        // to somebody else.
+        // Clear the owner before users know the new place: from then on the run can move again, and
+        // the old frames may be given to somebody else.
         taken.entries.set_owner(run, None);
         taken.give_back(to);
         Ok(())

@@ -1,6 +1,6 @@
-//! One CPU has others call a function and waits: in an interrupt ([`call_on`]), or in their idle
-//! loops, with interrupts on ([`run_on`]). The protocol is [`CrossCalls`]; this module interrupts
-//! CPUs and waits.
+//! Lets one CPU make others call a function, and waits for them. They call it in an interrupt
+//! ([`call_on`]), or in their idle loops with interrupts on ([`run_on`]). [`CrossCalls`] is the
+//! protocol; this module interrupts the CPUs and waits.
 //!
 //! Orders of memory: the SeqCst fences are the barrier itself, on every CPU.
 
@@ -13,25 +13,25 @@ use framewright::platform::Platform;
 use framewright_arch::ipi::{CrossCalls, Function};
 use framewright_arch::x86_64::interrupts::{CALL, are_enabled};
 
-/// How often a caller polls before it sleeps until the last target wakes it: longer than a call
-/// takes when all CPUs run. Where virtual CPUs share real ones, a caller that keeps polling keeps
+/// How often a caller polls before it sleeps until the last target wakes it. This takes longer than
+/// a call takes if all CPUs run. If virtual CPUs share real ones, a caller that keeps polling keeps
 /// its targets from running.
 const POLLS: u32 = 20_000;
 
-/// Calls in interrupts.
+/// Calls that are made in interrupts.
 static CALLS: CrossCalls<MAX_CPUS> = CrossCalls::new();
-/// Calls in idle loops.
+/// Calls that are made in idle loops.
 static TASKS: CrossCalls<MAX_CPUS> = CrossCalls::new();
 
-/// Has all of `targets` that run, except this CPU, call `function` in an interrupt, and waits for
-/// them. Returns how many they are. What this CPU wrote before is visible to them, and what they
-/// wrote is visible to it afterwards; each of them executes a full barrier.
+/// Makes all running CPUs of `targets`, except this one, call `function` in an interrupt, and waits
+/// for them. Returns how many CPUs that are. What this CPU wrote before is visible to them, and
+/// what they wrote is visible to this CPU afterwards. Each of them executes a full barrier.
 ///
-/// `function` runs with interrupts off: it is short, takes no lock that is held with interrupts on,
-/// and calls nobody.
+/// `function` runs with interrupts off. It must be short, must not take a lock that is held with
+/// interrupts on, and must not call other CPUs.
 ///
 /// # Panics
-/// When interrupts are off: two CPUs that wait for one another would wait for ever.
+/// If interrupts are off: two CPUs that wait for each other would wait for ever.
 pub fn call_on(targets: CpuSet, function: Function<'_>) -> u32 {
     let interrupt = |target| {
         if let Some(target) = cpu(target) {
@@ -46,12 +46,12 @@ pub fn call_on(targets: CpuSet, function: Function<'_>) -> u32 {
     }
 }
 
-/// Has all of `targets` that run, except this CPU, call `function` in their idle loops, as soon as
-/// each has nothing else to do; `own` runs here meanwhile. Waits for all, and returns how many
-/// others they are.
+/// Makes all running CPUs of `targets`, except this one, call `function` in their idle loops, each
+/// as soon as it has nothing else to do. `own` runs here meanwhile. Waits for all of them, and
+/// returns how many other CPUs that are.
 ///
 /// # Panics
-/// When it is called inside itself on one CPU, or with interrupts off.
+/// If a CPU calls it inside itself, or with interrupts off.
 pub fn run_on(targets: CpuSet, function: Function<'_>, own: impl FnOnce()) -> u32 {
     let wake = |target| {
         if let Some(target) = cpu(target) {
@@ -60,7 +60,7 @@ pub fn run_on(targets: CpuSet, function: Function<'_>, own: impl FnOnce()) -> u3
     };
     let targets = reachable(targets);
     let mut own = Some(own);
-    // When all have called already, `call` does not wait.
+    // If all targets have called already, `call` does not wait, and `own` has not run yet.
     let count = TASKS.caller(index()).call(targets.iter(), function, wake, |done| {
         if let Some(own) = own.take() {
             own();
@@ -73,10 +73,10 @@ pub fn run_on(targets: CpuSet, function: Function<'_>, own: impl FnOnce()) -> u3
     count
 }
 
-/// A full barrier on all CPUs.
+/// Executes a full barrier on all CPUs.
 pub fn barrier() {
     fence(Ordering::SeqCst);
-    // Taking the interrupt is a barrier; the fence says so once more.
+    // Taking the interrupt is a barrier already; the fence states it explicitly.
     call_on(others(), &|| fence(Ordering::SeqCst));
     fence(Ordering::SeqCst);
 }
@@ -86,7 +86,7 @@ pub fn serve_calls() {
     CALLS.serve(index(), wake_caller);
 }
 
-/// Serves calls in the idle loop; returns whether there was any.
+/// Serves calls in the idle loop. Returns whether there were any.
 pub fn serve_tasks() -> bool {
     TASKS.serve(index(), wake_caller)
 }

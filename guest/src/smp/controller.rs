@@ -1,6 +1,7 @@
-//! The local interrupt controllers, through which CPUs interrupt each other, and counting.
+//! The local interrupt controllers, through which CPUs interrupt each other, and the CPUs'
+//! counters.
 //!
-//! Orders of memory: Relaxed: counters of one CPU.
+//! Orders of memory: Relaxed: they are only counters.
 
 use super::{Cpu, this};
 use crate::platform::PLATFORM;
@@ -31,25 +32,25 @@ pub fn send_non_maskable(cpu: &Cpu) {
     command(|apic| apic.send_non_maskable(cpu.apic_id()));
 }
 
-/// Interrupts are off while the two halves of the command are written, so that a handler's command
-/// does not come in between.
+/// Writes a command with interrupts off, so that a handler's command cannot come between its two
+/// halves.
 fn command(write: impl FnOnce(&LocalApic)) {
     if let Some(apic) = apic() {
         let state = PLATFORM.irq_save();
         write(apic);
-        // SAFETY: saved above, and nothing since.
+        // SAFETY: `state` was saved above, and interrupts were not touched since.
         unsafe { PLATFORM.irq_restore(state) };
         count(&this().counters.sent);
     }
 }
 
-/// Adds one to a counter that only this CPU writes.
+/// Adds one to a counter.
 pub fn count(counter: &AtomicU64) {
     add(counter, 1);
 }
 
-/// Adds to a counter that only this CPU writes. An interrupt in between may count too, so it is one
-/// instruction.
+/// Adds to a counter. It is one atomic instruction, because an interrupt in between may count, too,
+/// and other CPUs write `deferred_flushes`.
 pub fn add(counter: &AtomicU64, more: u64) {
     counter.fetch_add(more, Ordering::Relaxed);
 }

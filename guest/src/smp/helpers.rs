@@ -1,6 +1,6 @@
-//! Idle CPUs are the helpers of jobs.
+//! Lets idle CPUs be the helpers of jobs.
 //!
-//! Orders of memory: the SeqCst fences are in `Waiters` and `sleep_until`; nothing else is ordered
+//! Orders of memory: the SeqCst fences are in `Waiters` and `sleep_until`. Nothing else is ordered
 //! here.
 
 use super::sleep::sleep_until;
@@ -13,24 +13,24 @@ use framewright_jobs::{Helpers, NodeSet, SchedulerState, WorkerSlot, Workers};
 /// Helper `i` is CPU `i + 1`: CPU 0 has work of its own.
 static SLOTS: [WorkerSlot; MAX_CPUS - 1] = [const { WorkerSlot::new() }; MAX_CPUS - 1];
 static SCHEDULER: SchedulerState = SchedulerState::new();
-/// The CPUs that sleep until a helper has finished.
+/// The CPUs that sleep until a helper has finished, for each helper.
 static WAITERS: [Waiters; MAX_CPUS - 1] = [const { Waiters::new() }; MAX_CPUS - 1];
 /// How often a caller polls a helper before it sleeps.
 const POLLS: u32 = 20_000;
 
-/// Where CPU `index` finds work.
+/// Returns the slot where CPU `index` finds work.
 pub fn slot_of(index: u32) -> Option<&'static WorkerSlot> {
     SLOTS.get((index as usize).checked_sub(1)?)
 }
 
-/// Does what waits at the slot of CPU `index`, if anything; wakes who sleeps until it is done.
-/// Returns whether there was something.
+/// Does the work at the slot of CPU `index`, if there is any, and wakes the CPUs that sleep until
+/// it is done. Returns whether there was work.
 pub fn serve(index: u32) -> bool {
     let Some(helper) = (index as usize).checked_sub(1) else { return false };
     if !SLOTS.get(helper).is_some_and(WorkerSlot::serve) {
         return false;
     }
-    // The next caller may have found the slot free by now, and wait as well.
+    // By now the next caller may have found the slot free, and may be waiting as well.
     if let Some(waiters) = WAITERS.get(helper) {
         waiters.wake(|caller| {
             if let Some(caller) = cpu(caller) {
@@ -45,8 +45,8 @@ fn cpu_of(helper: usize) -> Option<&'static super::Cpu> {
     cpu(u32::try_from(helper).ok()?.checked_add(1)?)
 }
 
-/// All CPUs but the first, each on its node for ever. A CPU that does not run never comes, and the
-/// job takes its offer back.
+/// All CPUs but the first; each stays on its node for ever. A CPU that does not run never takes
+/// work, and the job withdraws its offer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GuestHelpers;
 
@@ -57,7 +57,7 @@ impl Helpers for GuestHelpers {
     }
 
     fn wake(&self, helper: usize) {
-        // One that is parked does not come.
+        // A parked CPU would not come.
         if let Some(cpu) = cpu_of(helper).filter(|cpu| cpu.is_online()) {
             cpu.wake();
         }

@@ -1,5 +1,5 @@
-//! What a CPU does when it has nothing to do: it helps with jobs, runs what others want run, and
-//! otherwise sleeps until an interrupt.
+//! The idle loop: a CPU helps with jobs, runs what other CPUs want it to run, and otherwise sleeps
+//! until an interrupt.
 
 use super::call::{has_tasks, serve_tasks};
 use super::helpers;
@@ -7,7 +7,7 @@ use super::park::{is_asked, park_if_asked};
 use super::sleep::sleep_until;
 use super::this;
 
-/// The idle loop of every CPU but the first. Interrupts are on.
+/// The idle loop of every CPU but the first. Runs with interrupts on.
 pub fn idle() -> ! {
     let me = this();
     let slot = helpers::slot_of(me.index());

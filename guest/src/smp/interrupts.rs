@@ -21,24 +21,24 @@ use framewright_arch::x86_64::local_apic::{
 use framewright_arch::x86_64::port::Port;
 
 const VECTORS: Vectors = Vectors { timer: TIMER, error: ERROR, spurious: SPURIOUS };
-/// The shortest time over which the timer is measured.
+/// The shortest time over which the timer's rate is measured.
 const LEAST_WINDOW_NS: u64 = 1_000_000;
 const NANOSECONDS: u64 = 1_000_000_000;
 
-/// Counts of the timer in a second; 0 until it is measured.
+/// Timer counts in a second; 0 until it is measured.
 static TIMER_HZ: AtomicU64 = AtomicU64::new(0);
 
-/// What runs in a timer interrupt, besides counting it.
+/// The function that runs in a timer interrupt after it is counted.
 static ON_TIMER: Settled<fn(&Cpu)> = Settled::new();
 
-/// Sets what runs in every timer interrupt, with the CPU that is interrupted. To be called once,
-/// before another CPU is started.
+/// Sets the function that runs in every timer interrupt. It gets the interrupted CPU. To be called
+/// once, before another CPU is started.
 pub fn on_timer(handler: fn(&Cpu)) {
     ON_TIMER.settle(handler);
 }
 
-/// Finds this CPU's local controller, turns it on and turns interrupts on. The old interrupt
-/// controllers (8259) are masked.
+/// Finds this CPU's local controller and turns on the controller and interrupts. Masks the old
+/// interrupt controllers (8259).
 pub fn begin(
     tables: &KernelTables,
     early: &mut EarlyMemory<'_>,
@@ -51,10 +51,11 @@ pub fn begin(
         NonNull::new(core::ptr::with_exposed_provenance_mut(address))
             .map_or(Mode::X2Apic, Mode::Memory)
     };
-    // SAFETY: the CPU has the mode, and the registers are mapped.
+    // SAFETY: the CPU supports the mode, and the registers are mapped.
     let apic = set_apic(unsafe { LocalApic::new(mode) });
     for port in [0x21, 0xa1] {
-        // SAFETY: the masks of the two old controllers, in every PC; nothing else uses them.
+        // SAFETY: these are the mask registers of the two old controllers, which every PC has.
+        // Nothing else uses them.
         unsafe { Port::new(port) }.write_u8(0xff);
     }
     interrupts::set_handler(handle);
@@ -63,7 +64,8 @@ pub fn begin(
     Ok(apic)
 }
 
-/// Physical addresses of the local controllers' registers, whether they are used there or not.
+/// Physical addresses of the local controllers' registers, even if they are not used through
+/// memory.
 pub fn registers() -> PhysRange {
     // SAFETY: a kernel runs at the highest privilege.
     PhysRange::with_size(unsafe { registers_address() }, PAGE_SIZE)
@@ -76,13 +78,13 @@ pub fn turn_on(apic: &LocalApic) {
 
 /// Turns interrupts on on this CPU.
 pub fn let_in() {
-    // SAFETY: vectors and segments are loaded on every CPU before it gets here, a handler is set,
-    // and no lock is held.
+    // SAFETY: every CPU has loaded vectors and segments before it gets here, a handler is set, and
+    // no lock is held.
     unsafe { interrupts::enable() };
 }
 
 impl Cpu {
-    /// After a sleep: does the flush that was deferred meanwhile, if any.
+    /// After a sleep, does the flush that was deferred meanwhile, if any.
     pub fn catch_up(&self) {
         if self.lazy_flush.wake() {
             count(&self.counters.flushed_whole);
@@ -94,7 +96,8 @@ impl Cpu {
 /// Handles every interrupt of every CPU.
 fn handle(vector: u8) {
     let me = this();
-    // First: nothing here may use a translation that changed while this CPU slept.
+    // This comes first, because nothing here may use a translation that changed while this CPU
+    // slept.
     me.catch_up();
     let Some(apic) = apic() else { return };
     match vector {
@@ -106,8 +109,8 @@ fn handle(vector: u8) {
         }
         CALL => {
             count(&me.counters.calls);
-            // Before the calls, so that a request that comes when they are done brings an interrupt
-            // of its own.
+            // Signalled before the calls are served, so that a request that comes after they are
+            // done raises an interrupt of its own.
             apic.end_of_interrupt();
             serve_calls();
             return;
@@ -122,16 +125,16 @@ fn handle(vector: u8) {
     apic.end_of_interrupt();
 }
 
-/// Stops all other CPUs for good, so that this one can report a failure. One that is still being
-/// started is left alone: without vectors the interrupt would reset the machine, and with it the
-/// report.
+/// Stops all other CPUs for good, so that this one can report a failure. A CPU that is still being
+/// started is left alone: it has no vectors yet, so the interrupt would reset the machine, and the
+/// report would be lost.
 pub fn stop_others_for_good() {
     let me = index();
     let others = all().filter(|cpu| cpu.index() != me && cpu.has_started());
     others.for_each(send_non_maskable);
 }
 
-/// Measures how fast the timer counts. It counts freely since `started_ns`.
+/// Measures how fast the timer counts. It has been counting freely since `started_ns`.
 pub fn measure_timer(apic: &LocalApic, started_ns: Option<u64>) {
     let Some(started_ns) = started_ns else { return };
     let elapsed = || PLATFORM.now_ns().unwrap_or(started_ns).saturating_sub(started_ns);
@@ -144,7 +147,7 @@ pub fn measure_timer(apic: &LocalApic, started_ns: Option<u64>) {
     TIMER_HZ.store(hz, Ordering::Relaxed);
 }
 
-/// Whether the timer can be used: its rate is known.
+/// Whether the timer can be used, which is so if its rate is known.
 pub fn has_timer() -> bool {
     TIMER_HZ.load(Ordering::Relaxed) != 0
 }

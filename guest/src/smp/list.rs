@@ -1,4 +1,4 @@
-//! Which CPUs there are, and which of them are left out.
+//! Finds out which CPUs there are, and which of them are left out.
 //!
 //! Orders of memory: Relaxed: written before other CPUs run.
 
@@ -11,7 +11,7 @@ use framewright::units::NodeId;
 use framewright_arch::acpi::visit_cpus;
 use framewright_arch::x86_64::local_apic::{LARGEST_XAPIC_ID, has_x2apic, initial_id};
 
-/// How many left-out CPUs are named one by one.
+/// At most this many left-out CPUs of each kind are named one by one.
 const NAMED: usize = 8;
 
 /// The CPUs that are left out.
@@ -20,11 +20,11 @@ pub struct LeftOut {
     twice: Few,
     beyond: Few,
     unreachable: Few,
-    /// The CPU that runs this is in no table.
+    /// Whether the CPU that runs this is in no table.
     boot_cpu_unlisted: bool,
 }
 
-/// A few identifiers, and how many there are in all.
+/// Up to `NAMED` identifiers, and how many there are in all.
 #[derive(Default)]
 struct Few {
     ids: [u32; NAMED],
@@ -49,8 +49,8 @@ impl Few {
     }
 }
 
-/// Gives every enabled CPU of the MADT a number and a node: this one 0, the others in the table's
-/// order. `more` is one that no table lists.
+/// Gives every enabled CPU of the MADT a number and a node: this CPU gets 0, and the others follow
+/// in the table's order. `more` is a CPU that no table lists.
 pub fn list(tables: Option<&AcpiTables>, topology: &Topology<'_>, more: Option<u32>) -> LeftOut {
     let own = initial_id();
     let mut left_out = LeftOut { boot_cpu_unlisted: tables.is_some(), ..LeftOut::default() };

@@ -1,13 +1,13 @@
-//! All CPUs: their data ([`cpu`], [`this`]), how they are started, how one has others do something,
-//! and what they do when there is nothing to do.
+//! All CPUs: their data ([`cpu`], [`this`]), how they are started, how one makes others do
+//! something, and what they do when they are idle.
 //!
 //! ```text
 //! not numbered -> numbered -> told to start -> online <-> parked (`park`)
 //!                 (`list`)     (`start`)  \-> given up
 //! ```
 //!
-//! CPU 0 is the one that the firmware started; the others are numbered in the order of the MADT. A
-//! number is final: a CPU that does not start leaves a gap, which whoever sends interrupts skips.
+//! CPU 0 is the one that the firmware started. The others are numbered in the order of the MADT.
+//! Numbers are final: a CPU that does not start leaves a gap, which CPUs that send interrupts skip.
 //!
 //! | file | what |
 //! |---|---|
@@ -21,10 +21,10 @@
 //! | `park.rs` | a CPU is stopped, and goes on later |
 //!
 //! Exceptions and interrupts run on stacks of their own, because precompiled Rust code keeps values
-//! below the stack pointer. Interrupts stay off in their handlers.
+//! below the stack pointer (the red zone). Handlers run with interrupts off throughout.
 //!
-//! Orders of memory: Relaxed, because a CPU's data is written before it runs, and its turns are its
-//! own.
+//! Orders of memory: Relaxed, because a CPU's data is written before the CPU runs, and only the CPU
+//! itself counts its turns.
 
 mod call;
 mod controller;
@@ -59,44 +59,44 @@ use framewright_arch::paging::LazyFlush;
 use framewright_arch::x86_64::msr;
 use set::AtomicCpuSet;
 
-/// A CPU. On cache lines of its own; its `gs` segment begins here.
+/// A CPU. It has cache lines of its own, and its `gs` segment begins here.
 #[repr(C, align(128))]
 pub struct Cpu {
-    /// Its number. It is the first field, because [`index`] reads it through `gs`.
+    /// Its number. The first field, because [`index`] reads it through `gs`.
     index: AtomicU32,
     apic_id: AtomicU32,
     node: AtomicU32,
-    /// Whether it may be asleep: whoever gives it work must interrupt it.
+    /// Whether it may be asleep, so that a CPU that gives it work must interrupt it.
     asleep: AtomicBool,
     /// Flushes that are deferred while it sleeps.
     lazy_flush: LazyFlush,
-    /// Turns of busy waits.
+    /// Counts turns of busy waits.
     turns: AtomicU32,
-    /// Whether it is to stop, stands, or is to go on (`park`).
+    /// Whether it is to stop, is parked, or is to go on (`park`).
     parking: AtomicU32,
-    /// When it was up, on the guest's clock.
+    /// When it came up, on the guest's clock.
     up_ns: AtomicU64,
-    /// What it counted.
+    /// Its counters.
     pub counters: Counters,
 }
 
-/// What one CPU counts, for itself alone.
+/// The counters of one CPU. Only the CPU itself writes them, except for `deferred_flushes`.
 pub struct Counters {
     /// Timer interrupts.
     pub timer: AtomicU64,
-    /// Interrupts because of calls from other CPUs.
+    /// Interrupts for calls from other CPUs.
     pub calls: AtomicU64,
     /// Wake-up interrupts.
     pub wakes: AtomicU64,
     /// Errors of its interrupt controller.
     pub errors: AtomicU64,
-    /// Interrupts that it sent to others.
+    /// Interrupts that it sent to other CPUs.
     pub sent: AtomicU64,
-    /// Flushes on all CPUs that it requested.
+    /// Flushes on all CPUs that this CPU requested.
     pub flushes: AtomicU64,
-    /// Flushes that others requested from it.
+    /// Flushes that other CPUs requested from this one.
     pub flushes_received: AtomicU64,
-    /// Flushes that others deferred because it slept.
+    /// Flushes that other CPUs deferred because this one slept.
     pub deferred_flushes: AtomicU64,
     /// Translations that it flushed one by one.
     pub flushed_single: AtomicU64,
@@ -154,8 +154,8 @@ impl Cpu {
         NodeId::new(self.node.load(Ordering::Relaxed) as usize).unwrap_or(NodeId::ZERO)
     }
 
-    /// Counts this CPU's turns of busy waits: true once in `turns` times, a power of two. A turn in
-    /// an interrupt handler may get lost.
+    /// Counts a turn of this CPU's busy waits. Returns true once every `turns` turns; `turns` is a
+    /// power of two. A turn in an interrupt handler may get lost.
     pub fn counts_to(&self, turns: u32) -> bool {
         let turn = self.turns.load(Ordering::Relaxed).wrapping_add(1);
         self.turns.store(turn, Ordering::Relaxed);
@@ -167,7 +167,7 @@ impl Cpu {
         ONLINE.contains(self.index())
     }
 
-    /// Whether it has run, even if it is parked now.
+    /// Whether it has started running, even if it is parked now.
     fn has_started(&self) -> bool {
         self.is_online() || self.parking.load(Ordering::Relaxed) != park::RUNS
     }
@@ -179,16 +179,16 @@ static COUNT: AtomicU32 = AtomicU32::new(1);
 /// The CPUs that run.
 static ONLINE: AtomicCpuSet = AtomicCpuSet::new();
 
-/// Makes this CPU number 0. To be called before anything asks for the number.
+/// Makes this CPU number 0. To be called before any code asks for the number.
 pub fn begin() {
     be(0);
     ONLINE.insert(0);
 }
 
-/// This CPU is number `index` from now on.
+/// Makes this CPU number `index` from now on.
 fn be(index: u32) {
     if let Some(cpu) = cpu(index) {
-        // SAFETY: only `index` uses `gs`, and expects what is written here; the data is static.
+        // SAFETY: only `index` uses `gs`, and it expects what is written here. The data is static.
         unsafe { msr::write(msr::GS_BASE, (&raw const *cpu).addr() as u64) };
     }
 }
@@ -196,8 +196,8 @@ fn be(index: u32) {
 /// The number of this CPU.
 pub fn index() -> u32 {
     let index;
-    // SAFETY: from `begin` and `other_cpu_main` on, before which nobody asks, `gs` begins at a
-    // `Cpu`, whose first field is its number.
+    // SAFETY: since `begin` and `other_cpu_main`, before which nobody asks for the number, `gs`
+    // begins at a `Cpu`, whose first field is its number.
     unsafe {
         asm!("mov {:e}, gs:[0]", out(reg) index, options(nostack, preserves_flags, readonly))
     };
@@ -206,7 +206,7 @@ pub fn index() -> u32 {
 
 /// This CPU.
 pub fn this() -> &'static Cpu {
-    // Numbers are below the length of the table.
+    // Every number is below the length of the table.
     CPUS.get(index() as usize).unwrap_or(&CPUS[0])
 }
 

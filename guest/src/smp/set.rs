@@ -1,11 +1,12 @@
 //! Sets of CPUs.
 //!
-//! Orders of memory: changes are AcqRel and loads Acquire: whoever finds a CPU in the set sees what
-//! it did before it was inserted, and whoever finds that it has left what it did before that.
+//! Orders of memory: changes are AcqRel and loads Acquire. Code that finds a CPU in the set sees
+//! what the CPU did before it was inserted; code that finds that it has left sees what it did
+//! before that.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Most CPUs that are used.
+/// The most CPUs that the guest uses.
 pub const MAX_CPUS: usize = 255;
 
 const WORDS: usize = MAX_CPUS.div_ceil(64);
@@ -39,12 +40,12 @@ impl CpuSet {
         Self(core::array::from_fn(|word| self.0[word] & other.0[word]))
     }
 
-    /// How many CPUs are in it.
+    /// How many CPUs are in the set.
     pub fn count(self) -> u32 {
         self.0.iter().map(|word| word.count_ones()).sum()
     }
 
-    /// Its CPUs, ascending.
+    /// The CPUs of the set, in ascending order.
     pub fn iter(self) -> impl Iterator<Item = u32> {
         (0u32..)
             .step_by(64)
@@ -53,7 +54,7 @@ impl CpuSet {
     }
 }
 
-/// The numbers of the bits that are set.
+/// Returns the numbers of the bits that are set.
 pub fn bits(mut word: u64) -> impl Iterator<Item = u32> {
     core::iter::from_fn(move || {
         let bit = (word != 0).then(|| word.trailing_zeros());
@@ -71,28 +72,28 @@ impl AtomicCpuSet {
         Self([const { AtomicU64::new(0) }; WORDS])
     }
 
-    /// Adds a CPU. What it did before is visible to whoever finds it in the set.
+    /// Adds a CPU. What it did before is visible to any CPU that finds it in the set.
     pub fn insert(&self, index: u32) {
         if let Some(word) = self.0.get(index as usize / 64) {
             word.fetch_or(1 << (index % 64), Ordering::AcqRel);
         }
     }
 
-    /// Takes a CPU out. What it did before is visible to whoever finds it gone.
+    /// Removes a CPU. What it did before is visible to any CPU that finds it gone.
     pub fn remove(&self, index: u32) {
         if let Some(word) = self.0.get(index as usize / 64) {
             word.fetch_and(!(1 << (index % 64)), Ordering::AcqRel);
         }
     }
 
-    /// Whether a CPU is in it.
+    /// Whether a CPU is in the set.
     pub fn contains(&self, index: u32) -> bool {
         self.0
             .get(index as usize / 64)
             .is_some_and(|word| word.load(Ordering::Acquire) >> (index % 64) & 1 != 0)
     }
 
-    /// Its present content.
+    /// The present content of the set.
     pub fn read(&self) -> CpuSet {
         CpuSet(core::array::from_fn(|word| self.0[word].load(Ordering::Acquire)))
     }

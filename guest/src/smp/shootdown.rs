@@ -1,9 +1,9 @@
 //! TLB shootdown: flushes on every CPU.
 //!
-//! Orders of memory: a SeqCst fence stands between the change of the page tables and the look at
-//! which CPUs run. Its partner is that of a CPU that begins to run, between its entry into the set
-//! and its own flush (`park`, `start`): either it is found in the set, or it flushes what it has
-//! cached of the tables before and finds the change.
+//! Orders of memory: a SeqCst fence stands between the change of the page tables and the read of
+//! the set of running CPUs. Its partner is the fence of a CPU that begins to run, between its entry
+//! into the set and its own flush (`park`, `start`). Either that CPU is found in the set, or its
+//! flush removes what it cached of the old tables and it finds the change.
 
 use super::controller::{add, count};
 use super::{CpuSet, call_on, cpu, others, this};
@@ -11,17 +11,17 @@ use core::sync::atomic::{Ordering, fence};
 use framewright_arch::paging::{FlushRequest, FlushTlb, LocalTlb};
 use framewright_arch::x86_64::registers::time_stamp;
 
-/// Flushes translations on all CPUs, and counts that per CPU.
+/// Flushes translations on all CPUs, and counts the flushes per CPU.
 #[derive(Clone, Copy, Debug)]
 pub struct TlbShootdown {
-    /// Whether the translations to be flushed may be global.
+    /// Whether the translations to flush may be global.
     pub global: bool,
 }
 
 impl TlbShootdown {
-    /// The other CPUs that can have cached what the tables were before this CPU changed them.
+    /// The other CPUs that may have cached the tables as they were before this CPU changed them.
     fn targets() -> CpuSet {
-        // Else the change may still be on its way to memory when the set is read.
+        // Without the fence, the change might still be on its way to memory when the set is read.
         fence(Ordering::SeqCst);
         others()
     }
@@ -52,13 +52,13 @@ impl TlbShootdown {
     }
 }
 
-// SAFETY: when `call_on` returns, every CPU that runs has flushed what was asked, in an interrupt,
-// so in the middle of no access; a CPU that comes later begins with an empty TLB (`start`). Stores
-// made before are visible to them (invariant 29). One that is parked uses nothing that is flushed,
-// and flushes everything when it is back (`park`). One that is left asleep flushes everything that
-// is not global in `catch_up`, before the first instruction of a handler or of its own work that
-// could use the vmemmap; until then it makes no access at all, and walks that it begins on its own
-// find only tables that are in use.
+// SAFETY: when `call_on` returns, every CPU that runs has flushed what was asked. It did so in an
+// interrupt, so in the middle of no access; a CPU that starts later begins with an empty TLB
+// (`start`). Stores made before are visible to these CPUs (invariant 29). A parked CPU uses nothing
+// that is flushed, and flushes everything when it comes back (`park`). A CPU that is left asleep
+// flushes everything that is not global in `catch_up`, before the first instruction of a handler or
+// of its own work that could use the vmemmap. Until then it makes no access at all, and walks that
+// it begins on its own find only tables that are in use.
 unsafe impl FlushTlb for TlbShootdown {
     fn flush(&self, request: FlushRequest<'_>) {
         self.flush_on(Self::targets(), request);

@@ -1,5 +1,5 @@
-//! Stacks of the CPUs but the first, in a range of addresses of their own: below each is a page
-//! that is not mapped, so that a stack that overflows faults and is named.
+//! Stacks of all CPUs but the first, in an address range of their own. The page below each stack is
+//! not mapped, so that a stack overflow faults and the report names the stack.
 
 use super::{MAX_CPUS, count};
 use crate::direct_map::{KernelTables, STACKS};
@@ -9,11 +9,11 @@ use framewright::units::{NodeId, PAGE_SIZE, PhysRange};
 use framewright_arch::paging::Access;
 use framewright_arch::x86_64::segments::Segments;
 
-/// From one CPU's stacks to the next.
+/// The distance from one CPU's stacks to the next.
 const STRIDE: u64 = 256 * 1024;
 const KIB: u64 = 1024;
-/// Where each part ends in a CPU's range, and its size: the ordinary stack, the interrupt stacks in
-/// the order of their numbers.
+/// Each part of a CPU's range and its size: the ordinary stack, then the interrupt stacks in the
+/// order of their numbers.
 const PARTS: [(&str, u64); 5] = [
     ("stack", 64 * KIB),
     ("stack of exceptions", 16 * KIB),
@@ -27,18 +27,19 @@ const SEGMENTS_BYTES: u64 = PAGE_SIZE;
 /// The stacks of one CPU.
 #[derive(Clone, Copy)]
 pub struct Stacks {
-    /// One past the highest byte of each.
+    /// One past the highest byte of each stack.
     pub tops: [u64; PARTS.len()],
     segments: u64,
 }
 
-/// First byte of part `part` of CPU `index`; the page below it is not mapped.
+/// Returns the first byte of part `part` of CPU `index`. The page below it is not mapped.
 fn bottom(index: u32, part: usize) -> u64 {
     let below: u64 = PARTS.iter().take(part).map(|(_, bytes)| bytes + PAGE_SIZE).sum();
     STACKS + u64::from(index) * STRIDE + PAGE_SIZE + below
 }
 
-/// Makes stacks for CPU `index`, in memory of `node` if possible. `None` when there is no memory.
+/// Makes stacks for CPU `index`, in memory of `node` if possible. Returns `None` if there is no
+/// memory.
 pub fn make(
     tables: &KernelTables,
     early: &mut EarlyMemory<'_>,
@@ -46,7 +47,7 @@ pub fn make(
     node: NodeId,
 ) -> Option<Stacks> {
     let total = PARTS.iter().map(|(_, bytes)| bytes).sum::<u64>() + SEGMENTS_BYTES;
-    // Cleared, because the segments begin as zeros.
+    // The memory is cleared, because the segments begin as zeros.
     let request = MemblockRequest {
         node: NodeChoice::Preferred(node),
         ..MemblockRequest::new(total, PAGE_SIZE)
@@ -69,34 +70,35 @@ pub fn make(
 }
 
 impl Stacks {
-    /// The stacks that [`make`] made for CPU `index`.
+    /// Returns the stacks that [`make`] made for CPU `index`.
     pub fn of(index: u32) -> Self {
         let tops = core::array::from_fn(|part| bottom(index, part) + PARTS[part].1);
         Self { tops, segments: bottom(index, PARTS.len()) }
     }
 
-    /// The interrupt stacks.
+    /// The tops of the interrupt stacks.
     pub fn interrupt_tops(&self) -> &[u64] {
         self.tops.get(1..).unwrap_or(&[])
     }
 
-    /// The segments, as new.
+    /// Returns the segments, newly initialised.
     ///
     /// # Safety
-    /// [`make`] made them, and this is called once for each CPU.
+    /// [`make`] made the stacks, and this is called once for each CPU.
     pub unsafe fn segments(&self) -> &'static mut Segments {
         const { assert!(size_of::<Segments>() as u64 <= SEGMENTS_BYTES, "the segments fit") };
         let place = core::ptr::with_exposed_provenance_mut::<Segments>(
             usize::try_from(self.segments).unwrap_or(0),
         );
-        // SAFETY: mapped, aligned, and the caller's alone for ever.
+        // SAFETY: mapped and aligned, and it belongs to the caller alone for ever.
         unsafe { place.write(Segments::new()) };
-        // SAFETY: as above, and just written.
+        // SAFETY: as for the write above, which has just initialised it.
         unsafe { &mut *place }
     }
 }
 
-/// Whose stack ends at the page of `address`, if it is one of those below the stacks.
+/// Returns the CPU and the name of the stack that overflowed if `address` is in the page below a
+/// stack.
 pub fn overflowed(address: u64) -> Option<(u32, &'static str)> {
     let offset = address.checked_sub(STACKS)?;
     let index = u32::try_from(offset / STRIDE)

@@ -1,10 +1,10 @@
-//! Starts the other CPUs, all at once, while CPU 0 goes on with bringing memory up, and then checks
-//! which have come.
+//! Starts the other CPUs, all at once, while CPU 0 goes on bringing up memory, and checks later
+//! which CPUs have come up.
 //!
-//! Orders of memory: the exchange of answers is AcqRel and loads of them Acquire, so whoever finds
-//! an answer sees what was done before. What a CPU needs to start is Relaxed and published by the
-//! count (Release), which the CPU's first code reads before it. The SeqCst fence is the partner of
-//! that in `shootdown`.
+//! Orders of memory: the exchange of answers is AcqRel and loads of them Acquire, so that a CPU
+//! that finds an answer sees what was done before it. What a CPU needs to start is stored Relaxed
+//! and published by the count (Release), which the CPU's first code reads before it. The SeqCst
+//! fence is the partner of the one in `shootdown`.
 
 use super::list::LeftOut;
 use super::stacks::Stacks;
@@ -24,19 +24,20 @@ use framewright_arch::x86_64::interrupts::TIMER;
 use framewright_arch::x86_64::local_apic::LocalApic;
 use framewright_arch::x86_64::registers::{halt, page_table_root, time_stamp};
 
-/// The trampoline runs in real mode.
+/// The trampoline runs in real mode, and so must lie below this.
 const REAL_MODE_END: u64 = 1 << 20;
-/// How long a CPU needs after a reset: a real one up to 10 ms, a virtual one next to nothing.
+/// How long a CPU needs after a reset: up to 10 ms for a real one, next to nothing for a virtual
+/// one.
 const RESET_NS: [u64; 2] = [10_000_000, 100_000];
-/// After this long a CPU is told to start a second time.
+/// A CPU that has not come up after this long is told to start a second time.
 const SECOND_CALL_NS: u64 = 20_000_000;
-/// After this long a CPU is given up.
+/// A CPU that has not come up after this long is given up.
 const GIVE_UP_NS: u64 = 2_000_000_000;
-/// The rate assumed for the time-stamp counter while it is unknown: more than any has, so that
-/// times are not too short.
+/// The rate assumed for the time-stamp counter while it is unknown. No counter is faster, so waits
+/// are not too short.
 const MOST_COUNTS_PER_NS: u64 = 5;
 
-// What `trampoline.s` reads, under these names.
+// `trampoline.s` reads these under these names.
 #[unsafe(no_mangle)]
 static OTHER_CPU_ROOT: AtomicU64 = AtomicU64::new(0);
 #[unsafe(no_mangle)]
@@ -52,13 +53,14 @@ unsafe extern "C" {
     static trampoline_end: u8;
 }
 
-/// Set once by whoever comes first: the CPU when it is up, or CPU 0 when it gives up waiting.
+/// The answer for each CPU, set once: `CAME` by the CPU when it is up, or `GIVEN_UP` by CPU 0 when
+/// it gives up waiting, whichever is first.
 static ANSWERS: [AtomicU32; MAX_CPUS] = [const { AtomicU32::new(NONE) }; MAX_CPUS];
 const NONE: u32 = 0;
 const CAME: u32 = 1;
 const GIVEN_UP: u32 = 2;
 
-/// Settles the answer of CPU `index`, unless there is one; returns the answer that counts.
+/// Settles the answer for CPU `index` unless there is one. Returns the answer that counts.
 fn settle(index: u32, answer: u32) -> u32 {
     let Some(settled) = ANSWERS.get(index as usize) else { return GIVEN_UP };
     settled
@@ -66,7 +68,7 @@ fn settle(index: u32, answer: u32) -> u32 {
         .map_or_else(|before| before, |_| answer)
 }
 
-/// CPUs that have been told to start.
+/// The CPUs that have been told to start.
 pub struct Started {
     left_out: LeftOut,
     apic: Option<&'static LocalApic>,
@@ -77,8 +79,8 @@ pub struct Started {
     timer_ns: Option<u64>,
 }
 
-/// Tells all CPUs of the list to start and does not wait. CPU 0 has its interrupt controller and
-/// interrupts on afterwards.
+/// Tells all listed CPUs to start, and does not wait for them. Afterwards CPU 0 has its interrupt
+/// controller, and interrupts are on.
 pub fn start(tables: &KernelTables, early: &mut EarlyMemory<'_>, left_out: LeftOut) -> Started {
     let mut started = Started {
         left_out,
@@ -112,12 +114,12 @@ pub fn start(tables: &KernelTables, early: &mut EarlyMemory<'_>, left_out: LeftO
             OTHER_CPU_STACKS[slot].store(stacks.tops[0], Ordering::Relaxed);
         }
     }
-    // CPU 0 is here already, and 0 is an identifier like others.
+    // CPU 0 is up already. Its slot must not match, because 0 may be another CPU's identifier.
     OTHER_CPU_IDS[0].store(u32::MAX, Ordering::Relaxed);
     OTHER_CPU_COUNT.store(count(), Ordering::Release);
     (started.stamp, started.at_ns) = (time_stamp(), PLATFORM.now_ns());
     for cpu in to_start() {
-        // SAFETY: it has run nothing but firmware, which is done.
+        // SAFETY: this CPU has run nothing but firmware, which is done.
         unsafe { apic.init(cpu.apic_id()) };
     }
     let reset_ns = RESET_NS[usize::from(Features::read().hypervisor)];
@@ -128,7 +130,7 @@ pub fn start(tables: &KernelTables, early: &mut EarlyMemory<'_>, left_out: LeftO
     started
 }
 
-/// The CPUs, except the first, that have a stack and have not come.
+/// The CPUs, except the first, that have a stack and have not come up.
 fn to_start() -> impl Iterator<Item = &'static super::Cpu> {
     all().skip(1).filter(|cpu| {
         has_stack(cpu) && ANSWERS[cpu.index() as usize].load(Ordering::Acquire) == NONE
@@ -146,7 +148,8 @@ fn call(apic: &LocalApic, page: u8) {
     }
 }
 
-/// Copies the trampoline to a page below 1 MiB, which it keeps. Returns the number of the page.
+/// Copies the trampoline to a page below 1 MiB, which stays allocated. Returns the number of the
+/// page.
 fn place_trampoline(early: &mut EarlyMemory<'_>) -> Option<u8> {
     let request = MemblockRequest {
         max_address: REAL_MODE_END,
@@ -170,7 +173,7 @@ impl Started {
         }
     }
 
-    /// Waits until all CPUs have come or are given up, and logs which did not come.
+    /// Waits until all CPUs have come up or are given up, and logs which did not come up.
     pub fn finish(self) {
         self.left_out.log();
         if let Some(fault) = self.fault {
@@ -178,7 +181,8 @@ impl Started {
         }
         let Some(apic) = self.apic else { return };
         let mut called_twice = false;
-        // Counted from here: on a busy host the others may not have run at all while CPU 0 did.
+        // The time limit counts from here: on a busy host the other CPUs may not have run at all so
+        // far.
         let began_ns = self.elapsed_ns();
         let waited_ns = || self.elapsed_ns().saturating_sub(began_ns);
         while self.page.is_some() && to_start().next().is_some() && waited_ns() < GIVE_UP_NS {
@@ -207,7 +211,7 @@ impl Started {
                     GIVE_UP_NS / 1_000_000
                 );
             } else {
-                // It is between its answer and the set.
+                // The CPU has answered, but is not in the set yet.
                 while !cpu.is_online() {
                     PLATFORM.relax();
                 }
@@ -239,15 +243,15 @@ impl Started {
     }
 }
 
-/// Where `trampoline.s` arrives, on the stack of CPU `index`, with the final tables and interrupts
+/// Entered from `trampoline.s`, on the stack of CPU `index`, with the final tables and interrupts
 /// off.
 #[unsafe(no_mangle)]
 extern "C" fn other_cpu_main(index: u32) -> ! {
     be(index);
     let (Some(me), Some(apic)) = (cpu(index), controller::apic()) else { halt() };
     let stacks = Stacks::of(index);
-    // SAFETY: CPU 0 made them before it let this CPU start, and a CPU gets here once: a second call
-    // does not reach a CPU that runs.
+    // SAFETY: CPU 0 made them before it let this CPU start. A CPU gets here only once: a second
+    // start-up message has no effect on a CPU that runs.
     let segments = unsafe { stacks.segments() };
     exceptions::install_on_other_cpu(segments, stacks.interrupt_tops());
     interrupts::turn_on(apic);
@@ -256,10 +260,11 @@ extern "C" fn other_cpu_main(index: u32) -> ! {
         halt();
     }
     me.up_ns.store(PLATFORM.now_ns().unwrap_or(0), Ordering::Relaxed);
-    // From here on others send it interrupts, which stay pending until they are turned on.
+    // From here on other CPUs send it interrupts, which stay pending until interrupts are turned
+    // on.
     ONLINE.insert(index);
     fence(Ordering::SeqCst);
-    // Flushes until now were not sent here.
+    // Earlier flushes were not sent to this CPU.
     LocalTlb::flush_local(FlushRequest::Everything, true);
     interrupts::let_in();
     idle::idle()

@@ -1,4 +1,4 @@
-//! Memory for drivers of virtio devices, from the manager.
+//! Memory from the manager for the drivers of virtio devices.
 //!
 //! Orders of memory: the manager that is lent is stored with Release and loaded with Acquire.
 
@@ -12,11 +12,12 @@ use framewright::{Manager, Request};
 use framewright_virtio::PrivateMemory;
 use virtio_drivers::{BufferDirection, Hal, PhysAddr};
 
-/// The manager while it is lent, else null: `Hal` consists of functions without `self`.
+/// The manager while it is lent, otherwise null. It is static because the functions of `Hal` have
+/// no `self`.
 static LENT: AtomicPtr<Manager<GuestPlatform>> = AtomicPtr::new(ptr::null_mut());
 
-/// Runs `work` with a [`GuestHal`] that takes its memory from `manager`. May be called inside of
-/// `work`, too, with the same manager.
+/// Runs `work` with a [`GuestHal`] that takes its memory from `manager`. May be called again inside
+/// `work`, with the same manager.
 pub fn lend<R>(manager: &Manager<GuestPlatform>, work: impl FnOnce() -> R) -> R {
     let before = LENT.load(Ordering::Acquire);
     LENT.store(ptr::from_ref(manager).cast_mut(), Ordering::Release);
@@ -25,14 +26,14 @@ pub fn lend<R>(manager: &Manager<GuestPlatform>, work: impl FnOnce() -> R) -> R 
     result
 }
 
-/// Memory for queues.
+/// Memory for the devices' queues.
 pub struct GuestHal;
 
 impl GuestHal {
     fn manager() -> Option<&'static Manager<GuestPlatform>> {
         let manager = LENT.load(Ordering::Acquire);
-        // SAFETY: not null only inside of `lend`, whose caller's manager stays where it is; nothing
-        // that this returns to is kept beyond the call of a method.
+        // SAFETY: the pointer is not null only inside `lend`, whose caller's manager stays where it
+        // is. No caller keeps the reference beyond the call of a method.
         unsafe { manager.as_ref() }
     }
 
@@ -41,8 +42,9 @@ impl GuestHal {
     }
 }
 
-// SAFETY: a page from the manager is nobody else's until it is freed, the direct map shows it, and
-// no device is told of it. This guest shares no memory with its host but what it tells devices of.
+// SAFETY: a page from the manager belongs to nobody else until it is freed, the direct map maps it,
+// and no device is told of it. This guest shares with its host only the memory that it tells
+// devices of.
 unsafe impl PrivateMemory for GuestHal {
     fn allocate_page() -> Option<NonNull<u8>> {
         let request = Request { max_address: PLATFORM.direct_limit(), ..Request::pages(1) };
@@ -53,8 +55,8 @@ unsafe impl PrivateMemory for GuestHal {
     unsafe fn free_page(page: NonNull<u8>) {
         let first = Pfn::containing(page.addr().get() as u64 - DIRECT_MAP);
         let page = PfnRange { start: first, end: first.add(1) };
-        // SAFETY: `allocate_page` gave it to a driver, which does not use it any more (invariants
-        // 33 and 42).
+        // SAFETY: `allocate_page` gave the page to a driver, which does not use it any more
+        // (invariants 33 and 42).
         let freed = Self::manager().map(|manager| unsafe { manager.free(page) });
         if let Some(Err(error)) = freed {
             crate::console::log!("virtio: a page of a driver is lost: {error}");
@@ -62,15 +64,15 @@ unsafe impl PrivateMemory for GuestHal {
     }
 }
 
-// SAFETY: DMA memory is the manager's, zeroed and for one owner; registers are where
-// `map_registers` has shown them; devices see physical addresses.
+// SAFETY: DMA memory comes from the manager, zeroed and for one owner. Registers are where
+// `map_registers` has mapped them. Devices see physical addresses.
 unsafe impl Hal for GuestHal {
     fn dma_alloc(pages: usize, direction: BufferDirection) -> (PhysAddr, NonNull<u8>) {
         Self::dma().map_or((0, NonNull::dangling()), |dma| dma.dma_alloc(pages, direction))
     }
 
     unsafe fn dma_dealloc(address: PhysAddr, pointer: NonNull<u8>, pages: usize) -> i32 {
-        // SAFETY: `Hal` asks its callers for what the manager asks for.
+        // SAFETY: `Hal` requires of its callers what the manager requires.
         Self::dma().map_or(-1, |dma| unsafe { dma.dma_dealloc(address, pointer, pages) })
     }
 
@@ -79,8 +81,8 @@ unsafe impl Hal for GuestHal {
     }
 
     unsafe fn share(buffer: NonNull<[u8]>, _: BufferDirection) -> PhysAddr {
-        // The drivers share pages from `dma_alloc` only; this is for completeness: all
-        // memory is in the direct map.
+        // The drivers share only pages from `dma_alloc`. This is here for completeness: all memory
+        // is in the direct map.
         buffer.cast::<u8>().addr().get() as u64 - DIRECT_MAP
     }
 

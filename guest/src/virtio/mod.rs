@@ -1,4 +1,4 @@
-//! Virtio devices of the virtual machine: found on PCI, with their registers mapped.
+//! Virtio devices of the virtual machine. They are found on PCI, and their registers are mapped.
 
 mod memory;
 mod pci;
@@ -17,23 +17,23 @@ use virtio_drivers::transport::pci::{PciTransport, VirtioPciError};
 
 pub use memory::{GuestHal, lend};
 
-/// Where every PC has its interrupt controllers and its timer (HPET), and where messages are
-/// interrupts.
+/// Where every PC has its interrupt controllers and its timer (HPET), and where writes are
+/// message-signalled interrupts.
 const PC_REGISTERS: PhysRange = PhysRange::new(0xfec0_0000, 0xfef0_0000);
 
-/// What the guest has drivers for. The number says where registers are mapped.
+/// Devices that the guest has drivers for. The number decides where their registers are mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Device {
     Balloon = 0,
     Memory = 1,
 }
 
-/// Why there is a device that cannot be used.
+/// Why a device that exists cannot be used.
 #[derive(Debug)]
 pub enum OpenError {
     /// Its registers are at an impossible address.
     Place(RegistersError),
-    /// Its registers are where others are.
+    /// Its registers overlap those of other devices.
     Taken(Registers),
     /// Its registers cannot be mapped.
     Registers(MapFault),
@@ -54,8 +54,8 @@ impl fmt::Display for OpenError {
     }
 }
 
-/// Where the machine has the device, if it has one, and the way to it. To be called once for each
-/// device.
+/// Finds the device. Returns where it is on PCI, and its transport, or `None` if the machine has no
+/// such device. To be called once for each device.
 pub fn open(
     manager: &Manager<GuestPlatform>,
     map: MemoryMap<'_>,
@@ -65,7 +65,7 @@ pub fn open(
         Device::Balloon => DeviceType::MemoryBalloon,
         Device::Memory => DeviceType::Memory,
     };
-    // SAFETY: nobody else uses PCI's configuration ports.
+    // SAFETY: nobody else uses the ports of PCI configuration.
     let mut ports = unsafe { pci::Ports::new() };
     let place = find(&ports, kind)?;
     Some((place, transport(manager, map, &mut ports, device, place)))
@@ -94,15 +94,16 @@ fn transport(
     PciTransport::new::<GuestHal, _>(&mut root, place).map_err(OpenError::Transport)
 }
 
-/// Whether anything is from `first` to `last`: what the map names, memory or not, or registers.
+/// Whether anything is between `first` and `last`: memory or not, if the map names it, or
+/// registers.
 pub fn is_taken(map: MemoryMap<'_>, first: u64, last: u64) -> bool {
     let pages = PhysRange::new(first, last.saturating_add(1));
     let mut ranges = map.ranges().iter();
     ranges.any(|range| !range.range.intersection(pages).is_empty()) || has_registers(pages)
 }
 
-/// Whether anything from `first` to `last` is memory, or may be later. Whatever the map names is,
-/// managed or not, but for what it reserves: windows for registers are among that.
+/// Whether anything between `first` and `last` is memory, or may be later. Everything that the map
+/// names counts, managed or not, except reserved ranges, which include windows for registers.
 fn is_memory(map: MemoryMap<'_>, first: u64, last: u64) -> bool {
     let pages = PhysRange::new(first, last.saturating_add(1));
     let ranges = map.ranges().iter().filter(|range| range.kind != MemoryKind::Reserved);
@@ -111,8 +112,8 @@ fn is_memory(map: MemoryMap<'_>, first: u64, last: u64) -> bool {
     ranges.any(|range| !range.intersection(pages).is_empty())
 }
 
-/// Whether registers that this guest knows of are in `pages`: those of devices that are in use, and
-/// those that every PC has.
+/// Whether `pages` contain registers that this guest knows of: those of devices in use, and those
+/// that every PC has.
 fn has_registers(pages: PhysRange) -> bool {
     let mut ranges = pci::mapped().chain([PC_REGISTERS, smp::registers()]);
     ranges.any(|range| !range.intersection(pages).is_empty())

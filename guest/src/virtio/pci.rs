@@ -17,28 +17,28 @@ const ADDRESS_PORT: u16 = 0xcf8;
 const DATA_PORT: u16 = 0xcfc;
 const ENABLE: u32 = 1 << 31;
 
-/// The two ports through which the first 256 bytes of every function's configuration are reached.
+/// The two ports that access the first 256 bytes of every function's configuration.
 pub struct Ports {
     address: Port,
     data: Port,
 }
 
 impl Ports {
-    /// The ports of every PC.
+    /// The ports that every PC has.
     ///
     /// # Safety
-    /// Nobody else uses them meanwhile: what the data port means depends on what was written to the
-    /// other.
+    /// Nobody else uses them meanwhile: the meaning of the data port depends on what was written to
+    /// the address port.
     pub const unsafe fn new() -> Self {
-        // SAFETY: configuration of PCI; only this module writes to it, and nothing that moves
-        // memory.
+        // SAFETY: this is a port of PCI configuration. Only this module writes to it, and it never
+        // moves the addresses of memory.
         let address = unsafe { Port::new(ADDRESS_PORT) };
-        // SAFETY: as above.
+        // SAFETY: as for the address port.
         let data = unsafe { Port::new(DATA_PORT) };
         Self { address, data }
     }
 
-    /// A second handle to these ports, for use by turns on this CPU.
+    /// A second handle to these ports. The handles are used by turns on one CPU.
     pub const fn again(&self) -> Self {
         Self { address: self.address, data: self.data }
     }
@@ -70,18 +70,17 @@ impl ConfigurationAccess for Ports {
 
 /// Most ranges of registers of one device.
 const RANGES: usize = 6;
-/// Devices that the guest has drivers for.
+/// How many devices the guest has drivers for.
 const DEVICES: usize = 2;
-/// Where they are mapped: each range has 1 GiB of addresses.
+/// Where registers are mapped. Each range has 1 GiB of addresses.
 const REGISTERS: u64 = 0xffff_ff00_0000_0000;
 const STEP: u64 = 1 << 30;
 
-/// What is mapped there: first and last physical address of each range; nothing where the last is
-/// 0.
+/// The first and last physical address of each range that is mapped there; none if the last is 0.
 static SEEN: [[AtomicU64; 2]; DEVICES * RANGES] =
     [const { [const { AtomicU64::new(0) }; 2] }; DEVICES * RANGES];
 
-/// Shows a range of the registers of device `device`, which is not memory.
+/// Maps a range of the registers of device `device`. The range is not memory.
 pub fn map_registers(
     manager: &Manager<GuestPlatform>,
     device: usize,
@@ -103,7 +102,7 @@ pub fn map_registers(
     Ok(())
 }
 
-/// All registers that are mapped, by physical address.
+/// All register ranges that are mapped, by physical address.
 pub fn mapped() -> impl Iterator<Item = PhysRange> {
     SEEN.iter().map(|[first, last]| {
         let (first, last) = (first.load(Ordering::Relaxed), last.load(Ordering::Relaxed));
@@ -111,9 +110,9 @@ pub fn mapped() -> impl Iterator<Item = PhysRange> {
     })
 }
 
-/// Where `bytes` bytes of registers at a physical address are seen; the page before all registers,
-/// which is not mapped, when they are not. The device is asked again and again where its registers
-/// are, and may say something else than when they were mapped.
+/// Returns where `bytes` bytes of registers at a physical address are mapped. If they are not,
+/// returns the page before all registers, which is not mapped. The device is asked many times where
+/// its registers are, and may give another answer than when they were mapped.
 pub fn registers_at(address: u64, bytes: usize) -> NonNull<u8> {
     let end = address.checked_add((bytes as u64).max(1) - 1);
     let seen = SEEN.iter().zip(0..).find_map(|([first, last], number)| {

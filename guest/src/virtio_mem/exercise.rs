@@ -1,9 +1,10 @@
-//! `virtio_mem_test=SECONDS`: shows that memory comes, can be used, goes, and comes back empty,
-//! with one line of log each.
+//! `virtio_mem_test=SECONDS`: checks that memory is added, can be used, is removed, and comes back
+//! empty, with one line of log for each step.
 //!
-//! The guest waits until the host wants memory, takes all of it, writes to each page, and gives it
-//! back; waits until the host wants none; waits until the host wants some again, and looks at all
-//! of it: memory that was gone holds nothing of what was written. At the end the host wants none.
+//! The guest waits until the host wants it to have memory, takes all of it, writes to each page,
+//! and gives it back. It then waits until the host wants it to have none, waits until the host
+//! offers memory again, and checks all of it: memory that was removed must not hold anything of
+//! what was written. At the end the host wants it to have none.
 
 use super::{Driver, open, region_of};
 use crate::console::log;
@@ -16,10 +17,10 @@ use framewright::zone::MigrateType;
 use framewright::{Manager, Request};
 
 const WRITTEN: u64 = 0x6b8b_4567_327b_23c6;
-/// Words of a page that are written and looked at.
+/// The words of a page that are written and checked.
 const WORDS: [usize; 4] = [0, 170, 341, 511];
 
-/// The test; false when something is wrong. A missing device is wrong, too.
+/// Runs the test. Returns false if something is wrong; a missing device is wrong, too.
 pub fn test(
     manager: &Manager<GuestPlatform>,
     topology: &Topology<'_>,
@@ -69,7 +70,7 @@ fn run(driver: &mut Driver<'_>, manager: &Manager<GuestPlatform>, seconds: u64) 
     passed && manager.totals().managed_pages == before
 }
 
-/// Polls until the host wants some memory, or none, and all of it has come or gone.
+/// Polls until the host requests some memory, or none, and all of it has been added or removed.
 fn wait_for(driver: &mut Driver<'_>, wants_some: bool, seconds: u64) -> bool {
     let came = within(seconds, || {
         let Some(now_ns) = PLATFORM.now_ns() else { return true };
@@ -84,14 +85,14 @@ fn wait_for(driver: &mut Driver<'_>, wants_some: bool, seconds: u64) -> bool {
     came
 }
 
-/// Blocks of 2 MiB of the region, all that can be had, as a list through their own second words.
+/// All 2 MiB blocks of the region that can be allocated, linked through their second words.
 struct Blocks {
     first: Option<u64>,
     len: usize,
 }
 
 impl Blocks {
-    /// Takes what is free in the region. What is elsewhere is taken meanwhile, and given back.
+    /// Takes all free blocks of the region. Blocks elsewhere are taken meanwhile, and given back.
     fn take(manager: &Manager<GuestPlatform>, region: PhysRange) -> Self {
         let mut inside = Self { first: None, len: 0 };
         let mut outside = Self { first: None, len: 0 };
@@ -115,9 +116,9 @@ impl Blocks {
         inside
     }
 
-    /// The link is the page's second word, which the test does not use.
+    /// Adds a block. The link is the block's second word, which the test does not use.
     fn push(&mut self, block: u64) {
-        // SAFETY: the block is this test's, and the direct map shows it.
+        // SAFETY: the block is this test's, and the direct map maps it.
         unsafe { word(block, 1).write_volatile(self.first.unwrap_or(u64::MAX)) };
         self.first = Some(block);
         self.len += 1;
@@ -126,19 +127,19 @@ impl Blocks {
     fn each(&self, mut work: impl FnMut(u64)) {
         let mut next = self.first;
         while let Some(block) = next {
-            // SAFETY: as above. Read before `work` may give the block away.
+            // SAFETY: as in `push`. The link is read first, because `work` may give the block away.
             let link = unsafe { word(block, 1).read_volatile() };
             work(block);
             next = Some(link).filter(|&link| link != u64::MAX);
         }
     }
 
-    /// How many blocks have only pages whose words are so.
+    /// Counts the blocks in which the words of every page satisfy `is_so`.
     fn count(&self, is_so: impl Fn(&[u64; WORDS.len()]) -> bool) -> usize {
         let mut count = 0;
         self.each(|block| {
             let mut pages = (block..block + (512 * PAGE_SIZE)).step_by(4096);
-            // SAFETY: as above.
+            // SAFETY: as in `push`.
             let words = |page| WORDS.map(|at| unsafe { word(page, at).read_volatile() });
             count += usize::from(pages.all(|page| is_so(&words(page))));
         });
@@ -149,7 +150,7 @@ impl Blocks {
         self.each(|block| {
             for page in (block..block + (512 * PAGE_SIZE)).step_by(4096) {
                 for at in WORDS {
-                    // SAFETY: as above.
+                    // SAFETY: as in `push`.
                     unsafe { word(page, at).write_volatile(WRITTEN) };
                 }
             }

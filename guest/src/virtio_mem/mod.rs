@@ -1,8 +1,9 @@
-//! The virtio-mem device of the virtual machine, if it has one: memory that comes and goes while
+//! The virtual machine's virtio-mem device, if it has one: memory that is added and removed while
 //! the guest runs.
 //!
-//! The whole region is in the direct map from the start on; what is not plugged nobody accesses.
-//! New memory has the grade *removable*, so that nothing moves in that cannot be moved out again.
+//! The whole region is in the direct map from the start; nobody accesses the parts that are not
+//! plugged. New memory has the grade *removable*, so that nothing is placed in it that cannot be
+//! moved out again.
 
 mod exercise;
 mod memory;
@@ -27,42 +28,42 @@ use virtio_drivers::transport::pci::PciTransport;
 pub use exercise::test;
 pub use status::{region, show};
 
-/// The driver as this guest has it.
+/// The virtio-mem driver as this guest uses it.
 type GuestDevice = VirtioMem<GuestHal, PciTransport>;
 
 const MS: u64 = 1_000_000;
-/// How often the host's wish is looked at.
+/// How often the size that the host requests is checked.
 const LOOK_NS: u64 = MS;
-/// How often a device is tried again that did what it may not.
+/// How soon a device that broke the protocol is tried again.
 const RETRY_NS: u64 = 1000 * MS;
-/// So much more that is free may be a unit that can go.
+/// If this much more memory is free, a unit may be removable.
 const UNIT_PAGES: u64 = 512;
-/// After so many steps that free nothing the driver waits as where something is in the way.
+/// After this many steps that free nothing, the driver waits as it does if something is in the way.
 const MOST_UNFINISHED_STEPS: u32 = 256;
-/// How long the guest waits at the start for what the host wants from the start.
+/// How long the guest waits at the start for the memory that the host requests from the start.
 const FIRST_SECONDS: u64 = 5;
 
-/// What drives the device. Nothing happens by itself: [`poll`](Self::poll) wants to be called, from
-/// one CPU at a time.
+/// Drives the device. Nothing happens by itself: one CPU at a time has to call
+/// [`poll`](Self::poll).
 pub struct Driver<'a> {
     manager: &'a Manager<GuestPlatform>,
     device: GuestDevice,
     node: NodeId,
     due_ns: u64,
-    /// What the log was told last: plugged bytes and the obstacle.
+    /// What was logged last: plugged bytes and the obstacle.
     told: (u64, Option<Obstacle>),
-    /// Nothing could be taken out of use.
+    /// Whether the last step could take nothing out of use, so that another is futile for now.
     standstill: Standstill,
     /// Whether the last step moved memory and ended before a run was free.
     is_unfinished: bool,
-    /// Such steps since memory came or went last.
+    /// How many such steps there were since memory was last added or removed.
     unfinished_steps: u32,
     fault: Option<DeviceFault>,
 }
 
-/// Starts the device, waits until the guest has the memory that the host wants from the start, and
-/// lends its driver to `work`, which gets `None` when there is none or it cannot be used, which the
-/// log says. A machine's device is used once.
+/// Starts the device, waits until the guest has the memory that the host requests from the start,
+/// and lends its driver to `work`. `work` gets `None` if there is no device or it cannot be used,
+/// which the log says. A machine's device can be used only once.
 pub fn with<R>(
     manager: &Manager<GuestPlatform>,
     topology: &Topology<'_>,
@@ -90,7 +91,7 @@ fn open<'a>(
     let device = device.inspect_err(|error| refuse(error)).ok()?;
     let Region { block_bytes, node, .. } = device.region();
     let region = region_of(&device);
-    // Whole pages of 2 MiB, as the driver plugs by these.
+    // The region is whole 2 MiB pages, because the driver plugs in such units.
     let mapped = accept::expect(manager, region);
     if let Err(error) = mapped.unwrap_or_else(|| direct_map::add_memory(manager, region)) {
         refuse(&error);
@@ -121,7 +122,7 @@ fn open<'a>(
     })
 }
 
-/// What may be memory of the device.
+/// The region that may be memory of the device, in whole units.
 fn region_of(device: &GuestDevice) -> PhysRange {
     let Region { start_bytes, size_bytes, .. } = device.region();
     let unit_bytes = device.unit_bytes();
@@ -131,8 +132,8 @@ fn region_of(device: &GuestDevice) -> PhysRange {
 }
 
 impl Driver<'_> {
-    /// Does what is due. Cheap when nothing is, so that every wait may call it in each turn.
-    /// `mover` moves what is in memory that is to go.
+    /// Does what is due. It is cheap if nothing is due, so every wait loop may call it in each
+    /// turn. `mover` moves pages out of memory that is to be removed.
     pub fn poll(&mut self, mover: Option<&dyn Mover>) {
         let Some(now_ns) = PLATFORM.now_ns() else { return };
         if now_ns >= self.due_ns {
@@ -140,7 +141,7 @@ impl Driver<'_> {
         }
     }
 
-    /// One step: what came of it, and how soon the next is due, in nanoseconds.
+    /// Does one step. Returns its result, and how soon the next is due, in nanoseconds.
     fn work(&mut self, now_ns: u64, mover: Option<&dyn Mover>) -> (Option<Progress>, u64) {
         let free_pages = self.manager.totals().free_pages;
         let plugged_bytes = self.device.plugged_bytes();
@@ -149,8 +150,8 @@ impl Driver<'_> {
         }
         let region = region_of(&self.device);
         let mut memory = of_manager(self.manager, region, self.node, mover);
-        // SAFETY: the guest has one manager, which all of the device's memory goes to, and the map
-        // names nothing in its region.
+        // SAFETY: the guest has one manager, which all of the device's memory goes to, and the
+        // memory map names nothing in its region.
         let step = unsafe { self.device.work(&mut memory, now_ns) };
         tell_error(&mut memory);
         let result = match step {
@@ -189,14 +190,15 @@ impl Driver<'_> {
 
     fn reset(&mut self) {
         if let Err(error) = self.device.try_reset() {
-            // Once: after that it is stopped for good, which is another fault or none.
+            // Logged once: afterwards the device is stopped for good, which is a final fault or
+            // none.
             if self.fault.is_some_and(|fault| !fault.is_final()) {
                 log!("virtio-mem: not started again: {error}");
             }
         }
     }
 
-    /// Says what has changed, once it has come to rest.
+    /// Logs what has changed, once the device has come to rest.
     fn tell(&mut self, progress: Progress, why: Why) {
         let now = (progress.plugged_bytes, progress.obstacle);
         if progress.waiting && progress.obstacle.is_none() || now == self.told {
@@ -219,7 +221,8 @@ impl Driver<'_> {
         }
     }
 
-    /// Polls until memory is as the host wants it, for so many seconds at most; whether it is.
+    /// Polls until the guest has the memory that the host requests, for at most this many seconds.
+    /// Returns whether it has.
     fn settle(&mut self, seconds: u64, mover: Option<&dyn Mover>) -> bool {
         crate::timekeeping::within(seconds, || {
             let Some(now_ns) = PLATFORM.now_ns() else { return true };

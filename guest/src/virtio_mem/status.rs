@@ -1,6 +1,6 @@
 //! What the device is doing, for a control file.
 //!
-//! Orders of memory: Relaxed, because these are numbers for people, and the CPU that drives the
+//! Orders of memory: Relaxed, because these numbers are for people, and the CPU that drives the
 //! device is the one that shows them.
 
 use super::GuestDevice;
@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use framewright::units::{PfnRange, PhysRange};
 use framewright_virtio_mem::Progress;
 
-/// The numbers, in order.
+/// The names of the numbers, in order.
 const NAMES: [&str; 9] = [
     "region_bytes",
     "requested_bytes",
@@ -27,20 +27,20 @@ static NUMBERS: [AtomicU64; NAMES.len()] = [const { AtomicU64::new(0) }; NAMES.l
 /// The region's first frame and its end.
 static REGION: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
-/// Notes where memory may come.
+/// Records where memory may be added.
 pub fn note_region(region: PhysRange) {
     let frames = region.whole_frames();
     REGION[0].store(frames.start.0, Ordering::Relaxed);
     REGION[1].store(frames.end.0, Ordering::Relaxed);
 }
 
-/// The frames that may be memory once; none without a device.
+/// The frames that may become memory; none without a device.
 pub fn region() -> PfnRange {
     let [start, end] = [0, 1].map(|place: usize| REGION[place].load(Ordering::Relaxed));
     PfnRange::new(start, end)
 }
 
-/// Notes what there is to show.
+/// Records the numbers to show.
 pub fn note(device: &GuestDevice, progress: Option<Progress>) {
     let counters = device.counters();
     let sizes = progress.map(|progress| (progress.requested_bytes, progress.usable_bytes));
@@ -62,7 +62,7 @@ pub fn note(device: &GuestDevice, progress: Option<Progress>) {
     }
 }
 
-/// Shows it; all is 0 where there is no device.
+/// Writes the numbers; all are 0 if there is no device.
 ///
 /// # Errors
 /// Those of `out`.

@@ -1,4 +1,4 @@
-//! The name under which ArceOS looks for its allocators.
+//! The crate name under which ArceOS looks for its allocators.
 #![no_std]
 
 pub use framewright_arceos::*;

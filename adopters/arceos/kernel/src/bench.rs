@@ -1,5 +1,5 @@
-//! The benchmark: one line a row, in ticks of the time stamp counter, which are instructions under
-//! QEMU's `-icount shift=0`.
+//! The benchmark: one line for each row, in ticks of the time stamp counter, which are instructions
+//! under QEMU's `-icount shift=0`.
 
 use axalloc::{GlobalAllocator, UsageKind, global_allocator};
 use axallocator::{BaseAllocator, BitmapPageAllocator};
@@ -12,14 +12,14 @@ use core::hint::black_box;
 const PAGE_SIZE: usize = 4096;
 const ROUNDS: usize = 1000;
 const BULK: usize = 4000;
-/// Runs of 2 MiB: they fit into the smaller machine's 256 MiB, beside all that is there.
+/// Runs of 2 MiB. This many fit into the smaller machine's 256 MiB beside everything else.
 const BLOCKS: usize = 60;
-/// Pages that are free in pieces.
+/// Pages of the part of memory that is fragmented.
 const PIECES: usize = 40 * 512;
-/// Of the allocator whose start is counted.
+/// Pages of the allocator whose start is measured.
 const OTHER_PAGES: usize = 64 * 256;
 
-/// The clock.
+/// Reads the clock.
 pub fn ticks() -> u64 {
     // SAFETY: x86-64 has the instruction.
     unsafe { _rdtsc() }
@@ -41,7 +41,7 @@ fn row(name: &str, ticks: u64, times: usize) {
     println!("bench {} {}", name, ticks / times.max(1) as u64);
 }
 
-/// Pages handed out and taken back at once.
+/// Allocates a run and frees it at once, many times.
 fn pair(name: &str, count: usize, align: usize) {
     let once = || take(count, align).map(|start| give(start, count));
     for _ in 0..ROUNDS / 10 {
@@ -64,7 +64,7 @@ fn give_many(held: &mut Vec<usize>, count: usize) {
     held.drain(..).for_each(|start| give(start, count));
 }
 
-/// Numbers that always are the same.
+/// Shuffles in the same pseudorandom order each time.
 fn shuffle(held: &mut [usize]) {
     let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
     for index in (1..held.len()).rev() {
@@ -73,8 +73,8 @@ fn shuffle(held: &mut [usize]) {
     }
 }
 
-/// So many runs taken, then all given back. Fewer are another measurement, and with none of them a
-/// row would be next to nothing.
+/// Takes a number of runs, then gives all back. Fewer runs are a different measurement, so that is
+/// reported as a failure; with no runs at all a row would be close to 0.
 fn many(names: [&str; 2], held: &mut Vec<usize>, size: [usize; 3], order: fn(&mut [usize])) {
     let [pages, align, most] = size;
     let began = ticks();
@@ -93,13 +93,13 @@ fn many(names: [&str; 2], held: &mut Vec<usize>, size: [usize; 3], order: fn(&mu
     row(names[1], gave, len);
 }
 
-/// The most pages that are to be had in one run.
+/// Returns the most pages that can be allocated in one run.
 fn largest_run() -> usize {
     let fits = |count| take(count, 1).map(|start| give(start, count)).is_some();
     (0..=18).rev().map(|order| 1 << order).find(|&count| fits(count)).unwrap_or(0)
 }
 
-/// No memory free but runs of four pages with as much in use between them.
+/// Measures when the only free memory is runs of four pages with four used pages between them.
 fn fragmented(blocks: &mut Vec<usize>, held: &mut Vec<usize>) {
     take_many(blocks, 512, 512, blocks.capacity());
     let kept = blocks.len().saturating_sub(PIECES / 512);
@@ -118,7 +118,7 @@ fn fragmented(blocks: &mut Vec<usize>, held: &mut Vec<usize>) {
     give_many(blocks, 512);
 }
 
-/// What an allocator takes to begin, of the kind that ArceOS began with.
+/// Measures how long an allocator of the kind that ArceOS starts with takes to start.
 fn start() {
     let Some(memory) = take(OTHER_PAGES, 1) else { return println!("failed start") };
     let mut other = Box::new(BitmapPageAllocator::<PAGE_SIZE>::new());
@@ -129,7 +129,7 @@ fn start() {
     give(memory, OTHER_PAGES);
 }
 
-/// All of it.
+/// Runs the whole benchmark.
 pub fn run() {
     let (mut held, mut blocks) = (Vec::with_capacity(PIECES), Vec::with_capacity(2048));
     let mut few = Vec::with_capacity(BLOCKS);

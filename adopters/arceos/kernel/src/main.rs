@@ -12,7 +12,7 @@ use axstd::string::String;
 use axstd::vec::Vec;
 use core::arch::asm;
 
-/// Strings, a tree and a vector that grows, as an application has them.
+/// Works with strings, a tree and a growing vector, as an application does.
 fn heap_work() -> usize {
     let mut words: Vec<String> = (0..20_000).map(|number| format!("word {number}")).collect();
     words.sort();
@@ -23,7 +23,7 @@ fn heap_work() -> usize {
     by_length.values().map(Vec::len).sum()
 }
 
-/// A place is had by its address, once, and by nobody else.
+/// Checks that a run can be allocated by its address once, and not a second time.
 fn place() -> Option<()> {
     let pages = global_allocator();
     let start = pages.alloc_pages(5, 4096, UsageKind::Global).ok()?;
@@ -48,6 +48,6 @@ fn main() {
         println!("failed heap with {counted} words");
     }
     println!("end");
-    // SAFETY: the port of QEMU's exit device.
+    // SAFETY: this is the port of QEMU's exit device.
     unsafe { asm!("out dx, eax", in("dx") 0xf4_u16, in("eax") 0x10) };
 }

@@ -1,5 +1,5 @@
-//! The benchmark: one line a row, in ticks of the time stamp counter, which are instructions under
-//! QEMU's `-icount shift=0`.
+//! The benchmark: one line for each row, in ticks of the time stamp counter, which are instructions
+//! under QEMU's `-icount shift=0`.
 
 use crate::frames::{ADDITION_TICKS, FIRST_TICKS, NAME, UNDER_TEST};
 use alloc::vec::Vec;
@@ -13,7 +13,7 @@ use ostd::power::{ExitCode, poweroff};
 
 const ROUNDS: usize = 1000;
 const BULK: usize = 4000;
-/// Pages that are free in pieces.
+/// Pages of the part of memory that is fragmented.
 const PIECES: usize = 40 * 512;
 
 fn layout(pages: usize, align_pages: usize) -> Layout {
@@ -29,7 +29,7 @@ fn row(name: &str, ticks: u64, times: usize) {
     early_println!("bench {} {}", name, ticks / times.max(1) as u64);
 }
 
-/// Pages handed out and taken back at once.
+/// Allocates a run and frees it at once, many times.
 fn pair(name: &str, layout: Layout) {
     let frames = allocator();
     let once = || {
@@ -62,7 +62,7 @@ fn give_back(held: &mut Vec<Paddr>, layout: Layout) {
     }
 }
 
-/// Numbers that always are the same.
+/// Shuffles in the same pseudorandom order each time.
 fn shuffle(held: &mut [Paddr]) {
     let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
     for index in (1..held.len()).rev() {
@@ -71,8 +71,8 @@ fn shuffle(held: &mut [Paddr]) {
     }
 }
 
-/// So many runs taken, then all given back. Fewer are another measurement, and with none of them a
-/// row would be next to nothing.
+/// Takes a number of runs, then gives all back. Fewer runs are a different measurement, so that is
+/// reported as a failure; with no runs at all a row would be close to 0.
 fn many(names: [&str; 2], layout: Layout, count: usize, order: fn(&mut [Paddr])) {
     let mut held = Vec::with_capacity(count);
     let began = read_tsc();
@@ -91,7 +91,7 @@ fn many(names: [&str; 2], layout: Layout, count: usize, order: fn(&mut [Paddr]))
     row(names[1], freed, len);
 }
 
-/// The most pages that are to be had in one run.
+/// Returns the most pages that can be allocated in one run.
 fn largest_run() -> usize {
     let frames = allocator();
     let fits = |pages| {
@@ -104,7 +104,7 @@ fn largest_run() -> usize {
     (0..=18).rev().map(|order| 1 << order).find(|&pages| fits(pages)).unwrap_or(0)
 }
 
-/// No memory free but runs of four pages with as much in use between them.
+/// Measures when the only free memory is runs of four pages with four used pages between them.
 fn fragmented() {
     let (one, block) = (layout(1, 1), layout(512, 512));
     let (mut blocks, mut held) = (Vec::with_capacity(8192), Vec::with_capacity(PIECES));

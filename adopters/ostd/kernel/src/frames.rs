@@ -1,4 +1,4 @@
-//! The allocator under test, and what its start took.
+//! The allocator under test, and how long its start took.
 
 use core::alloc::Layout;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -15,15 +15,15 @@ pub const NAME: &str = "framewright";
 #[cfg(not(feature = "framewright"))]
 pub const NAME: &str = "osdk";
 
-/// The allocator, past the clock below.
+/// The allocator itself, without the clock below.
 pub static UNDER_TEST: Allocator = Allocator;
 
-/// Ticks in additions, and in all up to the end of the first allocation.
+/// Ticks spent in adding memory.
 pub static ADDITION_TICKS: AtomicU64 = AtomicU64::new(0);
-/// Ticks of the first allocation.
+/// Ticks spent in the first allocation.
 pub static FIRST_TICKS: AtomicU64 = AtomicU64::new(0);
 
-/// The allocator with a clock.
+/// The allocator with a clock around it.
 struct Timed;
 
 #[ostd::global_frame_allocator]

@@ -26,16 +26,16 @@ fn panic(info: &core::panic::PanicInfo) -> ! {
     unsafe extern "Rust" {
         fn __ostd_panic_handler(info: &core::panic::PanicInfo) -> !;
     }
-    // SAFETY: OSTD, or its tests, define it.
+    // SAFETY: OSTD or its test kernel defines this function.
     unsafe { __ostd_panic_handler(info) }
 }
 
-/// All of OSTD's tests, of OSTD alone.
+/// Runs all tests of the crates below.
 #[cfg(feature = "tests")]
 #[unsafe(no_mangle)]
 pub static KTEST_TEST_WHITELIST: Option<&[&str]> = None;
 
-/// OSTD alone.
+/// Runs the tests of OSTD alone.
 #[cfg(feature = "tests")]
 #[unsafe(no_mangle)]
 pub static KTEST_CRATE_WHITELIST: Option<&[&str]> = Some(&["ostd"]);

@@ -1,6 +1,6 @@
-//! No profile: the smallest library under traffic that checks it. All of memory is handed out and
-//! comes back, twenty thousand requests and frees of all sizes go to and fro, and the tables are
-//! counted again and again.
+//! No profile: the smallest library under traffic that checks it. All memory is handed out and
+//! comes back, twenty thousand requests and frees of all sizes alternate, and the tables are
+//! recounted many times.
 #![no_std]
 #![no_main]
 
@@ -16,7 +16,7 @@ framewright_profiles::program!(profile);
 
 struct Kernel;
 
-// SAFETY: memory is seen at one offset; there is one CPU, and no interrupt.
+// SAFETY: memory is mapped at one offset, there is one CPU, and there are no interrupts.
 unsafe impl Platform for Kernel {
     fn direct(&self, pa: u64) -> NonNull<u8> {
         direct(pa)
@@ -43,9 +43,9 @@ fn profile() -> Result<u64, Failed> {
     let topology = Topology::new(&mut claims);
     let used = [PhysRange::new(0, 0x1_0000), PhysRange::new(0x20_0000, 0x24_1234)];
     static mut STORAGE: MemblockStorage = MemblockStorage::new();
-    // SAFETY: this runs once, and nobody else names it.
+    // SAFETY: this runs once, and no other code names the static.
     let storage = unsafe { &mut *(&raw mut STORAGE) };
-    // SAFETY: memory that is not among `used` is nobody's, and this runs once.
+    // SAFETY: nobody uses memory that is not among `used`, and this runs once.
     let early = unsafe { Memblock::with_reserved(&Kernel, storage, map, &topology, &used) }?;
     let parameters = Parameters::default();
     let input = BringUp { parameters: &parameters, started_ns: None };
@@ -60,7 +60,7 @@ fn profile() -> Result<u64, Failed> {
     Ok(manager.metadata_bytes())
 }
 
-/// Memory that comes later, each frame of which is accepted once before it is used.
+/// Memory that is added later. Each of its frames is accepted once before it is used.
 #[cfg(feature = "later")]
 mod later {
     use super::{Kernel, exhaust};
@@ -76,7 +76,7 @@ mod later {
 
     pub static ACCEPTS: Accepts = Accepts(AtomicU64::new(0));
 
-    // SAFETY: there is nothing to accept; how much is asked for is counted.
+    // SAFETY: there is nothing to accept; this only counts how much is requested.
     unsafe impl AcceptMemory for Accepts {
         fn accept(&self, range: PfnRange) -> Result<(), AcceptError> {
             self.0.fetch_add(range.pages(), Ordering::Relaxed);
@@ -88,28 +88,28 @@ mod later {
         let later = PhysRange::new(MEMORY_BYTES, MEMORY_BYTES + LATER_BYTES);
         let (before, mut free_pages) = (manager.verify()?, None);
         for _ in 0..3 {
-            // SAFETY: nobody else uses it, and the platform shows it.
+            // SAFETY: nobody else uses this memory, and the platform maps it.
             let added = unsafe { manager.hotplug().add(later, NodeId::ZERO, Grade::Any) }?;
             check(added.pages + added.table_bytes / 4096 == LATER_BYTES / 4096)?;
             manager.verify()?;
             exhaust(manager)?;
             let after = manager.verify()?;
             check(after.free_pages > before.free_pages + added.pages / 2)?;
-            // Some of it is in use when it is to go.
+            // Some of the memory is in use when it is to be removed.
             let last = Pfn(later.end / 4096 - Order::BLOCK.pages());
             let held = manager.allocate_at(last, Order::BLOCK, MigrateType::Movable)?;
-            // SAFETY: nobody uses it any more once it is gone.
+            // SAFETY: nobody uses the memory any more once it is removed.
             let remove = || unsafe { manager.hotplug().remove(later, Budget::UNLIMITED) };
             check(remove().is_err())?;
             manager.verify()?;
-            // SAFETY: held here alone.
+            // SAFETY: this run is held only here.
             unsafe { manager.free(held) }?;
             remove()?;
             manager.verify()?;
             let accepted_pages = ACCEPTS.0.load(Ordering::Relaxed);
             check(accepted_pages <= LATER_BYTES / 4096)?;
             check(accepted_pages > LATER_BYTES / 4096 / 2)?;
-            // The tables of the first time stay for the next.
+            // The tables of the first round stay for the next ones.
             let left = manager.totals().free_pages;
             check(left == *free_pages.get_or_insert(left))?;
         }
@@ -117,8 +117,8 @@ mod later {
     }
 }
 
-/// Takes all memory in blocks and then in pages, writes into each piece who has it, and gives it
-/// back.
+/// Takes all memory in blocks and then in pages, links the pieces by a word at both ends of each,
+/// and gives everything back.
 fn exhaust(manager: &Manager<Kernel>) -> Result<(), Failed> {
     let mut last = None;
     for order in [Order::BLOCK, Order::PAGE] {
@@ -138,7 +138,7 @@ fn exhaust(manager: &Manager<Kernel>) -> Result<(), Failed> {
     while let Some((start, order)) = last {
         let range = PfnRange { start, end: start.add(order.pages()) };
         last = read(range)?;
-        // SAFETY: allocated above, and used by nobody any more.
+        // SAFETY: allocated above, and nobody uses it any more.
         unsafe { manager.free_order(start, order) }?;
     }
     manager.drain()?;
@@ -147,18 +147,18 @@ fn exhaust(manager: &Manager<Kernel>) -> Result<(), Failed> {
 
 type Piece = (framewright::units::Pfn, Order);
 
-/// Writes into the first and the last word of a piece which one came before it.
+/// Writes into the first and the last word of a piece which piece was taken before it.
 fn stamp(range: PfnRange, before: Option<Piece>) {
     let word = before.map_or(0, |(start, order)| start.0 << 8 | u64::from(order.get()) | 1 << 7);
     for address in ends(range) {
-        // SAFETY: in memory that is the caller's.
+        // SAFETY: the word is in memory that the caller owns.
         unsafe { direct(address).cast::<u64>().write(word) };
     }
 }
 
-/// What was written there, if both ends still say the same.
+/// Reads what `stamp` wrote, if both ends still agree.
 fn read(range: PfnRange) -> Result<Option<Piece>, Failed> {
-    // SAFETY: in memory that is the caller's, who has written there.
+    // SAFETY: the words are in memory that the caller owns and has stamped.
     let [first, last] = ends(range).map(|address| unsafe { direct(address).cast::<u64>().read() });
     check(first == last)?;
     let order = Order::new((first & 0x7f) as u8).ok_or(Failed::here())?;
@@ -171,7 +171,7 @@ fn ends(range: PfnRange) -> [u64; 2] {
 
 const HELD: usize = 300;
 
-/// Requests and frees of all kinds.
+/// Makes requests and frees of all kinds.
 fn mix(manager: &Manager<Kernel>) -> Result<(), Failed> {
     let mut held = [None::<PfnRange>; HELD];
     let mut random = 1_u64;
@@ -184,11 +184,11 @@ fn mix(manager: &Manager<Kernel>) -> Result<(), Failed> {
         match *place {
             Some(range) => {
                 read(range)?;
-                // Now and then only a part of it.
+                // Now and then frees only a part of the run.
                 let pages = if below(4) == 0 { 1 + below(range.pages()) } else { range.pages() };
                 let part = PfnRange { end: range.start.add(pages), ..range };
                 *place = None;
-                // SAFETY: held here alone.
+                // SAFETY: the run is held only here.
                 unsafe { manager.free(part) }?;
                 if part.end < range.end {
                     let rest = PfnRange { start: part.end, ..range };
@@ -219,7 +219,7 @@ fn mix(manager: &Manager<Kernel>) -> Result<(), Failed> {
         }
     }
     for range in held.into_iter().flatten() {
-        // SAFETY: held here alone.
+        // SAFETY: the run is held only here.
         unsafe { manager.free(range) }?;
     }
     manager.drain()?;

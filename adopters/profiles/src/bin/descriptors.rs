@@ -1,4 +1,4 @@
-//! Several CPUs and nodes, and page descriptors in an array that CPUs initialise together.
+//! Several CPUs and nodes, with page descriptors in an array that CPUs initialise together.
 #![no_std]
 #![no_main]
 
@@ -21,7 +21,8 @@ framewright_profiles::program!(profile);
 
 struct Kernel;
 
-// SAFETY: memory is seen at one offset; of four CPUs one runs, and there is no interrupt.
+// SAFETY: memory is mapped at one offset, only one of the four CPUs runs, and there are no
+// interrupts.
 unsafe impl Platform for Kernel {
     fn direct(&self, pa: u64) -> NonNull<u8> {
         direct(pa)
@@ -53,11 +54,12 @@ unsafe impl Platform for Kernel {
     }
 }
 
-/// Memory of its own, where a kernel has `framewright_arch::vmemmap::Vmemmap`: all of it is always
-/// there.
+/// An array in memory of its own, all of which is always present. A kernel has
+/// `framewright_arch::vmemmap::Vmemmap` here.
 struct Array;
 
-// SAFETY: it is readable and writable, and nobody else names it; no translation ever changes.
+// SAFETY: the array is readable and writable, no other code names it, and no translation ever
+// changes.
 unsafe impl VmemmapSpace for Array {
     fn base(&self) -> NonNull<u8> {
         descriptors()
@@ -93,7 +95,7 @@ unsafe impl VmemmapSpace for Array {
 static SLOTS: [WorkerSlot; 3] = [const { WorkerSlot::new() }; 3];
 static SCHEDULER: SchedulerState = SchedulerState::new();
 
-/// CPU `i + 1` is helper `i`. Here they never come.
+/// CPU `i + 1` is helper `i`. In this program they never come.
 struct IdleCpus;
 
 impl Helpers for IdleCpus {
@@ -103,7 +105,7 @@ impl Helpers for IdleCpus {
     fn wake(&self, _: usize) {}
 }
 
-/// Has nothing to give back.
+/// A reclaim hook that has nothing to free.
 struct Cold;
 
 impl Reclaim for Cold {
@@ -128,9 +130,9 @@ fn profile() -> Result<u64, Failed> {
     }
     let used = [PhysRange::new(0, 0x1_0000), PhysRange::new(0x20_0000, 0x24_1234)];
     static mut STORAGE: MemblockStorage = MemblockStorage::new();
-    // SAFETY: this runs once, and nobody else names it.
+    // SAFETY: this runs once, and no other code names the static.
     let storage = unsafe { &mut *(&raw mut STORAGE) };
-    // SAFETY: memory that is not among `used` is nobody's, and this runs once.
+    // SAFETY: nobody uses memory that is not among `used`, and this runs once.
     let early = unsafe { Memblock::with_reserved(&Kernel, storage, map, &topology, &used) }?;
     let parameters = Parameters::default();
     let input = BringUp { parameters: &parameters, started_ns: None };
@@ -148,7 +150,7 @@ fn use_pages(manager: &Manager<Kernel>) -> Result<(), Failed> {
     let page = manager.allocate_order(Order::PAGE, MigrateType::Unmovable)?;
     let run = manager.allocate_pages(3, Order::PAGE)?;
     let block = manager.allocate_order(Order::BLOCK, MigrateType::Movable)?;
-    // SAFETY: allocated above, and used by nobody.
+    // SAFETY: allocated above, and nobody uses it.
     unsafe {
         manager.free_order(page, Order::PAGE)?;
         manager.free(run)?;
@@ -165,7 +167,7 @@ fn use_nodes(manager: &Manager<Kernel>) -> Result<(), Failed> {
     let second = manager.numa().allocate(&request, &everywhere, &mut cursor)?;
     let mut pages = [Pfn(0); 64];
     let got = manager.allocate_bulk(&request, &mut pages)?;
-    // SAFETY: allocated above, and used by nobody.
+    // SAFETY: allocated above, and nobody uses it.
     unsafe {
         manager.free(first.range)?;
         manager.free(second.range)?;
@@ -178,7 +180,7 @@ fn use_nodes(manager: &Manager<Kernel>) -> Result<(), Failed> {
 fn use_descriptors(manager: &Manager<Kernel>) -> Result<(), Failed> {
     let page = manager.allocate(&Request::new(Order::PAGE))?;
     let references = manager.references();
-    // SAFETY: allocated above, and used by nobody; each of the two references is put once.
+    // SAFETY: allocated above, and nobody uses it. Each of the two references is put once.
     unsafe {
         references.start(page)?;
         references.try_get(page.start)?;

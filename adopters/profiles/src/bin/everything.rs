@@ -1,5 +1,5 @@
-//! Everything: also a command line, boot log, control files, debug aids, memory that moves, comes
-//! and goes.
+//! Everything, including a command line, boot log, control files, debug aids, and memory that is
+//! moved, added and removed.
 #![no_std]
 #![no_main]
 
@@ -28,7 +28,8 @@ framewright_profiles::program!(profile);
 
 struct Kernel;
 
-// SAFETY: memory is seen at one offset; of four CPUs one runs, and there is no interrupt.
+// SAFETY: memory is mapped at one offset, only one of the four CPUs runs, and there are no
+// interrupts.
 unsafe impl Platform for Kernel {
     fn direct(&self, pa: u64) -> NonNull<u8> {
         direct(pa)
@@ -63,11 +64,12 @@ unsafe impl Platform for Kernel {
     }
 }
 
-/// Memory of its own, where a kernel has `framewright_arch::vmemmap::Vmemmap`: all of it is always
-/// there.
+/// An array in memory of its own, all of which is always present. A kernel has
+/// `framewright_arch::vmemmap::Vmemmap` here.
 struct Array;
 
-// SAFETY: it is readable and writable, and nobody else names it; no translation ever changes.
+// SAFETY: the array is readable and writable, no other code names it, and no translation ever
+// changes.
 unsafe impl VmemmapSpace for Array {
     fn base(&self) -> NonNull<u8> {
         descriptors()
@@ -103,7 +105,7 @@ unsafe impl VmemmapSpace for Array {
 static SLOTS: [WorkerSlot; 3] = [const { WorkerSlot::new() }; 3];
 static SCHEDULER: SchedulerState = SchedulerState::new();
 
-/// CPU `i + 1` is helper `i`. Here they never come.
+/// CPU `i + 1` is helper `i`. In this program they never come.
 struct IdleCpus;
 
 impl Helpers for IdleCpus {
@@ -113,10 +115,10 @@ impl Helpers for IdleCpus {
     fn wake(&self, _: usize) {}
 }
 
-/// A host that takes everything at once.
+/// A host that acknowledges every report at once.
 struct Host;
 
-// SAFETY: it touches no memory.
+// SAFETY: it accesses no memory.
 unsafe impl ReportDevice for Host {
     fn capacity(&self) -> usize {
         32
@@ -148,10 +150,10 @@ impl BootLog for Console {
     }
 }
 
-/// Moves nothing.
+/// A mover that moves nothing.
 struct Still;
 
-// SAFETY: nothing is moved.
+// SAFETY: it moves nothing.
 unsafe impl Mover for Still {
     fn occupant(&self, _: Pfn) -> Occupant {
         Occupant::Unknown
@@ -166,10 +168,10 @@ unsafe impl Mover for Still {
 }
 
 const COMMAND_LINE: &str = "hugepages=4 page_owner=on init_on_alloc=1 movablecore=10% cma=16M";
-/// Memory that comes later.
+/// Memory that is added later.
 const LATER: PhysRange = PhysRange::new(MEMORY_BYTES, MEMORY_BYTES + LATER_BYTES);
 
-/// Has nothing to give back.
+/// A reclaim hook that has nothing to free.
 struct Cold;
 
 impl Reclaim for Cold {
@@ -199,9 +201,9 @@ fn profile() -> Result<u64, Failed> {
     }
     let used = [PhysRange::new(0, 0x1_0000), PhysRange::new(0x20_0000, 0x24_1234)];
     static mut STORAGE: MemblockStorage = MemblockStorage::new();
-    // SAFETY: this runs once, and nobody else names it.
+    // SAFETY: this runs once, and no other code names the static.
     let storage = unsafe { &mut *(&raw mut STORAGE) };
-    // SAFETY: memory that is not among `used` is nobody's, and this runs once.
+    // SAFETY: nobody uses memory that is not among `used`, and this runs once.
     let early = unsafe { Memblock::with_reserved(&Kernel, storage, map, &topology, &used) }?;
     bootlog::topology(&mut Console, &topology);
     let input = BringUp { parameters: &parameters, started_ns: None };
@@ -232,7 +234,7 @@ fn use_pages(manager: &Manager<Kernel>) -> Result<(), Failed> {
     let page = manager.allocate_order(Order::PAGE, MigrateType::Unmovable)?;
     let run = manager.allocate_pages(3, Order::PAGE)?;
     let block = manager.allocate_order(Order::BLOCK, MigrateType::Movable)?;
-    // SAFETY: allocated above, and used by nobody.
+    // SAFETY: allocated above, and nobody uses it.
     unsafe {
         manager.free_order(page, Order::PAGE)?;
         manager.free(run)?;
@@ -249,7 +251,7 @@ fn use_nodes(manager: &Manager<Kernel>) -> Result<(), Failed> {
     let second = manager.numa().allocate(&request, &everywhere, &mut cursor)?;
     let mut pages = [Pfn(0); 64];
     let got = manager.allocate_bulk(&request, &mut pages)?;
-    // SAFETY: allocated above, and used by nobody.
+    // SAFETY: allocated above, and nobody uses it.
     unsafe {
         manager.free(first.range)?;
         manager.free(second.range)?;
@@ -262,7 +264,7 @@ fn use_nodes(manager: &Manager<Kernel>) -> Result<(), Failed> {
 fn use_descriptors(manager: &Manager<Kernel>) -> Result<(), Failed> {
     let page = manager.allocate(&Request::new(Order::PAGE))?;
     let references = manager.references();
-    // SAFETY: allocated above, and used by nobody; each of the two references is put once.
+    // SAFETY: allocated above, and nobody uses it. Each of the two references is put once.
     unsafe {
         references.start(page)?;
         references.try_get(page.start)?;
@@ -279,7 +281,7 @@ fn use_pools(manager: &Manager<Kernel>) -> Result<(), Failed> {
     pool.reserve(1, NodeMask::ALL)?;
     let page = pool.allocate(NodeChoice::Any, true)?;
     pool.commit(page.start)?;
-    // SAFETY: nobody has it mapped.
+    // SAFETY: nobody has mapped the page.
     unsafe { pool.free(page.start) }?;
     check(!pool.resize(0, &IdleCpus)?.is_short())
 }
@@ -301,10 +303,10 @@ fn move_memory(manager: &Manager<Kernel>) -> Result<(), Failed> {
     let moving = manager.moving();
     moving.set_mover(Some(&Still));
     let range = moving.allocate_contiguous(&ContiguousRequest::new(3000), Budget::UNLIMITED)?;
-    // SAFETY: allocated above, and used by nobody.
+    // SAFETY: allocated above, and nobody uses it.
     unsafe { manager.free(range) }?;
     let range = moving.allocate_range(range, Budget::UNLIMITED)?;
-    // SAFETY: as above.
+    // SAFETY: allocated again just now, and nobody uses it.
     unsafe { manager.free(range) }?;
     moving.compact(None, 1, Budget::UNLIMITED)?;
     moving.compactor().poll(now_ns());
@@ -316,26 +318,26 @@ fn move_memory(manager: &Manager<Kernel>) -> Result<(), Failed> {
     let name = AreaName::new("camera").ok_or(Failed::here())?;
     let area = moving.create_area(name, blocks)?;
     let range = moving.allocate_in_area(area, 8, Order::PAGE, Budget::UNLIMITED)?;
-    // SAFETY: allocated above, and used by nobody.
+    // SAFETY: allocated above, and nobody uses it.
     unsafe { moving.release_to_area(area, range) }?;
     let page = manager.allocate_order(Order::PAGE, MigrateType::Movable)?;
     let run = PfnRange::new(page.0, page.0 + 1);
-    // It stays: the mover moves nothing.
+    // The page stays where it is, because the mover moves nothing.
     let _ = moving.move_for_pin(run);
-    // SAFETY: as above.
+    // SAFETY: allocated above, and nobody uses it.
     unsafe { manager.free(run) }?;
     Ok(())
 }
 
 fn change_memory(manager: &Manager<Kernel>) -> Result<(), Failed> {
     let hotplug = manager.hotplug();
-    // SAFETY: the memory is there, and nobody's.
+    // SAFETY: the memory exists, and nobody uses it.
     unsafe { hotplug.add(LATER, NodeId::ZERO, Grade::Removable) }?;
-    // SAFETY: what was added; whoever removes it has no use for it.
+    // SAFETY: this memory was added above, and nobody uses it once it is removed.
     unsafe { hotplug.remove(PhysRange::with_size(LATER.start, 32 << 20), Budget::UNLIMITED) }?;
-    // SAFETY: as above.
+    // SAFETY: this memory was added above, and nobody uses it once it is removed.
     unsafe { hotplug.remove_some(LATER, LATER_BYTES, 2 << 20, Budget::UNLIMITED) }?;
-    // SAFETY: reserved for nobody any more.
+    // SAFETY: the range is reserved, and nobody uses it any more.
     unsafe { hotplug.release_bytes(PhysRange::new(0x20_0000, 0x24_0000)) }?;
     manager.cpus().offline(3)?;
     manager.cpus().online(3)?;

@@ -13,7 +13,7 @@ framewright_profiles::program!(profile);
 
 struct Kernel;
 
-// SAFETY: memory is seen at one offset; there is one CPU, and no interrupt.
+// SAFETY: memory is mapped at one offset, there is one CPU, and there are no interrupts.
 unsafe impl Platform for Kernel {
     fn direct(&self, pa: u64) -> NonNull<u8> {
         direct(pa)
@@ -36,9 +36,9 @@ fn profile() -> Result<u64, Failed> {
     let topology = Topology::new(&mut claims);
     let used = [PhysRange::new(0, 0x1_0000), PhysRange::new(0x20_0000, 0x24_1234)];
     static mut STORAGE: MemblockStorage = MemblockStorage::new();
-    // SAFETY: this runs once, and nobody else names it.
+    // SAFETY: this runs once, and no other code names the static.
     let storage = unsafe { &mut *(&raw mut STORAGE) };
-    // SAFETY: memory that is not among `used` is nobody's, and this runs once.
+    // SAFETY: nobody uses memory that is not among `used`, and this runs once.
     let early = unsafe { Memblock::with_reserved(&Kernel, storage, map, &topology, &used) }?;
     let parameters = Parameters::default();
     let input = BringUp { parameters: &parameters, started_ns: None };
@@ -52,7 +52,7 @@ fn use_pages(manager: &Manager<Kernel>) -> Result<(), Failed> {
     let page = manager.allocate_order(Order::PAGE, MigrateType::Unmovable)?;
     let run = manager.allocate_pages(3, Order::PAGE)?;
     let block = manager.allocate_order(Order::BLOCK, MigrateType::Movable)?;
-    // SAFETY: allocated above, and used by nobody.
+    // SAFETY: allocated above, and nobody uses it.
     unsafe {
         manager.free_order(page, Order::PAGE)?;
         manager.free(run)?;

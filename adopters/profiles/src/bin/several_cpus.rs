@@ -18,7 +18,8 @@ framewright_profiles::program!(profile);
 
 struct Kernel;
 
-// SAFETY: memory is seen at one offset; of four CPUs one runs, and there is no interrupt.
+// SAFETY: memory is mapped at one offset, only one of the four CPUs runs, and there are no
+// interrupts.
 unsafe impl Platform for Kernel {
     fn direct(&self, pa: u64) -> NonNull<u8> {
         direct(pa)
@@ -47,7 +48,7 @@ unsafe impl Platform for Kernel {
     }
 }
 
-/// Has nothing to give back.
+/// A reclaim hook that has nothing to free.
 struct Cold;
 
 impl Reclaim for Cold {
@@ -72,9 +73,9 @@ fn profile() -> Result<u64, Failed> {
     }
     let used = [PhysRange::new(0, 0x1_0000), PhysRange::new(0x20_0000, 0x24_1234)];
     static mut STORAGE: MemblockStorage = MemblockStorage::new();
-    // SAFETY: this runs once, and nobody else names it.
+    // SAFETY: this runs once, and no other code names the static.
     let storage = unsafe { &mut *(&raw mut STORAGE) };
-    // SAFETY: memory that is not among `used` is nobody's, and this runs once.
+    // SAFETY: nobody uses memory that is not among `used`, and this runs once.
     let early = unsafe { Memblock::with_reserved(&Kernel, storage, map, &topology, &used) }?;
     let parameters = Parameters::default();
     let input = BringUp { parameters: &parameters, started_ns: None };
@@ -90,7 +91,7 @@ fn use_pages(manager: &Manager<Kernel>) -> Result<(), Failed> {
     let page = manager.allocate_order(Order::PAGE, MigrateType::Unmovable)?;
     let run = manager.allocate_pages(3, Order::PAGE)?;
     let block = manager.allocate_order(Order::BLOCK, MigrateType::Movable)?;
-    // SAFETY: allocated above, and used by nobody.
+    // SAFETY: allocated above, and nobody uses it.
     unsafe {
         manager.free_order(page, Order::PAGE)?;
         manager.free(run)?;
@@ -107,7 +108,7 @@ fn use_nodes(manager: &Manager<Kernel>) -> Result<(), Failed> {
     let second = manager.numa().allocate(&request, &everywhere, &mut cursor)?;
     let mut pages = [Pfn(0); 64];
     let got = manager.allocate_bulk(&request, &mut pages)?;
-    // SAFETY: allocated above, and used by nobody.
+    // SAFETY: allocated above, and nobody uses it.
     unsafe {
         manager.free(first.range)?;
         manager.free(second.range)?;

@@ -1,7 +1,7 @@
-//! Memory that has to be accepted first, as in a confidential guest: without access until then, so
-//! that a touch too early stops the process with its address.
+//! Memory that has to be accepted before use, as in a confidential guest. Until then the process
+//! has no access to it, so touching it too early stops the process with the address.
 //!
-//! Orders of memory: Relaxed: what a test sets, which orders nothing.
+//! Orders of memory: Relaxed: settings of a test, which order nothing.
 
 use super::HostedPlatform;
 use framewright::firmware::{MemoryKind, MemoryMap};
@@ -10,22 +10,22 @@ use framewright::{AcceptError, AcceptMemory};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What stands in for the module of the CPU that accepts memory.
+/// Stands in for the CPU's module that accepts memory.
 #[derive(Debug)]
 pub(super) struct Acceptance {
-    /// What firmware left unaccepted.
+    /// The ranges that firmware left unaccepted.
     unaccepted: Vec<PhysRange>,
     delay_ns: AtomicU64,
-    /// The frame and one; 0: none.
+    /// The frame that cannot be accepted, plus one; 0 if there is none.
     failing: AtomicU64,
 }
 
 impl HostedPlatform {
-    /// Lets what `map` calls unaccepted be accepted ([`Platform::accept_memory`]): until then there
-    /// is no access to it.
+    /// Makes this platform accept the memory that `map` calls unaccepted
+    /// ([`Platform::accept_memory`]). Until then there is no access to it.
     ///
     /// # Errors
-    /// [`HostedError::CannotOpen`] when the system refuses to close memory.
+    /// [`HostedError::CannotOpen`] if the system refuses to close the memory.
     ///
     /// [`Platform::accept_memory`]: framewright::Platform::accept_memory
     /// [`HostedError::CannotOpen`]: super::HostedError::CannotOpen
@@ -40,12 +40,12 @@ impl HostedPlatform {
             delay_ns: AtomicU64::new(0),
             failing: AtomicU64::new(0),
         });
-        // SAFETY: nobody has the platform but the caller.
+        // SAFETY: only the caller has the platform.
         unsafe { self.forget_accepted() }?;
         Ok(self)
     }
 
-    /// Makes all memory unaccepted again that firmware left so, as before a boot.
+    /// Makes all memory that firmware left unaccepted so again, as before a boot.
     ///
     /// # Safety
     /// No manager uses the memory.
@@ -63,7 +63,7 @@ impl HostedPlatform {
         Ok(())
     }
 
-    /// Accepting 2 MiB takes so long, in which the thread sleeps.
+    /// Sets how long accepting 2 MiB takes. The thread sleeps meanwhile.
     pub fn set_accept_delay(&self, of_a_block: Duration) {
         if let Some(acceptance) = &self.acceptance {
             let ns = u64::try_from(of_a_block.as_nanos()).unwrap_or(u64::MAX);
@@ -71,7 +71,7 @@ impl HostedPlatform {
         }
     }
 
-    /// The frame cannot be accepted, as if the host had taken it away.
+    /// Makes accepting this frame fail, as if the host had taken it away; `None`: none fails.
     pub fn set_accept_failure(&self, pfn: Option<Pfn>) {
         if let Some(acceptance) = &self.acceptance {
             let word = pfn.map_or(0, |pfn| pfn.0.saturating_add(1));
@@ -79,13 +79,13 @@ impl HostedPlatform {
         }
     }
 
-    /// Whether its memory can be accepted.
+    /// Returns the platform as the acceptor of its memory, if acceptance was set up.
     pub(super) fn acceptor(&self) -> Option<&dyn AcceptMemory> {
         self.acceptance.as_ref().map(|_| self as &dyn AcceptMemory)
     }
 }
 
-// SAFETY: what is accepted is readable and writable, and is closed only when no manager uses it.
+// SAFETY: accepted memory is readable and writable, and is closed only when no manager uses it.
 unsafe impl AcceptMemory for HostedPlatform {
     fn accept(&self, range: PfnRange) -> Result<(), AcceptError> {
         let nothing = Err(AcceptError { accepted_pages: 0 });

@@ -5,7 +5,7 @@
 
 use std::io;
 
-// Numbers of the commands (linux/membarrier.h); libc does not name them for every target.
+// Command numbers of linux/membarrier.h; libc does not name them for every target.
 const GLOBAL: libc::c_int = 1 << 0;
 const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
 const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
@@ -37,10 +37,10 @@ impl Barrier {
         }
     }
 
-    /// Returns when every thread of the process has executed a full barrier since the call.
+    /// Returns once every thread of the process has executed a full barrier since the call.
     ///
     /// # Panics
-    /// When a command that worked at creation fails.
+    /// If a command that worked at creation fails.
     pub fn run(self) {
         let result = match self {
             Self::Expedited => membarrier(PRIVATE_EXPEDITED),

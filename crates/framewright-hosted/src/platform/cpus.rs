@@ -1,8 +1,8 @@
 //! Threads as CPUs: which thread has which number.
 //!
-//! A thread becomes a CPU with [`HostedPlatform::enter_cpu`](super::HostedPlatform::enter_cpu) and
-//! remains it until its token is dropped. Other threads can use the machine too: while such a
-//! thread is pinned, it borrows a free number.
+//! A thread becomes a CPU through [`HostedPlatform::enter_cpu`](super::HostedPlatform::enter_cpu)
+//! and stays that CPU until its token is dropped. Other threads can use the machine, too: while
+//! such a thread is pinned, it borrows a free number.
 //!
 //! ```text
 //!              enter                      outermost pin, without a token
@@ -24,21 +24,21 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::thread::ThreadId;
 
 const FREE: u8 = 0;
-/// A pinned thread without a token has the number.
+/// A pinned thread without a token holds the number.
 const BORROWED: u8 = 1;
-/// A thread with a token has the number.
+/// A thread with a token holds the number.
 const ENTERED: u8 = 2;
 
-/// What a thread is on one machine.
+/// What a thread is on one machine: its CPU number, and how it holds the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Seat {
     /// The machine; 0 for none.
     machine: u64,
-    /// The number that the thread has, or had last; `u32::MAX` at first.
+    /// The number that the thread holds or last held; `u32::MAX` at first.
     cpu: u32,
-    /// Whether it has a token, and with it the number.
+    /// Whether it has a token, and so holds the number.
     entered: bool,
-    /// Whether it is pinned, and so has the number until it unpins.
+    /// Whether it is pinned, and so holds the number until it unpins.
     pinned: bool,
 }
 
@@ -52,9 +52,9 @@ impl Seat {
     }
 }
 
-/// The seat in use. Its fields are set one by one: reading the whole just after writing a part
-/// stalls the processor, which made a pin cost 17 ns. `pinned` is a flag, not a count, because each
-/// change of a count waits for the one before, which takes 3.4 ns a pin.
+/// The seat in use. Its fields are separate cells: reading the whole seat just after writing a part
+/// of it stalls the processor, which made a pin cost 17 ns. `pinned` is a flag, not a count,
+/// because each change of a count waits for the previous one, which costs 3.4 ns a pin.
 struct CurrentSeat {
     machine: Cell<u64>,
     cpu: Cell<u32>,
@@ -90,10 +90,10 @@ impl CurrentSeat {
 }
 
 thread_local! {
-    /// This thread's seat on the machine that it used last, which is nearly always the only one;
-    /// found without a search.
+    /// This thread's seat on the machine that it used last, which is nearly always the only one. It
+    /// is found without a search.
     static SEAT: CurrentSeat = const { CurrentSeat::new(Seat::none(0)) };
-    /// Its seats on other machines.
+    /// The thread's seats on other machines where it holds a number.
     static OTHERS: RefCell<Vec<Seat>> = const { RefCell::new(Vec::new()) };
     static INTERRUPTS_OFF: Cell<bool> = const { Cell::new(false) };
 }
@@ -101,8 +101,8 @@ thread_local! {
 /// The CPU numbers of one machine.
 #[derive(Debug)]
 pub(super) struct Cpus {
-    /// The machine's number, unique in the process, so that a thread's seat on a machine that is
-    /// gone is never taken for a seat here.
+    /// The machine's number, unique in the process, so that a seat on a machine that is gone is
+    /// never taken for a seat on this one.
     machine: u64,
     numbers: Box<[AtomicU8]>,
     creator: ThreadId,
@@ -138,7 +138,7 @@ impl Cpus {
             if found == ENTERED {
                 return Err(HostedError::CpuTaken { cpu });
             }
-            // It is borrowed for the length of one pin.
+            // Another thread has borrowed the number for the length of one pin.
             std::thread::yield_now();
         }
         SEAT.with(|current| current.set(Seat { cpu, entered: true, ..seat }));
@@ -154,8 +154,8 @@ impl Cpus {
         self.numbers[seat.cpu as usize].store(left, Ordering::Release);
     }
 
-    /// The number of the calling thread until the matching [`Cpus::unpin`], and whether it was
-    /// pinned already.
+    /// Returns the number that the calling thread holds until the matching [`Cpus::unpin`], and
+    /// whether the thread was pinned already.
     #[inline]
     pub fn pin(&self) -> (u32, bool) {
         SEAT.with(|seat| {
@@ -188,19 +188,20 @@ impl Cpus {
         });
     }
 
-    /// Borrows a number, or finds the number that the thread has on this machine after it used
-    /// another.
+    /// Borrows a number, or finds the number that the thread holds on this machine after it used
+    /// another machine.
     #[cold]
     fn pin_slowly(&self) -> (u32, bool) {
         let seat = self.seat();
-        // Its last number if that is free: the caches of that CPU are warm, and there is no search.
+        // Tries the thread's last number first: that CPU's caches are warm, and there is no search.
         let known = seat.has_number() || self.try_borrow(seat.cpu);
         let cpu = if known { seat.cpu } else { self.borrow() };
         SEAT.with(|current| current.set(Seat { cpu, pinned: true, ..seat }));
         (cpu, seat.pinned)
     }
 
-    /// Waits for a number. The thread that made the machine prefers 0, which the others take last.
+    /// Waits for a number. The thread that made the machine prefers 0, which other threads take
+    /// last.
     fn borrow(&self) -> u32 {
         let creator = std::thread::current().id() == self.creator;
         loop {
@@ -224,7 +225,8 @@ impl Cpus {
         })
     }
 
-    /// Returns the thread's seat on this machine, which becomes the machine that it used last.
+    /// Returns the thread's seat on this machine, and makes this the machine that the thread used
+    /// last.
     fn seat(&self) -> Seat {
         let last = SEAT.with(CurrentSeat::get);
         if last.machine == self.machine {
@@ -243,7 +245,7 @@ impl Cpus {
     }
 }
 
-/// The calling thread as a task: a number that no other thread has had.
+/// Returns the calling thread's task number, which no other thread has had.
 pub(super) fn task() -> NonZeroU64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     thread_local! {
@@ -253,7 +255,7 @@ pub(super) fn task() -> NonZeroU64 {
     TASK.with(|task| *task)
 }
 
-/// Marks interrupts as off on this thread and says whether they were off.
+/// Marks interrupts as off on this thread, and returns whether they were off.
 #[inline]
 pub(super) fn interrupts_off() -> bool {
     let were_off = INTERRUPTS_OFF.get();
@@ -263,17 +265,17 @@ pub(super) fn interrupts_off() -> bool {
     were_off
 }
 
-/// Restores what [`interrupts_off`] found.
+/// Restores the state that [`interrupts_off`] returned.
 #[inline]
 pub(super) fn interrupts_restore(were_off: bool) {
     debug_assert!(INTERRUPTS_OFF.get(), "irq_restore without its irq_save");
-    // Nothing is stored if they were off: each store would wait for the load before it.
+    // If they were off, nothing is stored: each store would wait for the load before it.
     if !were_off {
         INTERRUPTS_OFF.set(false);
     }
 }
 
-/// Whether interrupts are on here.
+/// Whether interrupts are on on this thread.
 #[inline]
 pub(super) fn interrupts_on() -> bool {
     !INTERRUPTS_OFF.get()

@@ -1,6 +1,6 @@
 //! Randomness from the operating system.
 
-/// 64 bits of the kernel's generator; nothing if the system has none, or it is not ready.
+/// Returns 64 bits of the kernel's generator; `None` if the system has none or it is not ready.
 pub(super) fn entropy() -> Option<u64> {
     let mut word = [0_u8; 8];
     let filled =

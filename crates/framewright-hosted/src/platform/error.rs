@@ -10,7 +10,7 @@ pub enum HostedError {
     NoMemory,
     /// A number of CPUs is zero or beyond the limit.
     CpuCount {
-        /// As given.
+        /// The number that was given.
         cpus: u32,
     },
     /// The process cannot reserve as many addresses as the machine has memory.
@@ -36,7 +36,7 @@ pub enum HostedError {
     },
     /// There is no CPU with that number.
     NoSuchCpu {
-        /// As given.
+        /// The number that was given.
         cpu: u32,
         /// How many CPUs there are.
         cpus: u32,
@@ -68,16 +68,16 @@ pub enum HostedError {
         /// What the operating system said.
         error: std::io::Error,
     },
-    /// Memory of this kind is not discarded in this way.
+    /// This advice does not discard memory of this kind.
     AdviceDoesNotFit {
-        /// The way.
+        /// The advice.
         advice: &'static str,
         /// Whether the machine's memory is shared.
         shared: bool,
     },
-    /// The operating system does not say how much memory is resident.
+    /// The operating system does not tell how much memory is resident.
     CannotMeasure {
-        /// What it said.
+        /// What the operating system said.
         error: std::io::Error,
     },
 }

@@ -1,5 +1,5 @@
-//! The nodes of this host, over which the memory of a machine's nodes is dealt out: node `i` of the
-//! machine prefers host node `i % n`.
+//! Spreads a machine's nodes over the nodes of this host: the memory of node `i` of the machine
+//! prefers host node `i % n`.
 
 use super::HostedPlatform;
 use super::mapping::Mapping;
@@ -10,19 +10,19 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
-/// What became of the wish to keep nodes apart on this host.
+/// How the host's nodes were used to keep the machine's nodes apart.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum HostNodes {
-    /// The memory of each node prefers one of so many nodes of the host.
+    /// The memory of each node prefers one of this many nodes of the host.
     Bound {
-        /// Nodes of the host.
+        /// How many nodes the host has.
         host_nodes: usize,
     },
     /// The host has one node, or does not say which it has.
     One,
-    /// The system refused, as where a container may not place memory.
+    /// The system refused, for example because a container may not place memory.
     Refused {
-        /// The error's number.
+        /// The `errno` of the refusal.
         errno: Option<i32>,
     },
 }
@@ -43,15 +43,15 @@ impl fmt::Display for HostNodes {
     }
 }
 
-/// Nodes of this host that are online; one where that is not known.
+/// The online nodes of this host; node 0 alone if they are not known.
 pub(super) fn online(root: &Path) -> Vec<u32> {
     let list = std::fs::read_to_string(root.join("sys/devices/system/node/online"));
     let nodes = list.ok().and_then(|list| parse_cpu_list(&list)).unwrap_or_default();
     if nodes.is_empty() { vec![0] } else { nodes }
 }
 
-/// Lets every part, of a node of the machine, prefer its node of the host. `bind` places one part.
-/// After the first refusal nothing more is tried: what is bound stays so, which only helps.
+/// Makes every part prefer the host node that its machine node maps to. `bind` places one part.
+/// Stops after the first refusal; parts that are bound already stay bound, which does no harm.
 pub(super) fn deal_out<T>(
     parts: impl IntoIterator<Item = (T, NodeId)>,
     host: &[u32],
@@ -68,7 +68,7 @@ pub(super) fn deal_out<T>(
     HostNodes::Bound { host_nodes: host.len() }
 }
 
-/// Lets `bytes` bytes of a mapping from `offset` come from a node of the host while it has some.
+/// Makes `bytes` bytes of a mapping from `offset` come from a node of the host while it has memory.
 pub(super) fn prefer(mapping: &Mapping, offset: u64, bytes: u64, node: u32) -> io::Result<()> {
     let mut mask = [0_u64; 1024 / 64];
     let word = mask.get_mut(node as usize / 64);
@@ -77,9 +77,9 @@ pub(super) fn prefer(mapping: &Mapping, offset: u64, bytes: u64, node: u32) -> i
 }
 
 impl HostedPlatform {
-    /// Lets the memory of each node of the machine prefer a node of this host, where that has
-    /// several. `map` and `topology` are those that the machine was made of. To be called before
-    /// anybody touches memory: what is there stays where it is.
+    /// Makes the memory of each node of the machine prefer a node of this host, if the host has
+    /// several. `map` and `topology` are those that the machine was made from. To be called before
+    /// anybody touches memory, because pages that exist stay where they are.
     #[must_use]
     pub fn place_nodes(&self, map: MemoryMap<'_>, topology: &Topology<'_>) -> HostNodes {
         let host = online(Path::new("/"));
@@ -141,7 +141,7 @@ mod tests {
         std::fs::remove_dir_all(&root).expect("it is there");
     }
 
-    /// Where the system takes the call at all; the memory is there afterwards in any case.
+    /// Checked only if the system has the call. The memory is there afterwards in any case.
     #[test]
     fn memory_can_prefer_the_first_node() {
         let mapping = Mapping::reserve(1 << 20, 0, false).expect("addresses");

@@ -1,7 +1,8 @@
-//! The offset in the reservation that stands for each physical address.
+//! Which offset in the reservation stands for each physical address.
 //!
-//! Linear where the machine's addresses fit the process, so that a frame's address is one addition.
-//! Otherwise holes are left out, and a sorted table says where each run of memory lies.
+//! The layout is linear if the machine's addresses fit the process, so that computing a frame's
+//! address is one addition. Otherwise large holes are left out, and a sorted table says where each
+//! run of memory lies.
 
 use framewright::firmware::MemoryMap;
 use framewright::units::{BLOCK_SIZE, PhysRange};
@@ -9,7 +10,7 @@ use framewright::units::{BLOCK_SIZE, PhysRange};
 /// Highest physical address of a machine that is laid out linearly: half of what a Linux process on
 /// x86-64 can address.
 pub(super) const LINEAR_END: u64 = 64 << 40;
-/// Holes up to this size do not start a new run: a short table is worth more than a few addresses.
+/// Holes up to this size do not start a new run: a short table is worth more than saved addresses.
 const BRIDGED_HOLE: u64 = 1 << 30;
 
 /// How physical addresses lie in the reservation.
@@ -39,14 +40,14 @@ pub(super) struct Runs {
 }
 
 impl Runs {
-    /// One run from address 0 to the end of memory.
+    /// Returns one run from address 0 to the end of memory.
     pub fn linear(map: MemoryMap<'_>) -> Self {
         let end = map.present_end().next_multiple_of(BLOCK_SIZE);
         Self { runs: vec![Run { start: 0, end, offset: 0 }] }
     }
 
-    /// Runs without the large holes. Each begins and ends at a 2 MiB boundary, so no block is
-    /// split.
+    /// Returns runs without the large holes. Each begins and ends at a 2 MiB boundary, so no block
+    /// is split.
     pub fn compact(map: MemoryMap<'_>) -> Self {
         let mut runs: Vec<Run> = Vec::new();
         for block in blocks(map, BRIDGED_HOLE) {
@@ -56,26 +57,26 @@ impl Runs {
         Self { runs }
     }
 
-    /// Bytes of addresses that all runs need.
+    /// Returns how many bytes of addresses all runs need.
     pub fn span(&self) -> u64 {
         self.runs.last().map_or(0, |last| last.offset + (last.end - last.start))
     }
 
-    /// The end of the first run if that begins at 0, else 0: below it, offset and address are
-    /// equal.
+    /// Returns the end of the first run if that begins at 0, otherwise 0. Below it, offset and
+    /// address are equal.
     pub fn identity_end(&self) -> u64 {
         self.runs.first().filter(|first| first.start == 0).map_or(0, |first| first.end)
     }
 
-    /// Where a physical address lies in the reservation.
+    /// Returns where a physical address lies in the reservation.
     pub fn offset(&self, address: u64) -> Option<u64> {
         let run = self.runs.get(self.runs.partition_point(|run| run.end <= address))?;
         (run.start <= address && address < run.end).then(|| run.offset + (address - run.start))
     }
 }
 
-/// The 2 MiB blocks that hold any present memory, as ranges; holes up to `bridged` bytes are part
-/// of them.
+/// Returns the 2 MiB blocks that hold any present memory, as ranges. Holes of up to `bridged` bytes
+/// become part of them.
 pub(super) fn blocks(map: MemoryMap<'_>, bridged: u64) -> Vec<PhysRange> {
     let mut out: Vec<PhysRange> = Vec::new();
     for entry in map.ranges().iter().filter(|entry| entry.kind.is_present()) {

@@ -1,18 +1,19 @@
 //! The reservation: one anonymous mapping that is the machine's physical memory.
 //!
-//! All of it is reserved without access. Only blocks with memory are then opened, so an access to a
-//! hole or beyond an end stops the program at once. Memory is backed when it is first touched.
+//! All of it is reserved without access, and only blocks with memory are then opened, so an access
+//! to a hole or beyond an end stops the program at once. The kernel backs memory when it is first
+//! touched.
 
 use super::error::HostedError;
 use super::own_process::OwnProcess;
 use std::io;
 use std::ptr::NonNull;
 
-/// Alignment of the reservation. Physical alignment up to 1 GiB is alignment in the process too, so
-/// the system may use huge pages where the machine would.
+/// Alignment of the reservation. Physical alignment up to 1 GiB is also alignment in the process,
+/// so the system can use huge pages where the machine would.
 const ALIGNMENT: usize = 1 << 30;
 
-/// A reserved range of addresses of this process; given back on drop.
+/// A reserved range of addresses of this process, released on drop.
 #[derive(Debug)]
 pub(super) struct Mapping {
     /// What mmap returned.
@@ -22,12 +23,12 @@ pub(super) struct Mapping {
     /// above.
     base: NonNull<u8>,
     bytes: usize,
-    /// Whether it could be shared with another process, as the memory of guests often is.
+    /// Whether it is shared memory, as the memory of guests often is.
     shared: bool,
 }
 
-// SAFETY: a Mapping is an address and a length; it reads or writes nothing by itself, and what its
-// unsafe methods do is for their callers to keep apart (invariant 1).
+// SAFETY: a Mapping is an address and a length. It reads and writes nothing by itself, and the
+// callers of its unsafe methods keep accesses apart (invariant 1).
 unsafe impl Send for Mapping {}
 // SAFETY: as for Send.
 unsafe impl Sync for Mapping {}
@@ -65,8 +66,8 @@ impl Mapping {
         })
     }
 
-    /// Makes `bytes` bytes from `offset` neither readable nor writable: an access to them stops the
-    /// process.
+    /// Makes `bytes` bytes from `offset` neither readable nor writable, so that an access to them
+    /// stops the process.
     pub fn close(&self, offset: u64, bytes: u64) -> io::Result<()> {
         let (start, length) = self.part(offset, bytes)?;
         // SAFETY: `part` checked that the range lies in this mapping, which no other code maps
@@ -74,15 +75,15 @@ impl Mapping {
         check(unsafe { libc::mprotect(start.as_ptr().cast(), length, libc::PROT_NONE) })
     }
 
-    /// Lets `bytes` bytes from `offset` come from the nodes of the host in `mask` while those have
-    /// memory (mbind(2), `MPOL_PREFERRED`).
+    /// Makes `bytes` bytes from `offset` come from the host nodes in `mask` while those have memory
+    /// (mbind(2), `MPOL_PREFERRED`).
     pub fn prefer(&self, offset: u64, bytes: u64, mask: &[u64]) -> io::Result<()> {
         const MPOL_PREFERRED: libc::c_long = 1;
         let (start, length) = self.part(offset, bytes)?;
-        // The system takes one off.
+        // The kernel subtracts one from the number of bits.
         let bits = mask.len() * 64 + 1;
         // SAFETY: `part` checked that the range lies in this mapping, and the mask is live and has
-        // as many bits as are read; where pages come from changes no content.
+        // as many bits as are read. Where pages come from changes no content.
         let done = unsafe {
             libc::syscall(
                 libc::SYS_mbind,
@@ -97,14 +98,14 @@ impl Mapping {
         if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Drops the pages behind `bytes` bytes from `offset`; they read as zero when next touched. Of
-    /// shared memory they must be open.
+    /// Drops the pages behind `bytes` bytes from `offset`; they read as zero when next touched.
+    /// Shared memory must be open.
     ///
     /// # Safety
     /// No other code reads or writes them meanwhile or relies on their content (invariant 1).
     pub unsafe fn discard(&self, offset: u64, bytes: u64) -> io::Result<()> {
         let (start, length) = self.part(offset, bytes)?;
-        // What is shared stays with the file behind it unless that gets a hole.
+        // Shared pages stay in the file behind the mapping unless a hole is punched into it.
         let advice = if self.shared { libc::MADV_REMOVE } else { libc::MADV_DONTNEED };
         // SAFETY: `part` checked that the range lies in this mapping, and the caller vouches for
         // its content.
@@ -117,7 +118,7 @@ impl Mapping {
     }
 
     /// Gives `advice`, one of the `MADV_` numbers that discard memory, for `parts`, each an offset
-    /// and a length. Returns a bit for each part of which it was taken.
+    /// and a length. Returns a mask with a bit set for each part whose advice was taken.
     ///
     /// # Safety
     /// No other code reads or writes them meanwhile or relies on their content (invariant 1).
@@ -138,7 +139,7 @@ impl Mapping {
         for (number, &(start, length)) in places.iter().enumerate() {
             let done = number < together
                 || length != 0 && {
-                    // SAFETY: as above.
+                    // SAFETY: as for the call for all parts above.
                     check(unsafe { libc::madvise(start.cast(), length, advice) }).is_ok()
                 };
             taken |=
@@ -160,7 +161,7 @@ impl Mapping {
         Ok(())
     }
 
-    /// The address of byte `offset`, which is below the size of the reservation.
+    /// Returns the address of byte `offset`, or `None` beyond the size of the reservation.
     #[inline]
     pub fn at(&self, offset: u64) -> Option<NonNull<u8>> {
         let offset = usize::try_from(offset).ok().filter(|&offset| offset < self.bytes)?;
@@ -169,7 +170,7 @@ impl Mapping {
         Some(unsafe { self.base.add(offset) })
     }
 
-    /// The addresses that stand for memory, as numbers.
+    /// The range of addresses that stand for memory.
     pub fn addresses(&self) -> std::ops::Range<u64> {
         let start = self.base.addr().get() as u64;
         start..start + self.bytes as u64
@@ -186,7 +187,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the range came from mmap and is unmapped once; the users of pointers from `at`
+        // SAFETY: the range came from mmap and is unmapped once. Users of pointers from `at`
         // promise not to use them after their platform is gone (invariant 1).
         let result = unsafe { libc::munmap(self.reserved.as_ptr().cast(), self.reserved_bytes) };
         debug_assert_eq!(result, 0, "munmap of a whole mapping cannot fail");
@@ -206,7 +207,7 @@ fn map_nothing(bytes: usize, shared: bool) -> io::Result<NonNull<u8>> {
     NonNull::new(address.cast()).ok_or_else(|| io::Error::from(io::ErrorKind::AddrNotAvailable))
 }
 
-/// The most bytes that can be reserved for memory now, to a MiB; found by trying.
+/// Finds by trial how many bytes could be reserved for memory now, to a MiB.
 fn largest() -> u64 {
     const PRECISION: usize = 1 << 20;
     let (mut possible, mut impossible) = (0_usize, 1_usize << 57);

@@ -1,8 +1,8 @@
 //! A Linux process in place of a machine.
 //!
-//! Physical memory is one reserved anonymous mapping: any number of addresses, of which only those
-//! that are touched cost memory. CPUs are threads. Interrupts do not exist; turning them off is
-//! only recorded, so that nesting can be checked.
+//! Physical memory is one reserved anonymous mapping: any number of addresses, of which only the
+//! touched ones cost memory. CPUs are threads. There are no interrupts; turning them off is only
+//! recorded, so that nesting can be checked.
 
 mod accept;
 mod barrier;
@@ -42,14 +42,14 @@ use std::ptr::NonNull;
 use std::time::Instant;
 use vmemmap::Vmemmap;
 
-/// How far a machine that lies askew is shifted: an odd number of pages.
+/// How far an askew machine is shifted: an odd number of pages.
 const SKEW: usize = 0x35_7000;
 
 /// A Linux process as a machine. See the module documentation.
 ///
 /// [`HostedPlatform::new`] makes one that lives as long as the process, as a manager needs it.
-/// Programs that make many in turn use [`HostedPlatform::open`] and drop them, because a process
-/// has addresses for few machines of many TiB.
+/// Programs that make many machines one after another use [`HostedPlatform::open`] and drop them,
+/// because a process has addresses for only a few machines of many TiB.
 #[derive(Debug)]
 pub struct HostedPlatform {
     mapping: Mapping,
@@ -61,7 +61,7 @@ pub struct HostedPlatform {
     present: Vec<PhysRange>,
     limit: u64,
     cpus: Cpus,
-    /// The node of each CPU. CPUs past its end are on node 0; when it is empty, the nodes are
+    /// The node of each CPU. CPUs past its end are on node 0. If it is empty, the nodes are
     /// unknown.
     cpu_nodes: Vec<NodeId>,
     barrier: Barrier,
@@ -75,8 +75,8 @@ pub struct HostedPlatform {
     reclaimer: Reclaimer,
 }
 
-/// Proof that the calling thread is a CPU; dropping it gives the number back. It stays on its
-/// thread.
+/// Proof that the calling thread is a CPU. It stays on its thread; dropping it gives the number
+/// back.
 #[derive(Debug)]
 #[must_use = "dropping it gives the CPU number back"]
 pub struct CpuToken<'a> {
@@ -101,11 +101,11 @@ impl Drop for CpuToken<'_> {
 }
 
 impl HostedPlatform {
-    /// A machine with the present memory of `map` and `cpus` CPUs. It is never dropped, because a
-    /// manager refers to its platform for ever.
+    /// Makes a machine with the present memory of `map` and `cpus` CPUs. It is never dropped,
+    /// because a manager refers to its platform for ever.
     ///
     /// # Errors
-    /// As [`HostedPlatform::open`].
+    /// As for [`HostedPlatform::open`].
     pub fn new(map: MemoryMap<'_>, cpus: u32) -> Result<&'static Self, HostedError> {
         Self::open(map, cpus).map(Self::leak)
     }
@@ -114,9 +114,8 @@ impl HostedPlatform {
     ///
     /// # Errors
     /// [`HostedError::NoMemory`], [`HostedError::CpuCount`], [`HostedError::NoBarrier`];
-    /// [`HostedError::CannotReserve`] when even without its holes the memory does not fit the
-    /// process's addresses, and [`HostedError::CannotOpen`] when the system commits no memory to
-    /// it.
+    /// [`HostedError::CannotReserve`] if the memory does not fit the process's addresses even
+    /// without its holes, and [`HostedError::CannotOpen`] if the system commits no memory to it.
     pub fn open(map: MemoryMap<'_>, cpus: u32) -> Result<Self, HostedError> {
         Self::open_at(map, cpus, 0, false)
     }
@@ -125,16 +124,16 @@ impl HostedPlatform {
     /// that of virtual machines often is.
     ///
     /// # Errors
-    /// As [`HostedPlatform::open`].
+    /// As for [`HostedPlatform::open`].
     pub fn open_shared(map: MemoryMap<'_>, cpus: u32) -> Result<Self, HostedError> {
         Self::open_at(map, cpus, 0, true)
     }
 
-    /// Like [`HostedPlatform::open`], but no physical address has more alignment in the process
-    /// than a page, so that code which confuses the two kinds of address fails.
+    /// Like [`HostedPlatform::open`], but shifted, so that physical addresses have no more than
+    /// page alignment in the process. Code that confuses the two kinds of address then fails.
     ///
     /// # Errors
-    /// As [`HostedPlatform::open`].
+    /// As for [`HostedPlatform::open`].
     pub fn open_askew(map: MemoryMap<'_>, cpus: u32) -> Result<Self, HostedError> {
         Self::open_at(map, cpus, SKEW, false)
     }
@@ -178,9 +177,9 @@ impl HostedPlatform {
         })
     }
 
-    /// Says which node each CPU is on, from CPU 0;
-    /// [`Machine::cpu_nodes`](crate::Machine::cpu_nodes) knows. CPUs that are not named are on node
-    /// 0.
+    /// Sets the node of each CPU, from CPU 0 on, as
+    /// [`Machine::cpu_nodes`](crate::Machine::cpu_nodes) returns them. CPUs that are not named are
+    /// on node 0.
     #[must_use]
     pub fn with_cpu_nodes(mut self, nodes: &[NodeId]) -> Self {
         self.cpu_nodes = nodes.iter().copied().take(self.cpus.count() as usize).collect();
@@ -190,7 +189,7 @@ impl HostedPlatform {
     /// Gives the machine a vmemmap ([`Platform::vmemmap_space`]): addresses of this process for 64
     /// bytes a frame, backed when they are written. Unless `is_zeroed`, the manager assumes any
     /// content, as on a real machine. With `is_guarded` an access to an absent part stops the
-    /// process; that costs a system call for each section and makes scattered parts slow.
+    /// process; this costs a system call for each section and makes scattered parts slow.
     ///
     /// # Errors
     /// [`HostedError::CannotReserve`].
@@ -199,16 +198,16 @@ impl HostedPlatform {
         Ok(self)
     }
 
-    /// Bytes of the vmemmap that the operating system backs now; 0 without one.
+    /// Returns how many bytes of the vmemmap the operating system backs now; 0 without a vmemmap.
     ///
     /// # Errors
-    /// [`HostedError::CannotMeasure`] when `/proc/self/smaps` cannot be read.
+    /// [`HostedError::CannotMeasure`] if `/proc/self/smaps` cannot be read.
     pub fn vmemmap_resident_bytes(&self) -> Result<u64, HostedError> {
         let bytes = self.vmemmap.as_ref().map_or(Ok(0), Vmemmap::resident_bytes);
         bytes.map_err(|error| HostedError::CannotMeasure { error })
     }
 
-    /// Bytes of a vmemmap for all present memory.
+    /// Returns how many bytes a vmemmap for all present memory takes.
     #[must_use]
     pub fn vmemmap_bytes(&self) -> u64 {
         self.present.iter().map(|range| range.size() / PAGE_SIZE * 64).sum()
@@ -218,24 +217,24 @@ impl HostedPlatform {
     /// backed and dirty.
     ///
     /// # Safety
-    /// No manager uses the vmemmap: none was brought up yet, or it is not used any more.
+    /// No manager uses the vmemmap: none was brought up yet, or none uses it any more.
     pub unsafe fn prefault_vmemmap(&self, byte: u8) {
         let Some(vmemmap) = &self.vmemmap else { return };
         for blocks in self.present_blocks() {
-            // SAFETY: the caller vouches that it is not in use.
+            // SAFETY: the caller vouches that the vmemmap is not in use.
             unsafe { vmemmap.fill(blocks, byte) };
         }
     }
 
-    /// Address and size in bytes of the parts of the vmemmap that describe present memory,
-    /// ascending and disjoint; none without a vmemmap. They may be touched only while no manager
-    /// uses the vmemmap.
+    /// Returns the address and size in bytes of each part of the vmemmap that describes present
+    /// memory, ascending and disjoint; none without a vmemmap. They may be touched only while no
+    /// manager uses the vmemmap.
     pub fn vmemmap_parts(&self) -> impl Iterator<Item = (NonNull<u8>, usize)> + '_ {
         let vmemmap = self.vmemmap.as_ref();
         self.present_blocks().filter_map(move |blocks| vmemmap?.address(blocks))
     }
 
-    /// Blocks with present memory, ascending, each once.
+    /// Returns the blocks with present memory, ascending, each once.
     fn present_blocks(&self) -> impl Iterator<Item = BlockRange> + '_ {
         let mut next = 0;
         self.present.iter().filter_map(move |range| {
@@ -247,21 +246,21 @@ impl HostedPlatform {
         })
     }
 
-    /// Gives the memory behind the vmemmap back to the operating system; it reads as zero when
-    /// next touched.
+    /// Gives the memory behind the vmemmap back to the operating system. It reads as zero when next
+    /// touched.
     ///
     /// # Safety
-    /// As [`prefault_vmemmap`](Self::prefault_vmemmap).
+    /// As for [`prefault_vmemmap`](Self::prefault_vmemmap).
     ///
     /// # Errors
     /// What the operating system said.
     pub unsafe fn discard_vmemmap(&self) -> std::io::Result<()> {
-        // SAFETY: the caller vouches that it is not in use.
+        // SAFETY: the caller vouches that the vmemmap is not in use.
         self.vmemmap.as_ref().map_or(Ok(()), |vmemmap| unsafe { vmemmap.discard() })
     }
 
     /// Gives the memory behind the descriptors of some blocks back to the operating system, with
-    /// one call for each part; for measurements.
+    /// one system call for each part. For measurements.
     ///
     /// # Safety
     /// No other code reads or writes these descriptors meanwhile or relies on their content: they
@@ -271,17 +270,17 @@ impl HostedPlatform {
     /// What the operating system said.
     pub unsafe fn discard_vmemmap_parts(&self, parts: &[BlockRange]) -> std::io::Result<()> {
         let Some(vmemmap) = &self.vmemmap else { return Ok(()) };
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller upholds it.
         parts.iter().try_for_each(|&blocks| unsafe { vmemmap.discard_part(blocks) })
     }
 
     /// Fills the descriptors of some blocks with `byte`, so that they are backed and dirty.
     ///
     /// # Safety
-    /// As [`discard_vmemmap_parts`](Self::discard_vmemmap_parts).
+    /// As for [`discard_vmemmap_parts`](Self::discard_vmemmap_parts).
     pub unsafe fn prefault_vmemmap_parts(&self, parts: &[BlockRange], byte: u8) {
         if let Some(vmemmap) = &self.vmemmap {
-            // SAFETY: passed on to the caller.
+            // SAFETY: the caller upholds it.
             parts.iter().for_each(|&blocks| unsafe { vmemmap.fill(blocks, byte) });
         }
     }
@@ -295,12 +294,12 @@ impl HostedPlatform {
     /// Makes the calling thread CPU `index` until the token is dropped. Waits for a thread that
     /// only borrows the number while it is pinned.
     ///
-    /// A thread that never enters may use the machine too: each outermost [`Platform::pin`] borrows
-    /// a free number, preferably 0 on the thread that made the machine, and waits while there is
-    /// none. So leave numbers free for threads that do not enter, or let them enter.
+    /// A thread that never enters may use the machine, too: each outermost [`Platform::pin`]
+    /// borrows a free number, preferably 0 on the thread that made the machine, and waits while
+    /// none is free. So leave numbers free for threads that do not enter, or let them enter.
     ///
     /// # Errors
-    /// [`HostedError::NoSuchCpu`], [`HostedError::CpuTaken`], and [`HostedError::AlreadyCpu`] when
+    /// [`HostedError::NoSuchCpu`], [`HostedError::CpuTaken`], and [`HostedError::AlreadyCpu`] if
     /// this thread is a CPU.
     pub fn enter_cpu(&self, index: u32) -> Result<CpuToken<'_>, HostedError> {
         self.cpus.enter(index)?;
@@ -313,13 +312,13 @@ impl HostedPlatform {
         self.layout
     }
 
-    /// Addresses of the process that the machine takes, in bytes.
+    /// How many bytes of the process's addresses the machine takes.
     #[must_use]
     pub fn reserved_bytes(&self) -> u64 {
         self.runs.span()
     }
 
-    /// Present memory, ascending, disjoint, in whole pages.
+    /// Present memory: ascending, disjoint, in whole pages.
     #[must_use]
     pub fn present(&self) -> &[PhysRange] {
         &self.present
@@ -332,14 +331,14 @@ impl HostedPlatform {
     }
 
     /// Fills `range` with `byte`, so that memory behind it is backed and dirty. Several threads may
-    /// do this to parts that do not overlap.
+    /// do this to ranges that do not overlap.
     ///
     /// # Safety
     /// No other code reads or writes the range meanwhile or relies on its content: no manager has
     /// been brought up over it, or the caller owns the frames.
     ///
     /// # Errors
-    /// [`HostedError::NotMemory`]; nothing was then written.
+    /// [`HostedError::NotMemory`]; nothing was written then.
     pub unsafe fn prefault(&self, range: PhysRange, byte: u8) -> Result<(), HostedError> {
         let offset = self.offset_of(range)?;
         // SAFETY: present memory is open, and the caller vouches for the rest.
@@ -347,11 +346,11 @@ impl HostedPlatform {
             .map_err(|_| HostedError::NotMemory { range })
     }
 
-    /// Gives the memory behind `range` back to the operating system; it reads as zero when next
+    /// Gives the memory behind `range` back to the operating system. It reads as zero when next
     /// touched.
     ///
     /// # Safety
-    /// As [`HostedPlatform::prefault`].
+    /// As for [`HostedPlatform::prefault`].
     ///
     /// # Errors
     /// [`HostedError::Unaligned`], [`HostedError::NotMemory`], [`HostedError::CannotDiscard`].
@@ -365,24 +364,24 @@ impl HostedPlatform {
             .map_err(|error| HostedError::CannotDiscard { range, error })
     }
 
-    /// Whether other processes could share its memory.
+    /// Whether other processes could share the machine's memory.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         self.mapping.is_shared()
     }
 
-    /// Gives advice that discards memory for at most 32 ranges, and returns a bit for each range of
-    /// which it was taken.
+    /// Gives advice that discards memory for at most 32 ranges. Returns a mask with a bit set for
+    /// each range whose advice was taken.
     ///
     /// # Safety
-    /// As [`HostedPlatform::prefault`].
+    /// As for [`HostedPlatform::prefault`].
     pub(crate) unsafe fn advise(
         &self,
         ranges: &[PhysRange],
         advice: libc::c_int,
         process: &mut OwnProcess,
     ) -> u32 {
-        // A range that is not all memory becomes an empty one, which is refused.
+        // A range that is not wholly memory becomes an empty one, which is refused.
         let part = |&range: &PhysRange| {
             self.offset_of(range).map_or((0, 0), |offset| (offset, range.size()))
         };
@@ -391,23 +390,23 @@ impl HostedPlatform {
         unsafe { self.mapping.advise(&parts, advice, process) }
     }
 
-    /// Whether all of a range is memory of the machine, whether or not a manager was told of it.
+    /// Whether all of a range is memory of the machine, even if no manager was told of it.
     #[must_use]
     pub fn is_memory(&self, range: PhysRange) -> bool {
         self.offset_of(range).is_ok()
     }
 
-    /// Bytes of the machine's memory that the operating system backs now.
+    /// Returns how many bytes of the machine's memory the operating system backs now.
     ///
     /// # Errors
-    /// [`HostedError::CannotMeasure`] when `/proc/self/smaps` cannot be read.
+    /// [`HostedError::CannotMeasure`] if `/proc/self/smaps` cannot be read.
     pub fn resident_bytes(&self) -> Result<u64, HostedError> {
         resident::bytes(self.mapping.addresses())
             .map_err(|error| HostedError::CannotMeasure { error })
     }
 
-    /// The offset of a range of present memory in the reservation. A present range lies in one run,
-    /// so it is contiguous there.
+    /// Returns the offset of a range of present memory in the reservation. A present range lies in
+    /// one run, so it is contiguous there.
     fn offset_of(&self, range: PhysRange) -> Result<u64, HostedError> {
         let outside = HostedError::NotMemory { range };
         let index = self.present.partition_point(|known| known.end <= range.start);
@@ -440,7 +439,7 @@ fn reserve(
     Ok((runs, Layout::Compact, mapping))
 }
 
-/// Present memory with touching ranges of different kinds joined.
+/// Returns present memory, with touching ranges of different kinds joined.
 fn present(map: MemoryMap<'_>) -> Vec<PhysRange> {
     let mut out: Vec<PhysRange> = Vec::new();
     for entry in map.ranges().iter().filter(|entry| entry.kind.is_present()) {
@@ -452,16 +451,17 @@ fn present(map: MemoryMap<'_>) -> Vec<PhysRange> {
     out
 }
 
-// SAFETY: present memory is an anonymous mapping of this process that no other code knows; `direct`
-// is linear within a present range because a run holds it whole, and never changes (invariants 1
-// and 15). Interrupt handlers do not exist. A number has one thread at a time, by compare-and-swap,
-// and a pinned thread keeps it. membarrier is a full barrier on every thread that runs.
+// SAFETY: present memory is an anonymous mapping of this process that no other code knows. `direct`
+// is linear within a present range, because one run holds the whole range, and never changes
+// (invariants 1 and 15). There are no interrupt handlers. A number has one thread at a time, by
+// compare-and-swap, and a pinned thread keeps it. membarrier is a full barrier on every thread that
+// runs.
 unsafe impl Platform for HostedPlatform {
     /// # Panics
-    /// When no run holds the address. A manager never asks for such an address.
+    /// If no run holds the address. A manager never asks for such an address.
     #[inline]
     fn direct(&self, pa: u64) -> NonNull<u8> {
-        // Nearly all addresses of nearly all machines: offset and address are equal.
+        // Offset and address are equal for nearly all addresses of nearly all machines.
         if pa < self.identity_end
             && let Some(address) = self.mapping.at(pa)
         {
@@ -511,7 +511,8 @@ unsafe impl Platform for HostedPlatform {
         self.cpu_nodes.get(cpu as usize).copied().unwrap_or_default()
     }
 
-    /// The CPUs of the node, or 1 when it has none; all CPUs when their nodes are unknown.
+    /// Returns how many CPUs the node has, at least 1, or the number of all CPUs if their nodes are
+    /// unknown.
     fn init_threads(&self, node: NodeId) -> u32 {
         if self.cpu_nodes.is_empty() {
             return self.cpus();
@@ -520,33 +521,33 @@ unsafe impl Platform for HostedPlatform {
         u32::try_from(own).unwrap_or(u32::MAX).max(1)
     }
 
-    /// True unless interrupts are off here.
+    /// Returns true unless interrupts are off on this thread.
     fn can_wait(&self) -> bool {
         cpus::interrupts_on()
     }
 
-    /// The calling thread.
+    /// Returns the number of the calling thread.
     fn current_task(&self) -> Option<NonZeroU64> {
         Some(cpus::task())
     }
 
-    /// Unparks the thread of [`set_reclaimer`](HostedPlatform::set_reclaimer).
+    /// Unparks the thread set with [`set_reclaimer`](HostedPlatform::set_reclaimer).
     fn wake_reclaim(&self, _: NodeId) {
         self.reclaimer.wake();
     }
 
     /// # Panics
-    /// When a system call fails that worked at creation: going on would corrupt memory silently.
+    /// If a system call fails that worked at creation: going on would corrupt memory silently.
     fn cpu_barrier(&self) {
         self.barrier.run();
     }
 
-    /// Nanoseconds since the machine was made, by `CLOCK_MONOTONIC`.
+    /// Returns the nanoseconds since the machine was made, by `CLOCK_MONOTONIC`.
     fn now_ns(&self) -> Option<u64> {
         u64::try_from(self.started.elapsed().as_nanos()).ok()
     }
 
-    /// From the kernel's generator (`getrandom`).
+    /// Uses the kernel's generator (`getrandom`).
     fn entropy(&self) -> Option<u64> {
         entropy()
     }
@@ -577,7 +578,7 @@ fn no_memory_there(pa: u64) -> ! {
     panic!("direct({pa:#x}): the machine has no memory there")
 }
 
-/// One line for a log: size, CPUs and layout.
+/// Writes one line for a log: size, CPUs and layout.
 impl fmt::Display for HostedPlatform {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let present: u64 = self.present.iter().map(|range| range.size()).sum();

@@ -1,18 +1,19 @@
-//! Advice for many ranges of this process's memory in one call: `process_madvise`, which a process
-//! may use for itself from Linux 6.13 on.
+//! Gives advice for many ranges of this process's memory in one call, `process_madvise`. A process
+//! may give such advice for itself since Linux 6.13.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
 
-/// The most ranges of one call.
+/// Most ranges in one call.
 const MAX_RANGES: usize = 32;
 
-/// A handle of this process. In a child process it would still name the parent, so each process
+/// A pidfd of this process. In a child process it would still name the parent, so each process
 /// opens its own.
 #[derive(Debug, Default)]
 pub(crate) struct OwnProcess {
-    /// Nothing before the first call, and if the system cannot do it.
+    /// The process's number and its pidfd. `None` before the first call, and if the system lacks
+    /// the call.
     opened: Option<(u32, File)>,
     tried: bool,
 }
@@ -27,8 +28,8 @@ impl OwnProcess {
         self.opened.as_ref().map(|(_, file)| file.as_raw_fd())
     }
 
-    /// Gives `advice` for ranges in order, and returns for how many of them, from the first, the
-    /// system took it; 0 if the system cannot do it.
+    /// Gives `advice` for ranges in order. Returns for how many ranges, from the first on, the
+    /// system took it; 0 if the system lacks the call.
     ///
     /// # Safety
     /// The ranges lie in one mapping of this process, and no other code reads or writes them
@@ -50,11 +51,11 @@ impl OwnProcess {
             *place = libc::iovec { iov_base: start.cast(), iov_len: length };
         }
         let (entries, call) = (vector.as_ptr(), libc::SYS_process_madvise);
-        // SAFETY: the vector has at least that many entries, and the caller vouches for the ranges;
-        // the handle is of this process.
+        // SAFETY: the vector has at least that many entries, and the caller vouches for the ranges.
+        // The handle is of this process.
         let result = unsafe { libc::syscall(call, handle, entries, ranges.len(), advice, 0_u32) };
         let Ok(mut bytes) = usize::try_from(result) else {
-            // It is not tried again in this process.
+            // The call is not tried again in this process.
             self.opened = None;
             return 0;
         };

@@ -1,10 +1,10 @@
-//! The thread that reclaims in the background, which is woken when a node is short.
+//! The thread that reclaims in the background. It is woken when a node is short of memory.
 
 use super::HostedPlatform;
 use std::sync::{Mutex, PoisonError};
 use std::thread::Thread;
 
-/// See the module documentation.
+/// The thread to wake, if there is one.
 #[derive(Debug, Default)]
 pub(super) struct Reclaimer(Mutex<Option<Thread>>);
 
@@ -17,8 +17,8 @@ impl Reclaimer {
 }
 
 impl HostedPlatform {
-    /// Names the thread that is unparked when a node is short, and returns the one before; `None`
-    /// for nobody, as at first.
+    /// Sets the thread that is unparked when a node is short of memory, and returns the one set
+    /// before. `None` stands for no thread, as at first.
     pub fn set_reclaimer(&self, thread: Option<Thread>) -> Option<Thread> {
         let mut place = self.reclaimer.0.lock().unwrap_or_else(PoisonError::into_inner);
         core::mem::replace(&mut place, thread)

@@ -1,10 +1,10 @@
-//! How much of a range of addresses is backed, from `/proc/self/smaps`.
+//! Reads from `/proc/self/smaps` how much of a range of addresses is backed.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::ops::Range;
 
-/// Bytes that are resident in the mappings that begin in `addresses`. The reservation has
+/// Returns the resident bytes of the mappings that begin in `addresses`. The reservation has
 /// inaccessible pages on both sides, so the kernel never joins its mappings with others.
 pub(super) fn bytes(addresses: Range<u64>) -> io::Result<u64> {
     sum(BufReader::new(File::open("/proc/self/smaps")?), &addresses)

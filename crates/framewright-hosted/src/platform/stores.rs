@@ -1,14 +1,14 @@
-//! How a process writes descriptors: with vectors where the CPU has them and the system saves them.
+//! How a process writes descriptors: with vectors, if the CPU has them and the system saves them.
 //!
-//! The rule, by CPUID and XCR0 alone: `clzero` for zeros; else 512 bits at a time; else 256; else
-//! `movdir64b`; else 128. There is no trial at start-up: it would have to write more than the last
-//! cache holds (hundreds of megabytes on large machines) to tell stores apart, and so would cost
-//! more than the best choice gains. `rep stosb` is not among them: it writes past the caches only
-//! in runs larger than these, which sections are not (docs/log/measurements.md).
+//! The rule follows from CPUID and XCR0 alone: `clzero` for zeros; otherwise 512 bits at a time;
+//! otherwise 256; otherwise `movdir64b`; otherwise 128. There is no trial at start-up. To tell
+//! stores apart, it would have to write more than the last-level cache holds (hundreds of megabytes
+//! on large machines), which costs more than the best choice gains. `rep stosb` is not used: it
+//! bypasses the caches only in runs larger than a section (docs/log/measurements.md).
 
 use framewright::stores::{Line, Store, StoreFeatures};
 
-/// The fastest store of this CPU for `line`.
+/// Returns the fastest store of this CPU for `line`.
 pub(super) fn fastest(line: &Line) -> Store {
     vectors::store(StoreFeatures::read(), line.is_zero())
         .unwrap_or_else(|| Store::of_this_cpu(line))
@@ -18,7 +18,7 @@ pub(super) fn fastest(line: &Line) -> Store {
 mod vectors {
     use super::{Store, StoreFeatures};
 
-    /// None of these.
+    /// There is none on this target.
     pub(super) const fn store(_: StoreFeatures, _: bool) -> Option<Store> {
         None
     }
@@ -34,7 +34,7 @@ mod vectors {
     };
     use std::ptr::NonNull;
 
-    /// The stores that are here.
+    /// The vector stores.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub(super) enum Kind {
         Avx512,
@@ -46,7 +46,7 @@ mod vectors {
         #[cfg(test)]
         pub(super) const ALL: [Self; 3] = [Self::Avx512, Self::Avx2, Self::Sse2];
 
-        /// Whether a CPU has it.
+        /// Whether a CPU with these features has it.
         #[cfg(test)]
         pub(super) const fn is_in(self, features: StoreFeatures) -> bool {
             match self {
@@ -56,7 +56,7 @@ mod vectors {
             }
         }
 
-        /// The rule; `None` where a store without vectors is better.
+        /// Applies the rule. Returns `None` if a store without vectors is better.
         pub(super) const fn fastest(features: StoreFeatures, is_zero: bool) -> Option<Self> {
             if features.clzero && is_zero {
                 None
@@ -71,26 +71,26 @@ mod vectors {
             }
         }
 
-        /// As a store; only for what this CPU can.
+        /// Returns it as a store. Only for a kind that this CPU supports.
         pub(super) const fn store(self) -> Store {
             let parts = match self {
                 Self::Avx512 => &StoreParts { name: "AVX-512", write: avx512 },
                 Self::Avx2 => &StoreParts { name: "AVX2", write: avx2 },
                 Self::Sse2 => &StoreParts { name: "SSE2", write: sse2 },
             };
-            // SAFETY: each writes its lines and nothing else, which the tests check; whoever names
-            // a kind has asked CPUID and XCR0 for it; and the system saves vector registers of
-            // processes, those of XCR0 (invariant 44).
+            // SAFETY: each function writes its lines and nothing else, which the tests check. Code
+            // that names a kind has asked CPUID and XCR0 for it. The system saves the vector
+            // registers of processes that XCR0 lists (invariant 44).
             unsafe { Store::new(parts) }
         }
     }
 
-    /// By the rule, for a CPU with these features: those of this one.
+    /// Returns the store that the rule chooses for these features, which must be those of this CPU.
     pub(super) fn store(features: StoreFeatures, is_zero: bool) -> Option<Store> {
         Kind::fastest(features, is_zero).map(Kind::store)
     }
 
-    /// A line at a time.
+    /// Writes a line at a time.
     ///
     /// # Safety
     /// As for [`Store::write`], on a CPU with AVX-512.
@@ -101,12 +101,12 @@ mod vectors {
         let vector = unsafe { _mm512_load_si512(line.cast()) };
         let start = start.cast::<__m512i>();
         for index in 0..lines {
-            // SAFETY: the caller has these lines to himself (invariant 28).
+            // SAFETY: the caller has exclusive use of these lines (invariant 28).
             unsafe { _mm512_stream_si512(start.as_ptr().wrapping_add(index), vector) };
         }
     }
 
-    /// Half a line at a time; both halves leave together.
+    /// Writes half a line at a time; both halves leave together.
     ///
     /// # Safety
     /// As for [`Store::write`], on a CPU with AVX2.
@@ -117,16 +117,16 @@ mod vectors {
         let vectors = [0, 1].map(|half| unsafe { _mm256_load_si256(halves.wrapping_add(half)) });
         let start = start.cast::<[__m256i; 2]>();
         for index in 0..lines {
-            // SAFETY: the caller has these lines to himself (invariant 28).
+            // SAFETY: the caller has exclusive use of these lines (invariant 28).
             let place = unsafe { start.add(index) }.as_ptr().cast::<__m256i>();
-            // SAFETY: as above.
+            // SAFETY: as for `place`; this is the first half of that line.
             unsafe { _mm256_stream_si256(place, vectors[0]) };
-            // SAFETY: as above.
+            // SAFETY: as for `place`; this is the second half of that line.
             unsafe { _mm256_stream_si256(place.wrapping_add(1), vectors[1]) };
         }
     }
 
-    /// A quarter of a line at a time.
+    /// Writes a quarter of a line at a time.
     ///
     /// # Safety
     /// As for [`Store::write`].
@@ -137,10 +137,10 @@ mod vectors {
             [0, 1, 2, 3].map(|part| unsafe { _mm_load_si128(quarters.wrapping_add(part)) });
         let start = start.cast::<[__m128i; 4]>();
         for index in 0..lines {
-            // SAFETY: the caller has these lines to himself (invariant 28).
+            // SAFETY: the caller has exclusive use of these lines (invariant 28).
             let place = unsafe { start.add(index) }.as_ptr().cast::<__m128i>();
             for (part, &vector) in vectors.iter().enumerate() {
-                // SAFETY: as above.
+                // SAFETY: as for `place`; this is a quarter of that line.
                 unsafe { _mm_stream_si128(place.wrapping_add(part), vector) };
             }
         }
@@ -163,7 +163,7 @@ mod tests {
             let mut count = 0;
             for store in kinds.map(Kind::store).chain([fastest(&line)]) {
                 count += 1;
-                // From every place of a page, and with every remainder of an unrolled loop.
+                // From every line of a page, and with every remainder of an unrolled loop.
                 let places = (0..64).map(|first| first..first + 1 + first % 9);
                 for range in places.chain([3..3, 4..4, 1..512, 7..1000, 0..1001]) {
                     let mut all = vec![OLD; 1001];
@@ -212,7 +212,7 @@ mod tests {
             [true, false].map(|is_zero| Kind::fastest(features, is_zero))
         };
         let (avx512, avx2, sse2) = (Some(Kind::Avx512), Some(Kind::Avx2), Some(Kind::Sse2));
-        // Granite Rapids; the same without registers of 512 bits; Zen 3; Zen 4; Zen 5; an Atom; an
+        // Granite Rapids; a CPU like it without 512-bit registers; Zen 3; Zen 4; Zen 5; an Atom; an
         // emulator.
         assert_eq!(of(false, true, true, true), [avx512, avx512]);
         assert_eq!(of(false, true, true, false), [avx2, avx2]);

@@ -1,9 +1,9 @@
-//! The vmemmap of a machine in a process: addresses for the descriptors of all its frames,
-//! backed by the operating system.
+//! The vmemmap of a machine in a process: addresses for the descriptors of all its frames, backed
+//! by the operating system.
 //!
 //! It takes no frames of the machine, because a process cannot have memory at two addresses without
 //! a file behind it. So its cost shows in the process's resident memory and in the manager's
-//! metadata, not in the machine's free memory.
+//! metadata, but not in the machine's free memory.
 
 use super::error::HostedError;
 use super::mapping::Mapping;
@@ -19,7 +19,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// Bytes of the vmemmap that describe one block.
 const BLOCK_BYTES: u64 = VMEMMAP_PAGES_PER_BLOCK * PAGE_SIZE;
-/// Bytes that describe one section.
+/// Bytes of the vmemmap that describe one section.
 const SECTION_BYTES: u64 = BLOCK_BYTES * BLOCKS_PER_CALL as u64;
 
 /// The vmemmap of a machine; see the module documentation.
@@ -31,7 +31,7 @@ pub(super) struct Vmemmap {
     is_zeroed: bool,
     /// Whether an access to an absent part stops the process.
     is_guarded: bool,
-    /// Parts that the next flush makes absent: offsets and sizes in bytes, with neighbours joined,
+    /// Parts that the next flush makes absent: offsets and sizes in bytes. Neighbours are joined,
     /// so that one system call serves many evictions.
     leaving: Mutex<Vec<(u64, u64)>>,
 }
@@ -59,22 +59,22 @@ impl Vmemmap {
         (offset + bytes <= self.bytes).then_some((offset, bytes))
     }
 
-    /// The address of the descriptors of the blocks, and their size in bytes.
+    /// Returns the address of the blocks' descriptors, and their size in bytes.
     pub(super) fn address(&self, blocks: BlockRange) -> Option<(NonNull<u8>, usize)> {
         let (offset, bytes) = self.part(blocks)?;
         Some((self.mapping.at(offset)?, usize::try_from(bytes).ok()?))
     }
 
-    /// Bytes that the operating system backs now.
+    /// Returns how many bytes the operating system backs now.
     pub(super) fn resident_bytes(&self) -> std::io::Result<u64> {
         super::resident::bytes(self.mapping.addresses())
     }
 
-    /// Drops the memory behind a part.
+    /// Drops the memory behind a part of the vmemmap.
     fn drop_part(&self, offset: u64, bytes: u64) {
         // SAFETY: the manager reads no descriptor of a block that it has evicted (invariant 28).
         let dropped = unsafe { self.mapping.discard(offset, bytes) };
-        // The range lies in the mapping. If the system refuses nevertheless, the memory stays.
+        // The range lies in the mapping. If the system refuses anyway, the memory stays.
         debug_assert!(dropped.is_ok(), "{dropped:?}");
         if self.is_guarded {
             let closed = self.mapping.close(offset, bytes);
@@ -88,7 +88,7 @@ impl Vmemmap {
     /// As for [`fill`](Self::fill).
     pub(super) unsafe fn discard_part(&self, blocks: BlockRange) -> std::io::Result<()> {
         let (offset, bytes) = self.part(blocks).ok_or(std::io::ErrorKind::InvalidInput)?;
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller upholds it.
         unsafe { self.mapping.discard(offset, bytes) }
     }
 
@@ -109,13 +109,13 @@ impl Vmemmap {
     /// # Safety
     /// As for [`fill`](Self::fill).
     pub(super) unsafe fn discard(&self) -> std::io::Result<()> {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller upholds it.
         unsafe { self.mapping.discard(0, self.bytes) }
     }
 }
 
-// SAFETY: the vmemmap is one mapping of its own, readable and writable where it is populated, and
-// takes no frame, so none has to be given back; the system flushes the translations of all threads
+// SAFETY: the vmemmap is one mapping of its own, readable and writable where it is populated. It
+// takes no frame, so none has to be given back. The system flushes the translations of all threads
 // before madvise, in `flush`, returns (invariant 12).
 unsafe impl VmemmapSpace for Vmemmap {
     fn base(&self) -> NonNull<u8> {
@@ -170,7 +170,7 @@ unsafe impl VmemmapSpace for Vmemmap {
 
     unsafe fn flush(&self, unflushed: Unflushed) -> FrameList {
         if unflushed.is_stale() {
-            // The lock is held, so that no part is dropped that is present again.
+            // The lock is held meanwhile, so that no part is dropped that is present again.
             let mut leaving = self.leaving.lock().unwrap_or_else(PoisonError::into_inner);
             leaving.drain(..).for_each(|(offset, bytes)| self.drop_part(offset, bytes));
         }

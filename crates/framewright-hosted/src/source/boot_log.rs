@@ -1,8 +1,9 @@
-//! A Linux boot log: the firmware map (`BIOS-e820:` lines) and the affinity table (`SRAT:` lines)
-//! as the kernel printed them.
+//! Reads a Linux boot log: the firmware map (`BIOS-e820:` lines) and the affinity table (`SRAT:`
+//! lines) as the kernel printed them.
 //!
-//! Other lines are skipped; a line that begins as one of these and cannot be read is an error,
-//! because a map with a line missing is a wrong map. A file with several boots gives the first.
+//! Other lines are skipped. A line that begins like one of these and cannot be read is an error,
+//! because a map with a line missing is a wrong map. If a file has several boots, the first is
+//! used.
 
 use super::e820_line::{self, Entry};
 use super::error::SourceError;
@@ -12,19 +13,19 @@ use super::reader::{Line, lines};
 use super::srat_line::{self, Srat};
 use framewright::firmware::MapRange;
 
-/// Whether any line is of the firmware map or the affinity table.
+/// Whether any line belongs to the firmware map or the affinity table.
 pub(super) fn recognise(text: &str) -> bool {
     text.lines().map(message).any(|message| {
         e820_line::content(message).is_some() || srat_line::content(message).is_some()
     })
 }
 
-/// What one boot printed.
+/// What the log of one boot says.
 #[derive(Default)]
 struct Boot {
     ranges: Vec<MapRange>,
     affinities: Vec<Affinity>,
-    /// APIC numbers and nodes, in the order of the log.
+    /// APIC IDs and nodes, in the order of the log.
     cpus: Vec<(u64, u32)>,
     brought_up: Option<u32>,
     remarks: Vec<String>,
@@ -42,7 +43,8 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Machine, SourceError> {
         with_map.next().ok_or_else(|| SourceError::NoMemory { name: name.to_owned() })?;
     let mut machine = Machine { name: name.to_owned(), ..Machine::default() };
     if count > 1 {
-        // A console that repeats what it missed prints the map twice before the first affinity.
+        // A console that replays lines it missed prints the map twice before the first affinity
+        // line.
         let silent = boot.affinities.is_empty() && boot.cpus.is_empty();
         match with_map.next() {
             Some(again) if silent && again.ranges == boot.ranges => boot = again,
@@ -53,8 +55,8 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Machine, SourceError> {
     machine.ranges = boot.ranges;
     machine.affinities = boot.affinities;
     machine.notes.append(&mut boot.remarks);
-    // The log numbers CPUs by APIC; Linux's own numbers follow the same order on all but odd
-    // firmware.
+    // The log numbers CPUs by their APIC IDs. Linux's own numbers follow the same order except on
+    // odd firmware.
     machine.cpus =
         (0..).zip(&boot.cpus).map(|(cpu, &(_, node))| CpuAffinity { cpu, node }).collect();
     if machine.cpus.is_empty() {
@@ -107,7 +109,7 @@ fn read_line(boots: &mut Vec<Boot>, line: Line<'_>) -> Result<(), SourceError> {
     Ok(())
 }
 
-/// Adds a range. A range that repeats the first one begins a new boot. A line that is printed twice
+/// Adds a range. A range that equals the first one begins a new boot. A line that is printed twice
 /// in a row counts once.
 fn add_range(boots: &mut Vec<Boot>, range: MapRange) {
     let last = boots.len() - 1;
@@ -139,7 +141,7 @@ fn add_cpu(boot: &mut Boot, apic: u64, node: u32, line: Line<'_>) -> Result<(), 
     }
 }
 
-/// The number in `smp: Brought up 2 nodes, 32 CPUs` and its older forms.
+/// Returns the number in `smp: Brought up 2 nodes, 32 CPUs` and older forms of this line.
 fn brought_up(message: &str) -> Option<u32> {
     let rest = message.split_once("Brought up ").or_else(|| message.split_once("Booted up "))?.1;
     let number = rest.split_once(" CPU")?.0;

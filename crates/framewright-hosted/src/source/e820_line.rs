@@ -1,4 +1,4 @@
-//! One line of the firmware map in a boot log, in all the forms that Linux has printed.
+//! Reads one line of the firmware map in a boot log, in any form that Linux has printed.
 
 use super::kinds;
 use super::size::{parse_decimal, parse_hex, parse_inclusive};
@@ -9,10 +9,10 @@ use framewright::units::PhysRange;
 pub(super) const EXPECTED: &str =
     "a range and a type, such as \"BIOS-e820: [mem 0x0000000000100000-0x000000007fffffff] usable\"";
 
-/// What is expected of a line whose range is reversed or ends beyond 2^64.
+/// What is expected instead of a range that is reversed or ends beyond 2^64.
 pub(super) const ASCENDING: &str = "a range that ends at or after its start and below 2^64";
 
-/// Whether a line is readable except for its range, which is impossible.
+/// Whether only the range of a line is unreadable, because it is impossible.
 pub(super) fn has_impossible_range(content: &str) -> bool {
     let Some(content) = content.strip_prefix(':').map(str::trim) else { return false };
     let ends = match content.strip_prefix("[mem ") {
@@ -24,7 +24,7 @@ pub(super) fn has_impossible_range(content: &str) -> bool {
         && read_range(content).is_none()
 }
 
-/// What such a line says.
+/// What a line of the firmware map says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entry {
     /// A range of the map.
@@ -33,8 +33,8 @@ pub(super) enum Entry {
     Gap,
 }
 
-/// What follows the name of the source. Maps that the kernel changed (`modified`, `user`, `e820:
-/// update`) have other names.
+/// Returns what follows the name of the map's source. Maps that the kernel changed (`modified`,
+/// `user`, `e820: update`) have other names.
 pub(super) fn content(message: &str) -> Option<&str> {
     ["BIOS-e820", "BIOS-e801", "BIOS-88"].iter().find_map(|source| message.strip_prefix(source))
 }
@@ -49,7 +49,7 @@ pub(super) fn read(content: &str) -> Option<Entry> {
     Some(Entry::Range(MapRange { range, kind: kinds::kind(rest)? }))
 }
 
-/// The range, and what follows it.
+/// Returns the range, and what follows it.
 fn read_range(content: &str) -> Option<(PhysRange, &str)> {
     match content.strip_prefix("[mem ") {
         Some(inner) => {
@@ -60,7 +60,7 @@ fn read_range(content: &str) -> Option<(PhysRange, &str)> {
     }
 }
 
-/// `start - end` with the end not included (until Linux 3.5), or `size @ start` (until 2.4).
+/// Reads `start - end` with the end excluded (until Linux 3.5), or `size @ start` (until 2.4).
 fn old_range(content: &str) -> Option<(PhysRange, &str)> {
     let (first, rest) = content.split_once(' ')?;
     let (sign, rest) = rest.trim_start().split_once(' ')?;

@@ -4,7 +4,7 @@ use framewright::firmware::{MapError, TopologyError};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// A line of a text.
+/// A line of a text, for error messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The file, or the name that was given for the text.
@@ -53,16 +53,16 @@ pub enum SourceError {
         /// The file, or the name that was given for the text.
         name: String,
     },
-    /// Every address is zero: the kernel hides them from users without privilege.
+    /// Every address is zero, because the kernel hides addresses from unprivileged users.
     HiddenAddresses {
         /// The file, or the name that was given for the text.
         name: String,
     },
-    /// Nothing under this root says how much memory the machine has.
+    /// Nothing under this root tells how much memory the machine has.
     NoSource {
         /// The folder that should hold `proc` and `sys`.
         root: PathBuf,
-        /// One reason for each source that was tried.
+        /// The reason for each source that was tried.
         reasons: Vec<String>,
     },
     /// The memory map was refused.
@@ -90,21 +90,21 @@ pub enum SourceError {
     },
     /// A number of nodes is zero or beyond the limit.
     NodeCount {
-        /// As given.
+        /// The number that was given.
         nodes: u32,
     },
     /// A number of CPUs is zero or beyond the limit.
     CpuCount {
-        /// As given.
+        /// The number that was given.
         cpus: u32,
     },
     /// A memory size is too small or too large for a machine.
     MemorySize {
-        /// As given, in bytes.
+        /// The size that was given, in bytes.
         memory_bytes: u64,
-        /// Smallest that is accepted, in bytes.
+        /// The smallest size that is accepted, in bytes.
         least_bytes: u64,
-        /// Largest that is accepted, in bytes.
+        /// The largest size that is accepted, in bytes.
         most_bytes: u64,
     },
 }
@@ -114,7 +114,7 @@ impl SourceError {
         Self::Io { path: path.to_path_buf(), error }
     }
 
-    /// The line at fault, where there is one.
+    /// The line at fault, if there is one.
     #[must_use]
     pub fn place(&self) -> Option<&Place> {
         match self {
@@ -189,7 +189,7 @@ impl std::error::Error for SourceError {
     }
 }
 
-/// A text that is not a size, and why.
+/// A text that is not a size, and what is wrong with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SizeError {
     /// The text.

@@ -1,4 +1,4 @@
-//! `/proc/iomem`: the firmware map as the kernel changed it.
+//! Reads `/proc/iomem`: the firmware map as the kernel has changed it.
 
 use super::e820_line::ASCENDING;
 use super::error::SourceError;
@@ -18,7 +18,7 @@ pub(super) fn recognise(text: &str) -> bool {
         .is_some_and(|line| entry(line).is_some() || is_reversed(line))
 }
 
-/// Reads the outermost entries. Entries inside them say how the kernel uses them.
+/// Reads the outermost entries. The entries inside them only say how the kernel uses the memory.
 pub(super) fn parse(name: &str, text: &str) -> Result<Machine, SourceError> {
     let mut machine = Machine { name: name.to_owned(), ..Machine::default() };
     let mut all_zero = true;
@@ -40,21 +40,21 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Machine, SourceError> {
     Ok(machine)
 }
 
-/// `first-last : name`; hidden addresses are the byte at 0.
+/// Reads `first-last : name`. A hidden address range reads as the byte at 0.
 fn entry(line: Line<'_>) -> Option<(PhysRange, &str)> {
     let (range, what) = line.text.split_once(" : ")?;
     Some((parse_inclusive(range.trim())?, what.trim()))
 }
 
-/// Whether a line is an entry except for its range, which is impossible.
+/// Whether a line is an entry except that its range is impossible.
 fn is_reversed(line: Line<'_>) -> bool {
     let ends = line.text.split_once(" : ").and_then(|(range, _)| range.split_once('-'));
     let is_number = |text: &str| parse_hex(text.trim()).is_some();
     ends.is_some_and(|(first, last)| is_number(first) && is_number(last)) && entry(line).is_none()
 }
 
-/// The kind of an entry, or nothing for a device. A driver that added memory names itself in
-/// brackets.
+/// Returns the kind of an entry, or `None` for a device. A driver that added memory appends its
+/// name in brackets.
 fn memory_kind(what: &str) -> Option<framewright::firmware::MemoryKind> {
     let name = if what.starts_with("System RAM (") { "System RAM" } else { what };
     kinds::kind(name)

@@ -1,12 +1,12 @@
-//! The names of kinds of memory, in all spellings that Linux has used.
+//! The names of memory kinds, in all spellings that Linux has used.
 
 use framewright::firmware::MemoryKind;
 
-/// The kind that `text` names, in upper or lower case, as in the boot log, `/proc/iomem` and
-/// `/sys/firmware/memmap`.
+/// Returns the kind that `text` names, in upper or lower case, as in the boot log, `/proc/iomem`
+/// and `/sys/firmware/memmap`.
 pub(super) fn kind(text: &str) -> Option<MemoryKind> {
     let name = text.trim().to_ascii_lowercase();
-    // Old kernels bracket the whole name: "(usable)".
+    // Old kernels put the whole name into brackets: "(usable)".
     let name = name.strip_prefix('(').and_then(|inner| inner.strip_suffix(')')).unwrap_or(&name);
     Some(match name {
         "usable" | "kernel usable ram" | "system ram" => MemoryKind::Conventional,
@@ -23,7 +23,7 @@ pub(super) fn kind(text: &str) -> Option<MemoryKind> {
     })
 }
 
-/// `type 9`, and `persistent` with or without more words and a type number in brackets.
+/// Reads `type 9`, and `persistent` with or without further words and a type number in brackets.
 fn numbered(name: &str) -> Option<MemoryKind> {
     if let Some(number) = name.strip_prefix("type ") {
         return super::size::parse_decimal(number.trim()).map(MemoryKind::from_e820);

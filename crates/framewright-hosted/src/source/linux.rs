@@ -1,4 +1,4 @@
-//! A running Linux: the file that says most about memory, and its nodes.
+//! Reads a running Linux: the file that says most about memory, and the nodes.
 
 use super::error::SourceError;
 use super::machine::Machine;
@@ -11,8 +11,8 @@ use std::path::Path;
 /// Reads the memory map, or returns why it cannot.
 type Source = fn(&Path, &mut Machine) -> Result<(), String>;
 
-/// Best first: the firmware's map, the kernel's version of it, the memory blocks that exist, and
-/// only the amount of memory.
+/// The sources, best first: the firmware's map, the kernel's version of it, the memory blocks that
+/// exist, and the mere amount of memory.
 const SOURCES: [(&str, Source); 4] = [
     ("sys/firmware/memmap", firmware),
     ("proc/iomem", resources),
@@ -64,7 +64,7 @@ fn firmware(root: &Path, machine: &mut Machine) -> Result<(), String> {
         });
         machine.ranges.push(MapRange { range, kind });
     }
-    // A kernel without the firmware's map still has the folder, with its own reservations.
+    // A kernel without the firmware's map still has the folder, but only with its own reservations.
     let has_memory = machine.ranges.iter().any(|entry| entry.kind.is_present());
     if has_memory { Ok(()) } else { Err("no usable memory in it".to_owned()) }
 }
@@ -87,7 +87,7 @@ fn blocks(root: &Path, machine: &mut Machine) -> Result<(), String> {
     let folder = root.join("sys/devices/system/memory");
     let bytes = block_bytes(root)?;
     for number in numbered(&folder, "memory")? {
-        // Blocks have no state if the kernel cannot remove memory.
+        // Blocks have no state if the kernel cannot remove memory. Such blocks count as online.
         let state = value(&folder.join(format!("memory{number}/state")));
         if state.is_ok_and(|state| state != "online") {
             continue;

@@ -1,4 +1,4 @@
-//! Hands a machine to the library's memory map and topology.
+//! Hands a machine over to the library's memory map and topology.
 
 use super::error::SourceError;
 use super::machine::Machine;
@@ -6,22 +6,23 @@ use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, Topology, Topo
 use framewright::units::NodeId;
 
 impl Machine {
-    /// Storage that is large enough for a [`MapBuilder`] to take this machine's ranges, whatever
-    /// their overlaps.
+    /// Returns storage that is large enough for a [`MapBuilder`] to take this machine's ranges,
+    /// however they overlap.
     #[must_use]
     pub fn map_storage(&self) -> Vec<MapRange> {
-        // n ranges have at most 2n borders, so 2n pieces; the builder needs room for as many again
-        // while it splits them.
+        // n ranges have at most 2n borders and so make at most 2n pieces. The builder needs room
+        // for as many again while it splits them.
         vec![MapRange::EMPTY; 4 * self.ranges.len() + 32]
     }
 
-    /// Storage that is large enough for a [`Topology`] to take this machine's affinities.
+    /// Returns storage that is large enough for a [`Topology`] to take this machine's affinities.
     #[must_use]
     pub fn topology_storage(&self) -> Vec<MemoryAffinity> {
         vec![MemoryAffinity::EMPTY; 4 * self.affinities.len() + 16]
     }
 
-    /// Storage for [`Topology::with_distances`] to take this machine's.
+    /// Returns storage for [`Topology::with_distances`] that is large enough for this machine's
+    /// distances.
     #[must_use]
     pub fn distance_storage(&self) -> Vec<u8> {
         let nodes = self.distances.iter().map(|&(from, to, _)| from.max(to) as usize + 1).max();
@@ -29,7 +30,7 @@ impl Machine {
         vec![0; nodes * nodes]
     }
 
-    /// Hands everything to the library: the ranges to `map`, nodes, CPUs and distances to
+    /// Hands everything to the library: the ranges to `map`; nodes, CPUs and distances to
     /// `topology`. Node numbers are kept, so gaps become nodes with neither memory nor CPUs. A
     /// machine that names no CPU gets one on its lowest node.
     ///

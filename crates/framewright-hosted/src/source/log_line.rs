@@ -1,7 +1,7 @@
-//! The prefixes of kernel messages in logs that people keep and send.
+//! Strips the prefixes of kernel messages in logs that people keep and send.
 
-/// The message of a log line: without mail quoting, syslog's host and `kernel:`, priorities and
-/// time stamps.
+/// Returns the message of a log line, without mail quoting, syslog's host and `kernel:`, priorities
+/// and time stamps.
 pub(super) fn message(line: &str) -> &str {
     let mut rest =
         line.trim().trim_start_matches(|c: char| c == '>' || c == '|' || c.is_whitespace());
@@ -24,13 +24,13 @@ fn strip_stamp(text: &str) -> Option<&str> {
     (!stamp.starts_with("mem")).then_some(rest)
 }
 
-/// `<6>`, as in the raw buffer.
+/// Strips `<6>`, as in the raw buffer.
 fn strip_priority(text: &str) -> Option<&str> {
     let (priority, rest) = text.strip_prefix('<')?.split_once('>')?;
     (!priority.is_empty() && priority.bytes().all(|byte| byte.is_ascii_digit())).then_some(rest)
 }
 
-/// `kern  :info  : `, as `dmesg -x` writes it.
+/// Strips `kern  :info  : `, as `dmesg -x` writes it.
 fn strip_facility(text: &str) -> Option<&str> {
     let (facility, rest) = text.split_once(':')?;
     let (level, rest) = rest.split_once(':')?;

@@ -1,8 +1,8 @@
 //! Where a machine's memory map, nodes and CPUs come from.
 //!
-//! A [`Machine`] holds what a source said, raw: ranges may overlap and be in any order, and node
-//! numbers may have gaps. [`Machine::load`] hands it to the library's intake, which makes it
-//! trustworthy or refuses it.
+//! A [`Machine`] holds what a source said, unprocessed: ranges may overlap and be in any order, and
+//! node numbers may have gaps. [`Machine::load`] hands it to the library's intake, which normalises
+//! it or refuses it.
 //!
 //! | source | function |
 //! |---|---|
@@ -38,35 +38,35 @@ pub use size::parse_size;
 use std::io::Read;
 use std::path::Path;
 
-/// Largest file that is read as a machine, in bytes. Boot logs are far smaller; a device file has
-/// no end.
+/// Size limit of a file that is read as a machine, in bytes. Boot logs are far smaller, but a
+/// device file has no end.
 pub const MAX_FILE_BYTES: u64 = 64 << 20;
 
 impl Machine {
-    /// The running machine, without needing any privilege. The notes say which source was used and
-    /// why others were not.
+    /// Reads the running machine; needs no privilege. The notes say which source was used and why
+    /// others were not.
     ///
     /// # Errors
-    /// [`SourceError::NoSource`] when the machine says nothing about its memory, or the error of
-    /// the file that could not be read.
+    /// [`SourceError::NoSource`] if the machine says nothing about its memory, or the error of the
+    /// file that could not be read.
     pub fn this() -> Result<Self, SourceError> {
         Self::from_system(Path::new("/"))
     }
 
-    /// The machine whose `proc` and `sys` trees lie under `root`: `/` for the running one, or a
-    /// folder with copies.
+    /// Reads the machine whose `proc` and `sys` trees lie under `root`: `/` for the running one, or
+    /// a folder with copies.
     ///
     /// # Errors
-    /// As [`Machine::this`].
+    /// As for [`Machine::this`].
     pub fn from_system(root: &Path) -> Result<Self, SourceError> {
         linux::read(root)
     }
 
-    /// The machine that a file describes; the format is recognised by its content. A folder is
-    /// taken for copied `proc` and `sys` trees.
+    /// Reads the machine that a file describes; the content shows the format. A folder is taken for
+    /// copied `proc` and `sys` trees.
     ///
     /// # Errors
-    /// [`SourceError::Io`], [`SourceError::FileTooLarge`], or what [`Machine::parse`] says.
+    /// [`SourceError::Io`], [`SourceError::FileTooLarge`], or the errors of [`Machine::parse`].
     pub fn from_file(path: &Path) -> Result<Self, SourceError> {
         if path.is_dir() {
             return Self::from_system(path);
@@ -81,13 +81,13 @@ impl Machine {
                 limit_bytes: MAX_FILE_BYTES,
             });
         }
-        // A boot log may hold stray bytes; they become replacement characters in lines that are
+        // A boot log may contain stray bytes. They become replacement characters, in lines that are
         // skipped anyway.
         Self::parse(&path.display().to_string(), &String::from_utf8_lossy(&bytes))
     }
 
-    /// The machine that `text` describes: a Linux boot log, `/proc/iomem`, or the text format of
-    /// this crate. `name` is used in messages and becomes the machine's name unless the text gives
+    /// Reads the machine that `text` describes: a Linux boot log, `/proc/iomem`, or this crate's
+    /// text format. `name` is used in messages and becomes the machine's name unless the text gives
     /// one.
     ///
     /// # Errors
@@ -103,7 +103,7 @@ impl Machine {
         }
     }
 
-    /// The machine in the text format of this crate; [`Machine::parse`] gives it back unchanged.
+    /// Writes the machine in this crate's text format. [`Machine::parse`] reads it back unchanged.
     #[must_use]
     pub fn to_text(&self) -> String {
         text::write(self)

@@ -1,7 +1,7 @@
-//! Nodes of a running Linux: `/sys/devices/system/node`.
+//! Reads the nodes of a running Linux: `/sys/devices/system/node`.
 //!
-//! Nothing here is an error: a machine without node files has one node, and what cannot be used is
-//! left out with a note.
+//! Nothing here is an error: a machine without node files has one node, and files that cannot be
+//! used are left out with a note.
 
 use super::machine::{Affinity, CpuAffinity, Machine};
 use super::{size, split, sysfs};
@@ -9,13 +9,13 @@ use framewright::firmware::LOCAL_DISTANCE;
 use framewright::units::PhysRange;
 use std::path::{Path, PathBuf};
 
-/// One node's folder.
+/// A node and its folder.
 struct Node {
     number: u32,
     folder: PathBuf,
 }
 
-/// Adds nodes, CPUs that are online and distances to a machine whose memory is known.
+/// Adds nodes, online CPUs and distances to a machine whose memory is known.
 pub(super) fn read(root: &Path, machine: &mut Machine) {
     let folder = root.join("sys/devices/system/node");
     let numbers = sysfs::numbered(&folder, "node").unwrap_or_default();
@@ -66,8 +66,8 @@ fn read_cpus(root: &Path, nodes: &[Node], machine: &mut Machine) {
     }
 }
 
-/// Reads which of the kernel's memory blocks each node has; without blocks, only the sizes of
-/// nodes.
+/// Reads which of the kernel's memory blocks each node has or, if there are no blocks, only the
+/// sizes of the nodes.
 fn read_memory(root: &Path, nodes: &[Node], machine: &mut Machine) {
     let mut owned: Vec<(u64, u32)> = Vec::new();
     for node in nodes {
@@ -124,7 +124,7 @@ fn read_sizes(nodes: &[Node], machine: &mut Machine) {
     );
 }
 
-/// Reads distances: a row has one number for every node, in ascending order of nodes.
+/// Reads the distances. A row has one number for every node, in ascending order of nodes.
 fn read_distances(nodes: &[Node], machine: &mut Machine) {
     let mut distances = Vec::new();
     for from in nodes {

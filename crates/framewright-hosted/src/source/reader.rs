@@ -7,14 +7,14 @@ use super::error::{Place, SourceError};
 pub(super) struct Line<'a> {
     /// The file, or the name that was given for the text.
     pub name: &'a str,
-    /// Its number, from 1.
+    /// The line number, from 1.
     pub number: usize,
     /// The line without its end.
     pub text: &'a str,
 }
 
 impl Line<'_> {
-    /// The error for a line that cannot be read.
+    /// Returns the error for this line, which cannot be read.
     pub fn unreadable(&self, expected: &str) -> SourceError {
         let place = Place {
             name: self.name.to_owned(),
@@ -25,7 +25,7 @@ impl Line<'_> {
     }
 }
 
-/// All lines of a text; line ends of either style.
+/// Returns all lines of a text; line ends may be of either style.
 pub(super) fn lines<'a>(name: &'a str, text: &'a str) -> impl Iterator<Item = Line<'a>> {
     text.lines().enumerate().map(move |(index, text)| Line { name, number: index + 1, text })
 }

@@ -11,12 +11,12 @@ const NODE_MIN_BYTES: u64 = 32 << 20;
 
 impl Machine {
     /// Replaces the nodes by `nodes` new ones that share present memory evenly by address, cut at 2
-    /// MiB boundaries, with CPUs dealt to them in turn (Linux's parameter `numa=fake=N`). Distances
-    /// become the default ones; hot-pluggable memory remains so.
+    /// MiB boundaries. CPUs are dealt to them in turn, as with Linux's parameter `numa=fake=N`.
+    /// Distances become the default ones; hot-pluggable memory remains so.
     ///
     /// # Errors
-    /// [`SourceError::NodeCount`], [`SourceError::MoreNodesThanMemory`] below 32 MiB a node,
-    /// [`SourceError::Map`] when the memory map itself is refused. An error changes nothing.
+    /// [`SourceError::NodeCount`], [`SourceError::MoreNodesThanMemory`] below 32 MiB a node, and
+    /// [`SourceError::Map`] if the memory map itself is refused. An error changes nothing.
     pub fn emulate_nodes(&mut self, nodes: u32) -> Result<(), SourceError> {
         if nodes == 0 || nodes as usize > MAX_NODES {
             return Err(SourceError::NodeCount { nodes });
@@ -33,8 +33,8 @@ impl Machine {
         let parts = split::by_weight(&present, &vec![1; nodes as usize]);
         let mut affinities = Vec::new();
         for (node, part) in (0..nodes).zip(parts) {
-            // The library keeps what the first claim of an address says, so the hot-pluggable parts
-            // come first.
+            // If claims overlap, the library keeps the first, so the hot-pluggable parts come
+            // first.
             let hot = self
                 .affinities
                 .iter()
@@ -56,11 +56,12 @@ impl Machine {
         Ok(())
     }
 
-    /// Leaves so many percent of the usable memory unaccepted, that at the highest addresses, in
-    /// units of 2 MiB, as the firmware of a confidential guest does.
+    /// Leaves this percentage of the usable memory unaccepted, from the highest addresses down and
+    /// in units of 2 MiB, as the firmware of a confidential guest does.
     pub fn leave_unaccepted(&mut self, percent: u64) {
         const UNIT: u64 = 2 << 20;
-        // A map that is refused has nothing to leave, and whoever loads it says why.
+        // If the map is refused there is nothing to leave unaccepted, and loading it reports the
+        // error.
         let usable = self.resolved(|kind| kind == MemoryKind::Conventional).unwrap_or_default();
         let bytes: u64 = usable.iter().map(|range| range.size()).sum();
         let mut left = bytes / 100 * percent.min(100);
@@ -74,15 +75,15 @@ impl Machine {
                 left -= (end - start).min(left);
             }
         }
-        // The most restrictive kind wins where ranges overlap.
+        // The most restrictive kind wins if ranges overlap.
         self.ranges.extend(unaccepted);
     }
 
-    /// Replaces the CPUs by `cpus`, numbered from 0 and dealt in turn to the nodes that had CPUs;
-    /// when none had, to the nodes with memory.
+    /// Replaces the CPUs by `cpus` new ones, numbered from 0 and dealt in turn to the nodes that
+    /// had CPUs or, if none had, to the nodes with memory.
     ///
     /// # Errors
-    /// [`SourceError::CpuCount`]; an error changes nothing.
+    /// [`SourceError::CpuCount`]. An error changes nothing.
     pub fn set_cpus(&mut self, cpus: u32) -> Result<(), SourceError> {
         if cpus == 0 || cpus > MAX_CPUS {
             return Err(SourceError::CpuCount { cpus });
@@ -103,12 +104,12 @@ impl Machine {
         Ok(())
     }
 
-    /// Present memory as the library will see it: ascending, disjoint, in whole frames.
+    /// Returns present memory as the library will see it: ascending, disjoint, in whole frames.
     pub(super) fn present(&self) -> Result<Vec<PhysRange>, SourceError> {
         self.resolved(MemoryKind::is_present)
     }
 
-    /// Memory of some kinds as the library will see it.
+    /// Returns memory of some kinds as the library will see it.
     fn resolved(&self, is_meant: fn(MemoryKind) -> bool) -> Result<Vec<PhysRange>, SourceError> {
         let refused = |error| SourceError::Map { name: self.name.clone(), error };
         let mut storage = self.map_storage();

@@ -3,8 +3,8 @@
 use super::error::SizeError;
 use super::machine::MAX_CPUS;
 
-/// Reads a number of bytes as the library's boot parameters do, with white space around it allowed,
-/// and an error that repeats the text.
+/// Reads a number of bytes as the library's boot parameters do. White space around it is allowed,
+/// and the error repeats the text.
 ///
 /// ```
 /// assert_eq!(framewright_hosted::parse_size("1536M"), Ok(1536 << 20));
@@ -20,20 +20,21 @@ pub fn parse_size(text: &str) -> Result<u64, SizeError> {
         .map_err(|reason| SizeError { text: text.to_owned(), reason })
 }
 
-/// Reads hexadecimal digits with or without `0x`; nothing else, not even a sign.
+/// Reads hexadecimal digits, with or without `0x`. Accepts nothing else, not even a sign.
 pub(super) fn parse_hex(text: &str) -> Option<u64> {
     let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")).unwrap_or(text);
     let plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     plain.then(|| u64::from_str_radix(digits, 16).ok()).flatten()
 }
 
-/// Reads decimal digits; nothing else, not even a sign.
+/// Reads decimal digits. Accepts nothing else, not even a sign.
 pub(super) fn parse_decimal<T: std::str::FromStr>(text: &str) -> Option<T> {
     let plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     plain.then(|| text.parse().ok()).flatten()
 }
 
-/// Reads `first-last` in hexadecimal, both included, as the half-open range of their bytes.
+/// Reads `first-last` in hexadecimal, both inclusive, and returns the half-open range of these
+/// bytes.
 pub(super) fn parse_inclusive(text: &str) -> Option<framewright::units::PhysRange> {
     let (first, last) = text.split_once('-')?;
     let (first, last) = (parse_hex(first.trim())?, parse_hex(last.trim())?);
@@ -41,8 +42,7 @@ pub(super) fn parse_inclusive(text: &str) -> Option<framewright::units::PhysRang
     (first < end).then(|| framewright::units::PhysRange::new(first, end))
 }
 
-/// Reads a list of CPUs as Linux writes it (`0-3,8`), ascending as written. An empty list is a
-/// list.
+/// Reads a list of CPUs as Linux writes it (`0-3,8`), and keeps its order. An empty list is valid.
 pub(crate) fn parse_cpu_list(text: &str) -> Option<Vec<u32>> {
     let mut cpus = Vec::new();
     for part in text.trim().split(',').filter(|part| !(part.is_empty() && text.trim().is_empty())) {
@@ -59,7 +59,7 @@ pub(crate) fn parse_cpu_list(text: &str) -> Option<Vec<u32>> {
     Some(cpus)
 }
 
-/// The shortest form of a list that [`parse_cpu_list`] reads.
+/// Returns the shortest form of a list that [`parse_cpu_list`] can read back.
 pub(super) fn format_cpu_list(cpus: &[u32]) -> String {
     let mut text = String::new();
     let mut index = 0;

@@ -2,9 +2,9 @@
 
 use framewright::units::{BLOCK_SIZE, PhysRange};
 
-/// The addresses at which present memory, given ascending and disjoint, is cut so that the parts
-/// hold memory in the proportion of `weights`, to 2 MiB. The first part begins at 0 and the last
-/// ends at the end of memory.
+/// Cuts present memory, which is ascending and disjoint, into parts by address. The parts hold
+/// memory in the proportion of `weights`, to 2 MiB. The first part begins at 0, and the last ends
+/// at the end of memory.
 pub(super) fn by_weight(present: &[PhysRange], weights: &[u64]) -> Vec<PhysRange> {
     let total: u128 = present.iter().map(|range| u128::from(range.size())).sum();
     let all: u128 = weights.iter().map(|&weight| u128::from(weight)).sum::<u128>().max(1);
@@ -12,7 +12,8 @@ pub(super) fn by_weight(present: &[PhysRange], weights: &[u64]) -> Vec<PhysRange
     let (mut parts, mut start, mut weight) = (Vec::new(), 0, 0);
     for (index, &own) in weights.iter().enumerate() {
         weight += u128::from(own);
-        // total is below 2^64 and weights are bytes of memory, so the product fits in 128 bits.
+        // `total` is below 2^64 and weights are at most bytes of memory, so the product fits in 128
+        // bits.
         let target = u64::try_from(total * weight / all).unwrap_or(u64::MAX);
         let cut = if index + 1 == weights.len() {
             end
@@ -26,7 +27,7 @@ pub(super) fn by_weight(present: &[PhysRange], weights: &[u64]) -> Vec<PhysRange
     parts
 }
 
-/// The address below which `bytes` bytes of present memory lie.
+/// Returns the address below which there are `bytes` bytes of present memory.
 fn position(present: &[PhysRange], mut bytes: u64) -> u64 {
     for range in present {
         if bytes < range.size() {

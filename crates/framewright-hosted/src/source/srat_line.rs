@@ -1,4 +1,4 @@
-//! One line of the affinity table in a boot log, in all the forms that Linux has printed.
+//! Reads one line of the affinity table in a boot log, in any form that Linux has printed.
 
 use super::machine::Affinity;
 use super::size::{parse_decimal, parse_hex, parse_inclusive};
@@ -8,7 +8,7 @@ use framewright::units::PhysRange;
 pub(super) const EXPECTED: &str = "memory or a CPU and its node, such as \
     \"SRAT: Node 0 PXM 0 [mem 0x00100000-0x7fffffff]\" or \"SRAT: PXM 0 -> APIC 0x04 -> Node 0\"";
 
-/// How messages about the table begin, as opposed to lines of it.
+/// How messages about the table begin. Other lines are entries of the table.
 const REMARKS: [&str; 16] = [
     "bad ",
     "detected ",
@@ -28,14 +28,14 @@ const REMARKS: [&str; 16] = [
     "warning",
 ];
 
-/// What such a line says.
+/// What a line about the affinity table says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Srat {
     /// Memory of a node.
     Memory(Affinity),
     /// A CPU of a node.
     Cpu {
-        /// Its APIC number, or whatever the architecture calls CPUs by in its tables.
+        /// Its APIC ID, or the number by which the architecture's tables name CPUs.
         apic: u64,
         /// The node.
         node: u32,
@@ -46,8 +46,8 @@ pub(super) enum Srat {
     Nothing,
 }
 
-/// What follows the name of the table. `ACPI: SRAT 0x000000...` is a line of the list of tables,
-/// not of this one.
+/// Returns what follows the name of the table. `ACPI: SRAT 0x000000...` is a line of the list of
+/// all tables, and does not belong to this one.
 pub(super) fn content(message: &str) -> Option<&str> {
     let message = message.strip_prefix("ACPI: ").unwrap_or(message);
     let rest = message.strip_prefix("NUMA: ").unwrap_or(message).strip_prefix("SRAT")?;
@@ -82,7 +82,7 @@ pub(super) fn read(content: &str) -> Option<Srat> {
     }
 }
 
-/// `[mem first-last]` and its flags, or `start-end` with the end not included (until Linux 3.5).
+/// Reads `[mem first-last]` and its flags, or `start-end` with the end excluded (until Linux 3.5).
 fn memory(node: u32, words: &[&str]) -> Option<Srat> {
     let (range, flags) = match words {
         ["[mem", range, flags @ ..] => (parse_inclusive(range.strip_suffix(']')?)?, flags),

@@ -5,29 +5,29 @@ use super::machine::{Affinity, CpuAffinity, MAX_CPUS, Machine};
 use framewright::firmware::{MapRange, MemoryKind};
 use framewright::units::{MAX_NODES, PAGE_SIZE, PHYSICAL_ADDRESS_END, PhysRange};
 
-/// Where low memory ends when there is more.
+/// Where low memory ends if there is more.
 const LOW_END: u64 = 2 << 30;
-/// Where memory above that begins.
+/// Where the memory beyond low memory begins.
 const HIGH_START: u64 = 4 << 30;
-/// QEMU gives nodes whole multiples of this.
+/// Nodes get whole multiples of this, as in QEMU.
 const NODE_GRAIN: u64 = 8 << 20;
-/// Firmware's tables at the end of low memory.
+/// Size of the firmware's tables at the end of low memory.
 const TABLES: u64 = 0x2_1000;
-/// Where conventional memory below the first hole ends.
+/// Where the memory below the first hole ends.
 const BASE_END: u64 = 0xa_0000;
-/// Where conventional memory goes on after the first hole.
+/// Where memory goes on after the first hole.
 const EXTENDED_START: u64 = 0x10_0000;
-/// The addresses that processors with HyperTransport reserve, where memory does not reach them.
+/// Addresses that processors with HyperTransport reserve. Reserved only if memory ends below them.
 const HYPERTRANSPORT: PhysRange = PhysRange::new(0xfd_0000_0000, 0x100_0000_0000);
-/// The smallest machine.
+/// The smallest machine, in bytes.
 const MIN_BYTES: u64 = 8 << 20;
-/// The largest machine.
+/// The largest machine, in bytes.
 const MAX_BYTES: u64 = PHYSICAL_ADDRESS_END - HIGH_START;
 
 impl Machine {
-    /// A machine with `memory_bytes` of memory (rounded down to pages), split over `nodes` as QEMU
-    /// splits it, and `cpus` CPUs dealt to the nodes in turn. Memory up to 2 GiB begins at address
-    /// 0, the rest at 4 GiB; a machine with one node says nothing of nodes.
+    /// Makes a machine with `memory_bytes` of memory (rounded down to pages), split over `nodes` as
+    /// QEMU splits it, and `cpus` CPUs dealt to the nodes in turn. The first 2 GiB of memory begin
+    /// at address 0, the rest at 4 GiB. A machine with one node has no affinities.
     ///
     /// # Errors
     /// [`SourceError::MemorySize`], [`SourceError::NodeCount`], [`SourceError::CpuCount`], and
@@ -94,7 +94,7 @@ fn ranges(memory_bytes: u64) -> Vec<MapRange> {
     out
 }
 
-/// Memory counted without holes is cut into equal parts, and every part is then laid over the
+/// Cuts memory, counted without holes, into equal parts, and then lays each part over the
 /// addresses.
 fn affinities(memory_bytes: u64, nodes: u32) -> Vec<Affinity> {
     let pieces =
@@ -107,7 +107,7 @@ fn affinities(memory_bytes: u64, nodes: u32) -> Vec<Affinity> {
         let share = u64::try_from(share).unwrap_or(memory_bytes);
         let end = if node + 1 == nodes { memory_bytes } else { share / NODE_GRAIN * NODE_GRAIN };
         let low = PhysRange::new(start, end);
-        // Memory past the low part lies where the high part is.
+        // Offsets beyond low memory lie in high memory.
         let moved = PhysRange::new(
             start.max(LOW_END) + (HIGH_START - LOW_END),
             end.max(LOW_END) + (HIGH_START - LOW_END),

@@ -1,11 +1,11 @@
-//! Files of `/sys` and `/proc` that hold one value, and folders whose entries are numbered.
+//! Reads files of `/sys` and `/proc` that hold one value, and folders whose entries are numbered.
 
 use super::size;
 use framewright::units::PhysRange;
 use std::fs;
 use std::path::Path;
 
-/// The content of a file of one value, trimmed.
+/// Returns the content of a file with one value, trimmed.
 pub(super) fn value(path: &Path) -> Result<String, String> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(text.trim().to_owned()),
@@ -13,7 +13,7 @@ pub(super) fn value(path: &Path) -> Result<String, String> {
     }
 }
 
-/// The numbers `N` of the entries `prefixN` of a folder, ascending.
+/// Returns the numbers `N` of the entries `prefixN` of a folder, ascending.
 pub(super) fn numbered(folder: &Path, prefix: &str) -> Result<Vec<u64>, String> {
     let entries = fs::read_dir(folder).map_err(|error| error.to_string())?;
     let mut numbers: Vec<u64> = entries
@@ -24,7 +24,7 @@ pub(super) fn numbered(folder: &Path, prefix: &str) -> Result<Vec<u64>, String> 
     Ok(numbers)
 }
 
-/// Bytes in one of the kernel's memory blocks.
+/// Returns the size of the kernel's memory blocks in bytes.
 pub(super) fn block_bytes(root: &Path) -> Result<u64, String> {
     let text = value(&root.join("sys/devices/system/memory/block_size_bytes"))?;
     size::parse_hex(&text)
@@ -32,13 +32,14 @@ pub(super) fn block_bytes(root: &Path) -> Result<u64, String> {
         .ok_or_else(|| format!("block_size_bytes is {text:?}"))
 }
 
-/// Block `number`, or nothing when it lies beyond any address.
+/// Returns the addresses of block `number`, or `None` if they lie beyond any address.
 pub(super) fn block_range(number: u64, bytes: u64) -> Option<PhysRange> {
     let start = number.checked_mul(bytes)?;
     Some(PhysRange::new(start, start.checked_add(bytes)?))
 }
 
-/// The bytes of a line such as `MemTotal:  24684092 kB`; `label` may stand anywhere in the line.
+/// Returns the bytes of a line such as `MemTotal:  24684092 kB`. `label` may be anywhere in the
+/// line.
 pub(super) fn mem_total(text: &str, label: &str) -> Option<u64> {
     let rest = text.lines().find_map(|line| line.split_once(label))?.1;
     size::parse_decimal::<u64>(rest.trim().strip_suffix("kB")?.trim())?.checked_mul(1024)

@@ -1,4 +1,5 @@
-//! The text format of this crate, easy to type. `machines/README.md` describes it.
+//! Reads and writes this crate's text format, which is easy to type. `machines/README.md` describes
+//! it.
 
 use super::error::SourceError;
 use super::kinds;
@@ -38,7 +39,7 @@ fn read_line(machine: &mut Machine, line: Line<'_>) -> Result<(), SourceError> {
     match word {
         "" => {}
         _ if word.starts_with('#') => {}
-        // In free text a # is no comment.
+        // Names and notes are free text, in which a # begins no comment.
         "name" => machine.name = rest.to_owned(),
         "note" => machine.notes.push(rest.to_owned()),
         "memory" => machine.ranges.push(memory(plain).ok_or_else(|| line.unreadable(MEMORY))?),
@@ -55,14 +56,14 @@ fn read_line(machine: &mut Machine, line: Line<'_>) -> Result<(), SourceError> {
     Ok(())
 }
 
-/// The first word and what follows it, both trimmed.
+/// Returns the first word and the rest, both trimmed.
 fn first_word(text: &str) -> (&str, &str) {
     let text = text.trim();
     let (word, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
     (word, rest.trim())
 }
 
-/// `FIRST-LAST` or `START +SIZE`, and what follows.
+/// Reads `FIRST-LAST` or `START +SIZE`. Returns the range and the rest of the text.
 fn range(text: &str) -> Option<(PhysRange, &str)> {
     let (first, rest) = first_word(text);
     if let Some((first, last)) = first.split_once('-') {
@@ -123,7 +124,8 @@ fn distance(text: &str) -> Option<(u32, u32, u8)> {
     }
 }
 
-/// Writes the text format. Line breaks in names and notes become spaces, because each is one line.
+/// Writes the text format. Line breaks in names and notes become spaces, because each takes one
+/// line.
 pub(super) fn write(machine: &Machine) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.

@@ -1,7 +1,7 @@
-//! Access to the pages of a pile through a window.
+//! Accesses the pages of a pile through a window.
 //!
-//! Orders of memory: Relaxed: what other CPUs read or write of pages, the caller has written before
-//! they begin, or reads when they are done; whoever runs the CPUs orders both.
+//! Orders of memory: Relaxed: the caller has written what other CPUs read before they begin, and
+//! reads what they wrote after they are done. The code that runs the CPUs orders both.
 
 use super::{Pile, PileError, STAMP, stamp};
 use crate::random::mix;
@@ -12,18 +12,18 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use framewright::Platform;
 use framewright::units::{PAGE_SIZE, Pfn, PfnRange};
 
-/// The word in the first page of a run that says where the run is shown.
+/// The word in a run's first page that holds the address where the window maps the run.
 const SHOWN: u64 = 2;
 /// The word in every page that is written through the window.
 const WRITTEN: u64 = 5;
 
-/// Makes every CPU do something, and waits for all.
+/// Calls its argument on every CPU, and waits for all.
 type OnEachCpu<'a> = &'a dyn Fn(&(dyn Fn(u32) + Sync));
 
 impl<P: Platform> Pile<'_, P> {
-    /// Shows all runs in `window`, `shift` places after their positions in the pile. There all CPUs
-    /// check the stamps of all pages, then it writes to all pages, checks the result, and hides
-    /// them again. `on_each_cpu` calls its argument on each CPU.
+    /// Maps all runs in `window`, `shift` places after their positions in the pile. Then every CPU
+    /// checks the stamps of all pages through the window, and CPU 0 writes to all pages. Unmaps the
+    /// runs and checks what was written. `on_each_cpu` calls its argument on each CPU.
     ///
     /// # Errors
     /// [`PileError::Window`], [`PileError::Tables`], [`PileError::Damaged`]: a CPU saw another
@@ -39,7 +39,7 @@ impl<P: Platform> Pile<'_, P> {
     ) -> Result<(), PileError> {
         let result =
             self.show_all(window, shift).and_then(|()| self.look_and_write(shift, on_each_cpu));
-        // SAFETY: all CPUs are done looking, and the window is ours alone: the caller says so.
+        // SAFETY: all CPUs are done with the window, and the caller vouches that it is ours alone.
         let tables = unsafe { window.hide_all() };
         result?;
         if tables != 0 {
@@ -70,7 +70,7 @@ impl<P: Platform> Pile<'_, P> {
     }
 
     fn look_and_write(&self, shift: u64, on_each_cpu: OnEachCpu<'_>) -> Result<(), PileError> {
-        // One more than the first frame that some CPU saw wrong; 0 for none.
+        // One more than a frame that some CPU saw wrong; 0 for none.
         let wrong = AtomicU64::new(0);
         on_each_cpu(&|cpu| {
             let looked = self.each(|start| {
@@ -97,16 +97,16 @@ impl<P: Platform> Pile<'_, P> {
         }
     }
 
-    /// A word of a page of a run, as the window shows it.
+    /// Returns a word of a page of a run, at its address in the window.
     fn shown(&self, start: Pfn, pfn: Pfn, place: u64) -> &AtomicU64 {
         let base = word(self.platform(), start, SHOWN).load(Ordering::Relaxed)
             + (pfn.0 - start.0) * PAGE_SIZE
             + 8 * place;
         let address = core::ptr::with_exposed_provenance_mut(usize::try_from(base).unwrap_or(0));
         let address = NonNull::new(address).unwrap_or(NonNull::dangling());
-        // SAFETY: the window shows all of the run from the address that `show_all` noted, until
-        // `hide_all`, which comes later (invariant 40); the run is the pile's, any content is a
-        // value, and it is reached as atomics only.
+        // SAFETY: the window maps all of the run from the address that `show_all` recorded until
+        // `hide_all`, which comes later (invariant 40). The run is the pile's, any content is a
+        // value, and it is accessed only as atomics.
         unsafe { AtomicU64::from_ptr(address.as_ptr()) }
     }
 }

@@ -1,4 +1,4 @@
-//! The contract of [`VmemmapSpace`] as a suite for any implementation, in a process and on a
+//! The contract of [`VmemmapSpace`] as a test suite for any implementation, in a process and on a
 //! machine.
 
 use super::fault::AccessFault;
@@ -15,23 +15,23 @@ use framewright::vmemmap_space::VmemmapSpace;
 
 /// Bytes of the vmemmap that describe one block: 512 descriptors of 64.
 const BLOCK_BYTES: usize = 512 * 64;
-/// The section in which the suite works; its neighbours must stay as they are.
+/// The section in which the suite works. The sections around it must stay as they are.
 const SECTION: u32 = 5;
-/// Its first block.
+/// The section's first block.
 const FIRST: u32 = SECTION * BLOCKS_PER_CALL;
-/// Blocks from there to a section far away.
+/// Distance from there to a section far away, in blocks.
 const FAR: u32 = 10 * BLOCKS_PER_CALL;
-/// Ranges of every shape: one block, the edges, a part, the whole.
+/// Ranges of every shape: one block, parts at the edges, an inner part, the whole section.
 const SHAPES: [(u32, u32); 6] = [(0, 1), (63, 64), (0, 63), (7, 29), (32, 64), (0, 64)];
 
 fn shape((start, end): (u32, u32)) -> BlockRange {
     BlockRange::new(FIRST + start, FIRST + end)
 }
 
-/// Steps and checks, all of which panic with a message that says where.
+/// Steps and checks of the suite. All of them panic with a message that says where.
 struct Checker<'a, F> {
     fixture: &'a F,
-    /// Frames that were in use before.
+    /// Frames that were in use at the start.
     outstanding: u64,
 }
 
@@ -40,7 +40,7 @@ impl<'a, F: VmemmapSpaceFixture> Checker<'a, F> {
         Self { fixture, outstanding: fixture.outstanding() }
     }
 
-    /// A word near each end of the block's descriptors.
+    /// Returns a word near each end of the block's descriptors.
     fn words(&self, block: u32) -> [usize; 2] {
         let start = self.fixture.space().base().addr().get() + block as usize * BLOCK_BYTES;
         [start + 8, start + BLOCK_BYTES - 8]
@@ -62,7 +62,7 @@ impl<'a, F: VmemmapSpaceFixture> Checker<'a, F> {
         self.free(self.fixture.trial().flush(unflushed));
     }
 
-    /// Prepares, evicts, flushes and frees; returns how many frames came back.
+    /// Prepares, evicts, flushes and frees. Returns how many frames came back.
     fn evict(&self, blocks: BlockRange) -> u64 {
         self.prepare(blocks);
         let mut unflushed = Unflushed::new();
@@ -79,7 +79,7 @@ impl<'a, F: VmemmapSpaceFixture> Checker<'a, F> {
         list.runs().for_each(|run| self.fixture.free(run));
     }
 
-    /// Makes all absent again, and checks that no frame is lost.
+    /// Makes everything absent again, and checks that no frame is lost.
     fn clear(&self) {
         for section in [FIRST, FIRST + BLOCKS_PER_CALL, FIRST + FAR] {
             self.evict(BlockRange::new(section, section + BLOCKS_PER_CALL));
@@ -127,8 +127,8 @@ impl<'a, F: VmemmapSpaceFixture> Checker<'a, F> {
         }
     }
 
-    /// Checks that a block is present: all CPUs read what one writes. Leaves a value in each word
-    /// that no other has.
+    /// Checks that a block is present: all CPUs read what one CPU writes. Leaves a value of its own
+    /// in each word.
     fn write_marks(&self, block: u32) {
         for (cpu, address) in self.each(block) {
             let stored = self.fixture.store(cpu, address, address as u64 ^ u64::from(cpu));
@@ -156,8 +156,8 @@ impl<'a, F: VmemmapSpaceFixture> Checker<'a, F> {
             .flat_map(move |address| (0..cpus).map(move |cpu| (cpu, address)))
     }
 
-    /// Checks that exactly `present` is present in the section, with its marks, and nothing in the
-    /// sections around it.
+    /// Checks that exactly the blocks in `present` are present in the section, with their marks,
+    /// and none in the sections around it.
     fn assert_section(&self, present: BlockRange) {
         for block in FIRST - 1..=FIRST + BLOCKS_PER_CALL {
             if present.start.0 <= block && block < present.end.0 {
@@ -168,7 +168,7 @@ impl<'a, F: VmemmapSpaceFixture> Checker<'a, F> {
         }
     }
 
-    /// Populates and marks, for [`assert_section`](Self::assert_section).
+    /// Populates blocks and writes their marks, for [`assert_section`](Self::assert_section).
     fn fill(&self, blocks: BlockRange) {
         let list = self.populate(blocks);
         assert_eq!(list.pages(), 0, "an absent section had a table of its own");
@@ -177,10 +177,11 @@ impl<'a, F: VmemmapSpaceFixture> Checker<'a, F> {
 }
 
 /// Checks all promises of [`VmemmapSpace`]. `make` returns a fixture with everything absent. Each
-/// part of the suite leaves it so, so `make` may return one fixture again.
+/// part of the suite leaves everything absent again, so `make` may return the same fixture each
+/// time.
 ///
 /// # Panics
-/// With what went wrong.
+/// If the space breaks a promise; the message says how.
 pub fn vmemmap_space_contract<F: VmemmapSpaceFixture>(make: impl Fn() -> F) {
     for blocks in SHAPES.map(shape) {
         part(&make, |check| comes_and_goes(check, blocks));
@@ -210,7 +211,8 @@ fn comes_and_goes<F: VmemmapSpaceFixture>(check: &Checker<F>, blocks: BlockRange
     check.assert_section(blocks);
     check.prepare(blocks);
     check.assert_section(blocks);
-    // Between eviction and flush CPUs still use what they cached, which must still exist.
+    // Between eviction and flush, CPUs still use cached translations, whose frames must still
+    // exist.
     let mut unflushed = Unflushed::new();
     assert_eq!(check.fixture.trial().evict(blocks, &mut unflushed), 0);
     assert!(unflushed.is_stale(), "an eviction needs a flush");
@@ -242,7 +244,7 @@ fn what_is_there_stays<F: VmemmapSpaceFixture>(check: &Checker<F>) {
     (whole.start.0..whole.end.0).for_each(|block| check.write_marks(block));
     check.free(check.populate(whole));
     check.assert_section(whole);
-    // So does preparing and evicting a part.
+    // Preparing and evicting a part keeps the rest, too.
     check.prepare(shape((3, 5)));
     check.assert_section(whole);
     check.evict(shape((32, 64)));
@@ -251,7 +253,7 @@ fn what_is_there_stays<F: VmemmapSpaceFixture>(check: &Checker<F>) {
     check.assert_section(shape((0, 32)));
     check.evict(shape((0, 1)));
     check.assert_section(shape((1, 32)));
-    // The shared page is as shared as ever.
+    // A block that is populated elsewhere must not share pages with absent blocks.
     check.fill(BlockRange::new(FIRST + BLOCKS_PER_CALL, FIRST + BLOCKS_PER_CALL + 1));
     check.assert_absent(FIRST);
 }
@@ -286,7 +288,7 @@ fn unprepared_blocks_are_kept_or_evicted_whole<F: VmemmapSpaceFixture>(check: &C
 }
 
 fn room_is_respected<F: VmemmapSpaceFixture>(check: &Checker<F>) {
-    // Runs of one frame that nothing joins, far above every frame of the pool.
+    // Single frames that do not merge into runs, far above every frame of the pool.
     let filler = |count: usize| (0..count as u64).map(|index| (1 << 39) + 2 * index);
     for room in [0, 1, 7, 8, 9, 20] {
         let blocks = shape((7, 29));
@@ -313,7 +315,7 @@ fn room_is_respected<F: VmemmapSpaceFixture>(check: &Checker<F>) {
         for block in (blocks.start.0..blocks.end.0).filter(|&block| check.is_present(block)) {
             check.assert_marks(block);
         }
-        // Only what is not the filler goes back; it came first or not at all.
+        // The filler is no real memory, so it is not freed.
         list.runs().filter(|run| run.start.0 < 1 << 39).for_each(|run| check.fixture.free(run));
         check.evict(blocks);
     }
@@ -324,7 +326,7 @@ fn frames_are_used_again<F: VmemmapSpaceFixture>(check: &Checker<F>) {
     for blocks in SHAPES.map(shape) {
         check.fill(blocks);
         check.evict(blocks);
-        // These frames are used elsewhere now, while every CPU has looked at the first place.
+        // These frames are now used elsewhere, after every CPU has accessed the first place.
         check.fill(far);
         check.assert_section(BlockRange::new(0, 0));
         check.evict(far);
@@ -332,7 +334,7 @@ fn frames_are_used_again<F: VmemmapSpaceFixture>(check: &Checker<F>) {
     check.assert_absent(far.start.0);
 }
 
-/// Lets each call fail at every step that can fail, and looks whether anything shows.
+/// Makes each call fail at every step that can fail, and checks that nothing has changed.
 fn failure_changes_nothing<F: VmemmapSpaceFixture>(check: &Checker<F>, blocks: BlockRange) {
     let space = check.fixture.trial();
     let populate = |frames: &mut dyn FrameSource, unflushed: &mut Unflushed| {
@@ -341,17 +343,17 @@ fn failure_changes_nothing<F: VmemmapSpaceFixture>(check: &Checker<F>, blocks: B
     let prepare = |frames: &mut dyn FrameSource, unflushed: &mut Unflushed| {
         space.prepare(blocks, frames, unflushed)
     };
-    // From nothing.
+    // Start with everything absent.
     fails(check, populate, || check.assert_section(BlockRange::new(0, 0)));
     (blocks.start.0..blocks.end.0).for_each(|block| check.write_marks(block));
-    // Preparing what is there, part of a section that is wholly present included.
+    // Prepare present blocks, including a part of a section that is wholly present.
     fails(check, prepare, || check.assert_section(blocks));
     check.evict(blocks);
     let whole = shape((0, 64));
     check.fill(whole);
     fails(check, prepare, || check.assert_section(whole));
     check.evict(whole);
-    // Next to something that is there.
+    // Populate next to a present block.
     let neighbour = shape((40, 41));
     check.fill(neighbour);
     fails(check, populate, || check.assert_section(neighbour));
@@ -361,7 +363,7 @@ fn failure_changes_nothing<F: VmemmapSpaceFixture>(check: &Checker<F>, blocks: B
 fn merge<F: VmemmapSpaceFixture>(check: &Checker<F>, section: BlockRange) -> bool {
     let mut unflushed = Unflushed::new();
     let merged = check.fixture.trial().merge(section, &mut check.fixture.frames(), &mut unflushed);
-    // Before the flush as after it.
+    // Checked before the flush; callers check again after it.
     let is_in = |block: &u32| (section.start.0..section.end.0).contains(block);
     (FIRST..FIRST + BLOCKS_PER_CALL)
         .filter(is_in)
@@ -373,8 +375,8 @@ fn merge<F: VmemmapSpaceFixture>(check: &Checker<F>, section: BlockRange) -> boo
     merged.unwrap_or(false)
 }
 
-/// A section is split, loses `blocks`, gets them back and is merged: whether in place, elsewhere or
-/// not at all, nothing shows.
+/// Splits a section, evicts `blocks`, populates them again, and merges the section. Whether it is
+/// merged in place, elsewhere or not at all, its content must not change.
 fn merging_keeps_what_is_there<F: VmemmapSpaceFixture>(check: &Checker<F>, blocks: BlockRange) {
     let whole = shape((0, 64));
     check.fill(whole);
@@ -387,11 +389,11 @@ fn merging_keeps_what_is_there<F: VmemmapSpaceFixture>(check: &Checker<F>, block
     let call = |frames: &mut dyn FrameSource, unflushed: &mut Unflushed| {
         check.fixture.trial().merge(whole, frames, unflushed).map(|_| ())
     };
-    // Where no frames are together there is never enough.
+    // If no frames are contiguous, no number of frames is enough.
     let _ = each_failure(check, 0..3, call, || check.assert_section(whole));
     check.assert_section(whole);
     if merge(check, whole) {
-        // What is merged can be split, changed and evicted again.
+        // A merged section can be split, changed and evicted again.
         check.prepare(shape((7, 8)));
         check.evict(shape((7, 8)));
         (0..64).for_each(|block| {
@@ -413,8 +415,8 @@ fn merging_needs_room_and_all_blocks<F: VmemmapSpaceFixture>(check: &Checker<F>)
     check.assert_section(shape((0, 63)));
     check.free(check.populate(whole));
     check.write_marks(FIRST + 63);
-    // One page of each run leaves when it moves elsewhere, so this room is too small for that and
-    // for the table.
+    // A merge sets frames free, those of the pages that it moves or of the table. The list is full,
+    // so there is no room for any of them.
     let mut unflushed = Unflushed::new();
     for frame in (0..Unflushed::CAPACITY as u64).map(|index| (1 << 39) + 2 * index) {
         assert!(unflushed.push(PfnRange::new(frame, frame + 1)));
@@ -434,7 +436,7 @@ fn fails<F: VmemmapSpaceFixture>(
     assert!(each_failure(check, 0..10_000, call, as_before), "no number of frames suffices");
 }
 
-/// Calls with each number of frames until one suffices; false when none does.
+/// Calls with each number of frames until one suffices. Returns false if none does.
 fn each_failure<F: VmemmapSpaceFixture>(
     check: &Checker<F>,
     numbers: core::ops::Range<u64>,
@@ -452,7 +454,8 @@ fn each_failure<F: VmemmapSpaceFixture>(
         }
         assert_eq!(frames.held_pages(), 0, "failing at step {steps} kept frames");
         assert_eq!(check.fixture.outstanding(), outstanding, "failing at step {steps} kept frames");
-        // In fragmented memory there are hundreds of steps, most of them alike.
+        // In fragmented memory there are hundreds of steps, most of them alike, so only some are
+        // checked.
         let look = steps < 4 || steps % 61 == 0;
         if look {
             as_before();

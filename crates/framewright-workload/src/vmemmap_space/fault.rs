@@ -6,30 +6,30 @@ use framewright::units::Pfn;
 /// Why an access to the array failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AccessFault {
-    /// A translation was used whose frame is free, or is used again for something else: it was
-    /// freed before its flush.
+    /// An access used a translation whose frame is free or has another use: the frame was freed
+    /// before the flush.
     Stale {
-        /// The CPU whose TLB had it.
+        /// The CPU whose TLB had the translation.
         cpu: u32,
-        /// What was accessed.
+        /// The address that was accessed.
         address: usize,
-        /// The frame, of the array or of a page table.
+        /// The frame, which was part of the array or a page table.
         frame: Pfn,
     },
     /// A write to a page that is mapped read-only.
     ReadOnly {
-        /// The CPU.
+        /// The CPU that wrote.
         cpu: u32,
-        /// What was accessed.
+        /// The address that was accessed.
         address: usize,
         /// The frame that is mapped there.
         frame: Pfn,
     },
     /// The address is not in the array.
     Beyond {
-        /// The CPU.
+        /// The CPU that accessed it.
         cpu: u32,
-        /// What was accessed.
+        /// The address that was accessed.
         address: usize,
     },
 }

@@ -3,7 +3,7 @@
 use framewright::units::{Order, Pfn};
 use framewright::vmemmap_space::FrameSource;
 
-/// Passes on to another source until it fails, and then fails for good.
+/// Passes requests on to another source until it fails, and then fails for good.
 #[derive(Debug)]
 pub struct FaultyFrames<S> {
     inner: S,
@@ -13,23 +13,23 @@ pub struct FaultyFrames<S> {
 }
 
 impl<S: FrameSource> FaultyFrames<S> {
-    /// Never fails, but counts.
+    /// Makes a source that never fails, but counts.
     pub fn new(inner: S) -> Self {
         Self { inner, left: None, asked: 0, held_pages: 0 }
     }
 
-    /// Succeeds `count` times.
+    /// Makes a source that succeeds `count` times and then fails.
     pub fn fail_after(inner: S, count: u64) -> Self {
         Self { left: Some(count), ..Self::new(inner) }
     }
 
-    /// How often it was asked for frames.
+    /// Returns how often it was asked for frames.
     #[must_use]
     pub fn asked(&self) -> u64 {
         self.asked
     }
 
-    /// Frames that were taken through it and not put back through it.
+    /// Returns how many frames were taken through it and not put back through it.
     #[must_use]
     pub fn held_pages(&self) -> i64 {
         self.held_pages
@@ -40,7 +40,7 @@ fn signed_pages(order: Order) -> i64 {
     i64::try_from(order.pages()).unwrap_or(i64::MAX)
 }
 
-// SAFETY: what it returns comes from the source inside, unchanged.
+// SAFETY: the frames come from the inner source, unchanged.
 unsafe impl<S: FrameSource> FrameSource for FaultyFrames<S> {
     fn take(&mut self, order: Order) -> Option<Pfn> {
         self.asked += 1;
@@ -55,7 +55,8 @@ unsafe impl<S: FrameSource> FrameSource for FaultyFrames<S> {
 
     unsafe fn put_back(&mut self, start: Pfn, order: Order) {
         self.held_pages -= signed_pages(order);
-        // SAFETY: passed on to the caller: what was taken through this was taken from there.
+        // SAFETY: the caller upholds it: frames that were taken through this were taken from the
+        // inner source.
         unsafe { self.inner.put_back(start, order) };
     }
 }

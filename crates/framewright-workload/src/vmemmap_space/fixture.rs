@@ -1,11 +1,11 @@
-//! What the suites need of a space under test: [`VmemmapSpaceFixture`].
+//! What the suites need from a space under test: [`VmemmapSpaceFixture`].
 
 use super::fault::AccessFault;
 use super::trial::TrialSpace;
 use framewright::units::PfnRange;
 use framewright::vmemmap_space::{FrameSource, VmemmapSpace};
 
-/// A [`VmemmapSpace`] together with what the suite needs to check it from outside. It describes at
+/// A [`VmemmapSpace`] together with what the suites need to check it from outside. It describes at
 /// least the first 2 GiB.
 ///
 /// # Safety
@@ -15,20 +15,21 @@ use framewright::vmemmap_space::{FrameSource, VmemmapSpace};
 pub unsafe trait VmemmapSpaceFixture {
     /// The space under test.
     fn space(&self) -> &dyn VmemmapSpace;
-    /// The space under test, to call what only its owner may call.
+    /// The space under test, for calling what only its owner may call.
     fn trial(&self) -> TrialSpace<'_>
     where
         Self: Sized,
     {
         TrialSpace::of(self)
     }
-    /// The source of its frames.
+    /// The source of the space's frames.
     fn frames(&self) -> impl FrameSource;
     /// Takes back frames that came out of a flush.
     fn free(&self, run: PfnRange);
-    /// Frames that are in use.
+    /// How many frames are in use.
     fn outstanding(&self) -> u64;
-    /// How many CPUs access it. With one, entries that other CPUs cached are not tested.
+    /// How many CPUs access the space. With one CPU, translations that other CPUs cached are not
+    /// tested.
     fn cpus(&self) -> u32;
     /// Reads 64 bits through the TLB of `cpu`.
     ///
@@ -42,7 +43,7 @@ pub unsafe trait VmemmapSpaceFixture {
     fn store(&self, cpu: u32, address: usize, value: u64) -> Result<(), AccessFault>;
 }
 
-// SAFETY: the promises of the fixture that this refers to.
+// SAFETY: the promises are those of the fixture that this refers to.
 unsafe impl<T: VmemmapSpaceFixture> VmemmapSpaceFixture for &T {
     fn space(&self) -> &dyn VmemmapSpace {
         (**self).space()

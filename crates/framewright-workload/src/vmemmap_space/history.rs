@@ -1,5 +1,5 @@
-//! A random history of a [`VmemmapSpace`] whose tables can be read: after every step each page must
-//! be mapped as a model says, with its rights, and every frame must be accounted for.
+//! A random history of a [`VmemmapSpace`] whose page tables can be read. After every step each page
+//! must be mapped with the rights that a model predicts, and every frame must be accounted for.
 
 use super::fault::AccessFault;
 use super::faulty::FaultyFrames;
@@ -12,7 +12,7 @@ use framewright::vmemmap_space::{
 #[cfg(doc)]
 use framewright::vmemmap_space::VmemmapSpace;
 
-/// What the tables in memory say of a page.
+/// What the page tables in memory say about a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Translation {
     /// Physical address of the page.
@@ -23,13 +23,13 @@ pub struct Translation {
     pub execute: bool,
 }
 
-/// A fixture whose tables can be walked.
+/// A fixture whose page tables can be walked.
 pub trait Walkable: VmemmapSpaceFixture {
-    /// The translation of the page at `address` by the tables in memory.
+    /// Returns the translation of `address` in the tables in memory.
     fn translate(&self, address: usize) -> Option<Translation>;
-    /// The physical address of the frame that stands for absent parts.
+    /// Returns the physical address of the frame that is mapped for absent parts.
     fn zero_frame(&self) -> u64;
-    /// Page tables that belong to single sections now.
+    /// Returns how many page tables belong to single sections now.
     fn tables(&self) -> u64;
 }
 
@@ -45,7 +45,7 @@ impl<T: Walkable> Walkable for &T {
     }
 }
 
-/// Sections of the history, and one behind them that stays absent.
+/// Sections that the history changes. The section behind them stays absent.
 const SECTIONS: u32 = 3;
 const BLOCKS: usize = (SECTIONS * BLOCKS_PER_CALL) as usize;
 const PAGES_PER_BLOCK: usize = 8;
@@ -56,7 +56,7 @@ const _: () = assert!(PAGES_PER_BLOCK as u64 == VMEMMAP_PAGES_PER_BLOCK);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Block {
     Absent,
-    /// Present, but its word was not written since.
+    /// Present, but its word was not written since it was populated.
     Fresh,
     /// Present, with this value in its word.
     Holds(u64),
@@ -66,15 +66,15 @@ struct History<'a, F> {
     fixture: &'a F,
     blocks: [Block; BLOCKS],
     random: Random,
-    /// Frames that were in use before.
+    /// Frames that were in use at the start.
     resting: u64,
 }
 
 /// Runs `steps` random steps, chosen by `seed`, on the first sections of a space that is wholly
-/// absent, and leaves it so.
+/// absent, and makes it absent again at the end.
 ///
 /// # Panics
-/// With what went wrong.
+/// If the space differs from the model; the message says how.
 pub fn vmemmap_space_history<F: Walkable>(fixture: &F, seed: u64, steps: u32) {
     let blocks = [Block::Absent; BLOCKS];
     let mut history =
@@ -100,12 +100,13 @@ fn indices(blocks: BlockRange) -> core::ops::Range<usize> {
 }
 
 impl<F: Walkable> History<'_, F> {
-    /// The address of page `page` of the array.
+    /// Returns the address of page `page` of the array.
     fn page(&self, page: usize) -> usize {
         self.fixture.space().base().addr().get() + page * PAGE_BYTES
     }
 
-    /// The word of a block that the history writes; its page differs from block to block.
+    /// Returns the address of the word that the history writes in a block. Its page differs from
+    /// block to block.
     fn word(&self, block: usize) -> usize {
         self.page(PAGES_PER_BLOCK * block + 5 * block % PAGES_PER_BLOCK) + 24
     }
@@ -137,7 +138,7 @@ impl<F: Walkable> History<'_, F> {
             4 => self.prepare_or_merge(blocks),
             _ => {}
         }
-        // One block is checked after each step, all of them now and then.
+        // After each step one random block is checked, and now and then all of them.
         let look_at_all = self.random.one_in(8);
         let one = self.random.index(BLOCKS);
         for block in if look_at_all { 0..BLOCKS } else { one..one + 1 } {
@@ -179,8 +180,8 @@ impl<F: Walkable> History<'_, F> {
         let mut unflushed = Unflushed::new();
         let left = self.fixture.trial().evict(blocks, &mut unflushed) as usize;
         self.free(self.fixture.trial().flush(unflushed));
-        // All was flushed before, so there was room for all, and the blocks that are left were not
-        // prepared.
+        // Everything was flushed before, so there was room for all. Blocks may be left only because
+        // they were not prepared.
         assert!(
             left == 0 || !prepare && left == present,
             "{left} of {present} blocks in {blocks:?} were left"
@@ -193,7 +194,7 @@ impl<F: Walkable> History<'_, F> {
     fn prepare_or_merge(&mut self, blocks: BlockRange) {
         let mut unflushed = Unflushed::new();
         if self.random.one_in(2) {
-            // Without a frame nothing changes, which is seen below.
+            // Without a frame nothing changes, which is checked after the step.
             let _ =
                 self.fixture.trial().prepare(blocks, &mut self.fixture.frames(), &mut unflushed);
         } else {
@@ -228,7 +229,7 @@ impl<F: Walkable> History<'_, F> {
         }
     }
 
-    /// Walks to every page.
+    /// Walks the tables to every page and compares it with the model.
     fn check_tables(&self) {
         let mut present_pages = 0;
         for page in 0..(BLOCKS + BLOCKS_PER_CALL as usize) * PAGES_PER_BLOCK {

@@ -1,5 +1,5 @@
 //! What every [`VmemmapSpace`](framewright::vmemmap_space::VmemmapSpace) must do, as a suite
-//! without heap and threads, which runs in tests and on machines; and a random history for spaces
+//! without heap or threads that runs in tests and on machines; and a random history for spaces
 //! whose tables can be read.
 
 mod contract;

@@ -1,22 +1,22 @@
-//! A space under test: the one place that calls methods of [`VmemmapSpace`] that only its owner may
-//! call.
+//! A space under test: the only place that calls the methods of [`VmemmapSpace`] that only the
+//! space's owner may call.
 
 use super::fixture::VmemmapSpaceFixture;
 use framewright::vmemmap_space::{
     BlockRange, FrameList, FrameSource, OutOfFrames, Unflushed, VmemmapSpace,
 };
 
-/// A [`VmemmapSpace`] that only the owner of this uses.
+/// A [`VmemmapSpace`] that only the owner of this value uses.
 #[derive(Clone, Copy)]
 pub struct TrialSpace<'a>(&'a dyn VmemmapSpace);
 
 impl<'a> TrialSpace<'a> {
-    /// The space of a fixture.
+    /// Returns the space of a fixture.
     pub fn of<F: VmemmapSpaceFixture>(fixture: &'a F) -> Self {
         Self(fixture.space())
     }
 
-    /// Any space.
+    /// Wraps any space.
     ///
     /// # Safety
     /// As for implementing [`VmemmapSpaceFixture`]: no other code calls the space while this is
@@ -55,7 +55,7 @@ impl<'a> TrialSpace<'a> {
         unsafe { self.0.prepare(blocks, frames, unflushed) }
     }
 
-    /// [`VmemmapSpace::evict`].
+    /// Calls [`VmemmapSpace::evict`].
     #[must_use = "blocks may be left present"]
     pub fn evict(self, blocks: BlockRange, unflushed: &mut Unflushed) -> u32 {
         // SAFETY: as for `populate` (invariant 42).
@@ -72,14 +72,14 @@ impl<'a> TrialSpace<'a> {
         frames: &mut dyn FrameSource,
         unflushed: &mut Unflushed,
     ) -> Result<bool, OutOfFrames> {
-        // SAFETY: as for `populate`; the caller writes to the section's parts only through the
+        // SAFETY: as for `populate`. The caller writes to the section's parts only through the
         // fixture, between calls (invariant 42).
         unsafe { self.0.merge(section, frames, unflushed) }
     }
 
-    /// [`VmemmapSpace::flush`].
+    /// Calls [`VmemmapSpace::flush`].
     pub fn flush(self, unflushed: Unflushed) -> FrameList {
-        // SAFETY: as for `populate`; filled by this space (invariants 12 and 42).
+        // SAFETY: as for `populate`, and this space has filled `unflushed` (invariants 12 and 42).
         unsafe { self.0.flush(unflushed) }
     }
 }
