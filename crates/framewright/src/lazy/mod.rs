@@ -104,6 +104,9 @@ struct Collected<const RANGES: usize> {
     failed: Option<NotUp>,
 }
 
+/// A static, so that it is there once.
+static USUAL: Parameters = Parameters::usual();
+
 /// So many ranges come up with room for [`FEW_REGIONS`] of the memblock allocator's regions, which
 /// are 40 bytes each.
 const FEW_RANGES: usize = 8;
@@ -207,7 +210,7 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
     /// # Errors
     /// [`NotUp`]: as long as no memory is added it comes again at little cost.
     pub fn bring_up(&self) -> Result<&Manager<P>, NotUp> {
-        self.bring_up_as(&Parameters::default(), true)
+        self.bring_up_as(&USUAL, true)
     }
 
     /// [`bring_up`](Self::bring_up) as a command line says; who is first has a say.
@@ -274,7 +277,7 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
             let added = claim.collected().ranges.add(range.whole_frames());
             added.map_err(|_| StartError::Add(index))?;
         }
-        self.make(claim, &Parameters::default()).map(drop).map_err(StartError::NotUp)
+        self.make(claim, &USUAL).map(drop).map_err(StartError::NotUp)
     }
 
     fn make<'a>(

@@ -94,8 +94,9 @@ const MOST_WINDOWS: u32 = 1024;
 /// Linux's default.
 const DEFAULT_RATIO: u64 = 301;
 
-impl Default for HotplugParameters {
-    fn default() -> Self {
+impl HotplugParameters {
+    /// What it is where nothing is said.
+    pub(crate) const fn usual() -> Self {
         Self {
             windows: DEFAULT_WINDOWS,
             auto_online: OnlineType::Online,
@@ -104,6 +105,12 @@ impl Default for HotplugParameters {
             auto_movable_numa_aware: true,
             memmap_on_memory: true,
         }
+    }
+}
+
+impl Default for HotplugParameters {
+    fn default() -> Self {
+        Self::usual()
     }
 }
 
