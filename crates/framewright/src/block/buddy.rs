@@ -171,7 +171,8 @@ impl Buddy {
         deferred: &'static [AtomicU64],
         reported: &'static [AtomicU64],
     ) {
-        (self.segments, self.table) = (segments, *table);
+        self.segments = segments;
+        self.table.name(table);
         if !deferred.is_empty() {
             let blocks = table.len() as usize;
             attach(&mut self.deferred, &mut self.graded_merges, deferred, blocks);

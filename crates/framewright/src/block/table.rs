@@ -131,6 +131,17 @@ impl BlockTable {
         Self { heads, entries, free_maps, ready, free_heads }
     }
 
+    /// Names the same table as another. By fields: some compilers copy larger values byte by byte.
+    #[inline(never)]
+    pub(crate) const fn name(&mut self, other: &Self) {
+        let Self { heads, entries, free_maps, ready, free_heads } = other;
+        self.heads = heads;
+        self.entries = entries;
+        self.free_maps = free_maps;
+        self.ready = ready;
+        self.free_heads = *free_heads;
+    }
+
     /// What is looked at while no group is ready.
     pub(crate) const fn heads_alone(
         &self,

@@ -133,7 +133,7 @@ impl Zone {
         locked.buddy.attach(segments, table, deferred, reported);
         self.span = span;
         self.segments = segments;
-        self.table = *table;
+        self.table.name(table);
     }
 
     /// Counts a run as present. Frames in blocks that the run does not fill are counted in the
