@@ -341,11 +341,14 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
             unsafe { early.add_memory(frames.to_phys(), NodeId::ZERO, false) }?;
         }
         let input = BringUp { parameters, started_ns: None };
-        let manager = Manager::bring_up(early, &input).map_err(|failed| failed.error)?;
         let largest_gap_pages = self.largest_gap_pages;
-        Ok(claim.make(manager, |manager, collected| {
-            collected.ranges.gaps(largest_gap_pages).for_each(|gap| adopt(manager, gap));
-        }))
+        let made = claim.make(
+            |place| Manager::bring_up_at(place, &mut early, &input),
+            |manager, collected| {
+                collected.ranges.gaps(largest_gap_pages).for_each(|gap| adopt(manager, gap));
+            },
+        )?;
+        Ok(made)
     }
 
     /// The right to add and to make. Nothing where somebody else has it and cannot be waited for.
