@@ -65,6 +65,19 @@ impl FreeHeads {
         self.change(index, ONE[slot(order)]);
     }
 
+    /// Blocks of a group became free heads, whose [`one_of`](Self::one_of) add up to `sum`.
+    pub(super) fn add_heads(self, group: u32, sum: u64) {
+        if sum != 0 {
+            self.change(group.wrapping_mul(GROUP), sum);
+        }
+    }
+
+    /// What one head of the order that is so many above a block's adds to its group's word.
+    #[inline]
+    pub(super) const fn one_of(level: usize) -> u64 {
+        ONE[level]
+    }
+
     /// A block at `index` is a free head no more.
     pub(super) fn remove(self, index: u32, order: Order) {
         self.change(index, ONE[slot(order)].wrapping_neg());

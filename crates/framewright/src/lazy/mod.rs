@@ -331,7 +331,7 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
             if !gap.is_empty() && gap.pages() <= self.largest_gap_pages {
                 // Reserved before it is known: an array of the allocator's own finds no place in
                 // it.
-                early.reserve(gap.to_phys())?;
+                early.reserve_in_use(gap)?;
                 frames.start = gap.start;
             }
             known = range.end;

@@ -3,6 +3,7 @@
 //! Orders of memory: Relaxed: counts that are only told.
 
 use super::{Hotplug, Piece, bytes_of, pages_of};
+use crate::manager::init::adopts_at_once;
 use crate::manager::state::hotplug::Changing;
 use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
@@ -121,6 +122,10 @@ impl<'m, P: Platform> Hotplug<'m, P> {
     /// [`adopt`](Self::adopt) of frames all of which are reserved, before anybody else has the
     /// manager. What cannot be adopted stays reserved.
     pub(crate) fn adopt_at_start(self, range: PfnRange) {
+        if !cfg!(feature = "vmemmap") || adopts_at_once(self.manager.hotplug.descriptors_are_wanted)
+        {
+            return self.manager.note_adopted(range, Location::caller());
+        }
         let platform = self.manager.platform;
         let blocks = BlockRange::around(range);
         // What lies side by side is one allocation.

@@ -291,8 +291,8 @@ fn fill_zones<P: Platform>(
 ) {
     let platform = early.platform();
     let mut clock = NodeClock::new(platform);
-    initialise_zones(early, frame, &mut clock, array);
     let are_wanted = wants_descriptors(platform, input.parameters);
+    initialise_zones(early, frame, &mut clock, array, adopts_at_once(are_wanted));
     attach_descriptors(platform, frame, &mut clock, are_wanted);
     clock.stop(frame.nodes);
     if let Some(seed) = frame.states.debug.aids.placement_seed {
@@ -410,6 +410,12 @@ fn wants_descriptors<P: Platform>(platform: &P, parameters: &Parameters) -> bool
         return false;
     }
     parameters.pages.are_wanted(platform.vmemmap_space().is_some())
+}
+
+/// Whether what is in use by those who free it is allocated as soon as it is known. With
+/// descriptors it is reserved until these are there (`Hotplug::adopt_at_start`).
+pub(in crate::manager) const fn adopts_at_once(descriptors_are_wanted: bool) -> bool {
+    cfg!(feature = "hotplug") && !descriptors_are_wanted
 }
 
 /// Gets the array's memory where the policy wants one, and tells the zones what of them it
