@@ -37,14 +37,16 @@ pub struct BlockEntry {
 
 const _: () = assert!(size_of::<BlockEntry>() == 16);
 
-/// Clears entries that nobody else looks at, all at once, as bring-up spends most of its
-/// instructions here on small machines. The bit that says that they are ready is stored with
-/// Release.
+/// Entries that are cleared without a jump between them.
+const AT_ONCE: usize = 32;
+
+/// Makes entries that nobody looks at inner ones, whose links mean nothing: half of a table is not
+/// written. Many at once, as bring-up spends many of its instructions here on small machines. The
+/// bit that says that they are ready is stored with Release.
 fn clear_unread(entries: &[BlockEntry]) {
-    let first: *const BlockEntry = entries.as_ptr();
-    // SAFETY: integers that may be changed through a reference; who looks at entries looks at the
-    // bit that says that they are ready first, so that nobody does meanwhile (invariant 5).
-    unsafe { first.cast_mut().write_bytes(0, entries.len()) };
+    let (many, few) = entries.as_chunks::<AT_ONCE>();
+    many.iter().for_each(|entries| entries.iter().for_each(BlockEntry::forget));
+    few.iter().for_each(BlockEntry::forget);
 }
 
 impl BlockEntry {
@@ -55,8 +57,14 @@ impl BlockEntry {
 
     #[inline]
     pub(crate) fn clear(&self) {
-        self.state.store(0, Ordering::Relaxed);
+        self.forget();
         self.set_links(0, 0);
+    }
+
+    /// [`clear`](Self::clear), but the links stay.
+    #[inline]
+    fn forget(&self) {
+        self.state.store(0, Ordering::Relaxed);
     }
 
     #[inline]
@@ -274,7 +282,8 @@ impl BlockTable {
         if !keep_first {
             self.heads[group as usize].clear();
         }
-        clear_unread(&self.entries[start + 1..end]);
+        // The first is not used, and with it they are a number of twos.
+        clear_unread(&self.entries[start..end]);
         self.free_heads.clear(group);
         let word = &self.ready[(group / 64) as usize];
         word.store(word.load(Ordering::Relaxed) | 1 << (group % 64), Ordering::Release);
