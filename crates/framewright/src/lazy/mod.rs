@@ -110,7 +110,7 @@ static USUAL: Parameters = Parameters::usual();
 /// So many ranges come up with room for [`FEW_REGIONS`] of the memblock allocator's regions, which
 /// are 40 bytes each.
 const FEW_RANGES: usize = 8;
-const FEW_REGIONS: usize = 32;
+const FEW_REGIONS: usize = 16;
 
 impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
     const NOTHING: Collected<RANGES> = Collected { ranges: Ranges::EMPTY, failed: None };

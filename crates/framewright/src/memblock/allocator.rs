@@ -259,6 +259,9 @@ impl<'a, P: Platform> Memblock<'a, P> {
         }
         let flags = if hot_pluggable { RegionFlags::HOT_PLUGGABLE } else { RegionFlags::NONE };
         let new = Region { range: clip(range).whole_frames().to_phys(), node: Some(node), flags };
+        if self.memory.append(&new) {
+            return Ok(());
+        }
         self.make_room(self.memory.room_to_cover(&new), 0, &[new.range])?;
         self.memory.cover(&new);
         Ok(())
@@ -282,6 +285,9 @@ impl<'a, P: Platform> Memblock<'a, P> {
         self.check_live()?;
         let range = clip(frames.to_phys());
         let new = Region { flags: RegionFlags::IN_USE, ..reservation(range) };
+        if !self.memory.has_grown() && self.reserved.append(&new) {
+            return Ok(());
+        }
         self.reserve_region(&new, &[range])
     }
 

@@ -373,7 +373,9 @@ impl Zone {
         }
         let offset = |pages: u64| usize::try_from(pages).unwrap_or(0);
         let start = offset(part.start.0 % PAGES_PER_BLOCK);
-        self.table.cold_free_map(index).set_run(start..start + offset(freed), true);
+        let frames = start..start + offset(freed);
+        let map = self.table.cold_free_map(index);
+        map.set_run(frames.clone(), true);
         let locked = self.changing.locked.get_mut();
         locked.split_pages += freed;
         if free == PAGES_PER_BLOCK {
@@ -382,11 +384,12 @@ impl Zone {
             locked.set_free_order(index, None);
             locked.buddy.free_at_bring_up(index, Order::BLOCK);
         } else {
-            // Where nothing else is free in the block there is no need to look.
-            let order = if freed == free {
-                Some(largest_run(start..start + offset(freed)))
+            // There is no need to look for the largest run where it can be none that was there and
+            // became longer.
+            let order = if map.is_apart(&frames) {
+                state.free_order().max(Some(largest_run(frames)))
             } else {
-                self.table.cold_free_map(index).largest_order()
+                map.largest_order()
             };
             locked.set_free_order(index, order);
         }

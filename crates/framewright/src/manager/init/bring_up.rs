@@ -352,12 +352,13 @@ fn prepare<P: Platform>(
     place_tables(early, input.parameters);
     let started_ns = input.started_ns.or_else(|| platform.now_ns());
     let mut memory = Obtained::new(early);
-    let mut measured =
-        if MAX_NODES == FEW_NODES || memory.early.topology().node_count() <= FEW_NODES {
-            measure_up_to::<P, FEW_NODES>(&mut memory, input.parameters)?
-        } else {
-            measure_up_to::<P, MAX_NODES>(&mut memory, input.parameters)?
-        };
+    let mut place = None;
+    let is_small = MAX_NODES == FEW_NODES || memory.early.topology().node_count() <= FEW_NODES;
+    let measured = if is_small {
+        measure_up_to::<P, FEW_NODES>(&mut place, &mut memory, input.parameters)?
+    } else {
+        measure_up_to::<P, MAX_NODES>(&mut place, &mut memory, input.parameters)?
+    };
     let (zones, caches) = (measured.zones(), measured.caches());
     let frame = Frame::carve(measured, zones, caches, memory.early, input.parameters);
     match allocate_all(&mut memory, frame, input) {
@@ -379,29 +380,31 @@ const FEW_NODES: usize = if MAX_NODES < 4 { MAX_NODES } else { 4 };
 
 /// [`measure`] of a machine with at most `NODES` nodes.
 #[inline(never)]
-fn measure_up_to<P: Platform, const NODES: usize>(
+fn measure_up_to<'p, P: Platform, const NODES: usize>(
+    place: &'p mut Option<Measured<'static, P>>,
     memory: &mut Obtained<'_, '_, P>,
     parameters: &Parameters,
-) -> Result<Measured<'static, P>, BringUpError> {
+) -> Result<&'p mut Measured<'static, P>, BringUpError> {
     let mut zones = [[ZonePlan::NONE; ZoneKind::COUNT]; NODES];
-    measure(memory, parameters, zones.as_flattened_mut(), &mut [0; NODES])
+    measure(place, memory, parameters, zones.as_flattened_mut(), &mut [0; NODES])
 }
 
 /// Plans the zones, gets the memory for what is known of the machine then, and fills in what its
 /// zones are. There is a place for each zone and for the CPUs of each node.
-fn measure<P: Platform>(
+fn measure<'p, P: Platform>(
+    place: &'p mut Option<Measured<'static, P>>,
     memory: &mut Obtained<'_, '_, P>,
     parameters: &Parameters,
     zones: &mut [ZonePlan],
     cpus: &mut [u32],
-) -> Result<Measured<'static, P>, BringUpError> {
+) -> Result<&'p mut Measured<'static, P>, BringUpError> {
     let zones = &mut zones[..memory.early.topology().node_count() * ZoneKind::COUNT];
     count_cpus(memory.early.platform(), cpus);
     let wanted = parameters.zone_parts;
     let mut plan = Plan::measure(memory.early.runs(), zones, &|node, gigabytes| {
         wanted.unwrap_or_else(|| parts_for(cpus[node.index()], gigabytes))
     });
-    Measured::new(memory, &mut plan, parameters)
+    Measured::new(place, memory, &mut plan, parameters)
 }
 
 /// Whether pages are to have descriptors.
