@@ -21,7 +21,7 @@ use super::{Zone, ZoneRun};
 use crate::block::table::{BlockEntry, BlockTable};
 use crate::block::{BlockState, MigrateType, State};
 use crate::firmware::MemoryKind;
-use crate::page::{Partial, Partials};
+use crate::page::{Partial, Partials, in_block};
 use crate::sync::table_atomic::AtomicU64;
 use crate::units::{BLOCK_ORDER, Order, PAGES_PER_BLOCK, PfnRange};
 use crate::vmemmap_space::BlockNumber;
@@ -270,24 +270,29 @@ impl Zone {
         self.changing.counters.publish(self.changing.locked.get_mut());
     }
 
-    /// Writes down which frames of blocks that are managed in part are managed, as far as they are
-    /// free; returns how many blocks there are, of which as many are noted as `partials` has
-    /// room for. They are among `blocks`, which ascend.
+    /// Says what of blocks that are managed in part can be had, and writes down which of their
+    /// frames are managed, as far as they are free; returns how many such blocks there are, of
+    /// which as many are noted as `partials` has room for. They are among `blocks`, which ascend.
     pub(crate) fn record_partials(
-        &self,
+        &mut self,
         blocks: &[BlockOfZone],
         partials: &mut [Partial],
     ) -> usize {
-        let (mut noted, mut last) = (0, None);
+        let mut noted = 0;
         for block in blocks {
             let block = block.block();
             let Some(segment) = segment::find(self.segments, block) else { continue };
             let index = segment.index_of(block);
-            // Ranges that touch may have made it whole between them.
             let state = self.table.cold_entry(index).state();
-            if last.replace(index) != Some(index)
-                && state.is(State::Split)
-                && state.managed_pages() != PAGES_PER_BLOCK
+            // Ranges that touch may have made it whole between them.
+            if !state.is(State::Split) {
+                continue;
+            }
+            if let Some(order) = state.free_order() {
+                let free_index = &mut self.changing.locked.get_mut().free_index;
+                free_index.insert(MigrateType::Movable, order, index);
+            }
+            if state.managed_pages() != PAGES_PER_BLOCK
                 && let Some(partial) = partials.get_mut(noted)
             {
                 partial.record(index, self.table.cold_free_map(index));
@@ -357,7 +362,7 @@ impl Zone {
     }
 
     /// Initialises frames of a block that is managed in part, which are managed or not, and are
-    /// free if they are.
+    /// free if they are. The free index learns of them when all are there.
     #[inline(never)]
     fn initialise_part(&mut self, segment: &Segment, part: PfnRange, managed: bool, free: bool) {
         let index = segment.index_of(BlockNumber::containing(part.start));
@@ -367,32 +372,29 @@ impl Zone {
         let managed = if managed { part.pages() } else { 0 };
         let freed = if free { managed } else { 0 };
         let (free, managed) = (state.free_pages() + freed, state.managed_pages() + managed);
-        entry.set_state(state.with_pages(free, managed, state.present_pages()));
+        let new = state.with_pages(free, managed, state.present_pages());
+        entry.set_state(new);
         if freed == 0 {
             return;
         }
-        let offset = |pages: u64| usize::try_from(pages).unwrap_or(0);
-        let start = offset(part.start.0 % PAGES_PER_BLOCK);
-        let frames = start..start + offset(freed);
+        let frames = in_block(part);
         let map = self.table.cold_free_map(index);
         map.set_run(frames.clone(), true);
         let locked = self.changing.locked.get_mut();
-        locked.split_pages += freed;
         if free == PAGES_PER_BLOCK {
             // Two ranges that touch made it whole between them.
-            locked.split_pages -= PAGES_PER_BLOCK;
-            locked.set_free_order(index, None);
-            locked.buddy.free_at_bring_up(index, Order::BLOCK);
-        } else {
-            // There is no need to look for the largest run where it can be none that was there and
-            // became longer.
-            let order = if map.is_apart(&frames) {
-                state.free_order().max(Some(largest_run(frames)))
-            } else {
-                map.largest_order()
-            };
-            locked.set_free_order(index, order);
+            locked.split_pages -= state.free_pages();
+            return locked.buddy.free_at_bring_up(index, Order::BLOCK);
         }
+        locked.split_pages += freed;
+        // There is no need to look for the largest run where it can be none that was there and
+        // became longer.
+        let order = if map.is_apart(&frames) {
+            state.free_order().max(Some(largest_run(frames)))
+        } else {
+            map.largest_order()
+        };
+        entry.set_state(new.with_free_order(order));
     }
 
     /// Initialises whole blocks that are free.
