@@ -16,6 +16,7 @@
 //! the random orders of `page_alloc.shuffle` in `shuffle`.
 
 use super::deferred_merge::{DeferredMerges, attach};
+use super::free_heads::FreeHeads;
 use super::list::{BLOCK_ORDERS, List, ListId, NONE, Position, slot};
 use super::migrate_type::MigrateType;
 use super::placement::Placement;
@@ -23,11 +24,11 @@ use super::random::Random;
 use super::reported::{ReportedBitmap, ReportedBits, WasReported};
 use super::segment::{self, Segment};
 use super::state::{BlockState, State};
-use super::table::{BlockEntry, BlockTable};
+use super::table::{BlockEntry, BlockTable, GROUP};
 use crate::sync::add_fields::add_fields;
 use crate::sync::in_place::{each, write_fields};
 use crate::sync::table_atomic::AtomicU64;
-use crate::units::{BLOCK_ORDER, MAX_ORDER, Order};
+use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK};
 use core::mem::MaybeUninit;
 use core::ops::Range;
 
@@ -82,6 +83,20 @@ impl core::ops::AddAssign for ZoneEvents {
         );
     }
 }
+
+/// The word of a free movable head, by its list.
+const HEADS: [BlockState; BLOCK_ORDERS] = {
+    let mut heads = [BlockState::INNER; BLOCK_ORDERS];
+    let mut order = BLOCK_ORDER;
+    while order <= MAX_ORDER {
+        if let Some(order) = Order::new(order) {
+            let head = BlockState::head(State::Free, order, MigrateType::Movable);
+            heads[(order.get() - BLOCK_ORDER) as usize] = head;
+        }
+        order += 1;
+    }
+    heads
+};
 
 type Lists = [[[List; BLOCK_ORDERS]; MigrateType::COUNT]; 2];
 
@@ -172,7 +187,8 @@ impl Buddy {
         deferred: &'static [AtomicU64],
         reported: &'static [AtomicU64],
     ) {
-        (self.segments, self.table) = (segments, *table);
+        self.segments = segments;
+        self.table.name(table);
         if !deferred.is_empty() {
             let blocks = table.len() as usize;
             attach(&mut self.deferred, &mut self.graded_merges, deferred, blocks);
@@ -417,21 +433,39 @@ impl Buddy {
         true
     }
 
-    /// Appends a movable block, whose entry already says that it is free, to its list. For
-    /// bring-up, when nothing is reported yet and placement is not random. It is
-    /// [`insert`](Self::insert) in a quarter of the code: code that runs for the first time costs
-    /// in proportion to its length.
-    pub(crate) fn append(&mut self, entry: &BlockEntry, index: u32, order: Order) {
+    /// Appends the blocks of a run to the movable lists, as the largest aligned pieces. For
+    /// bring-up, when nothing is reported yet, placement is not random and none of them has a free
+    /// buddy. `shift` leads from a block's number to its index. Does what [`insert`](Self::insert)
+    /// does, but does once what can be done once, as bring-up spends many of its instructions here.
+    pub(crate) fn append_run(&mut self, blocks: Range<u32>, shift: u32) {
         debug_assert!(
             !self.reported.is_tracked(),
             "there are devices for reports before there is memory"
         );
-        let slot = slot(order).min(BLOCK_ORDERS - 1);
-        let list = &mut self.lists[0][MigrateType::Movable as usize][slot];
-        list.link_last(|other| self.table.cold_entry(other), entry, index);
-        self.occupied[0][MigrateType::Movable as usize] |= 1 << slot;
-        self.table.free_heads.add(index, order);
-        self.pages += order.pages();
+        let table = &self.table;
+        let lists = &mut self.lists[0][MigrateType::Movable as usize];
+        let (mut occupied, mut ready, mut heads) = (0, u32::MAX, 0_u64);
+        let mut next = blocks.start;
+        while next < blocks.end {
+            let level = next.trailing_zeros().min((blocks.end - next).ilog2());
+            let level = (level as usize).min(BLOCK_ORDERS - 1);
+            let index = next.wrapping_add(shift);
+            next += 1 << level;
+            if level < BLOCK_ORDERS - 1 && index / GROUP != ready {
+                table.free_heads.add_heads(ready, heads);
+                table.make_ready(index, false);
+                (ready, heads) = (index / GROUP, 0);
+            }
+            let entry = table.entry(index);
+            entry.set_state(HEADS[level]);
+            let list = &mut lists[level];
+            list.link_last(|other| table.entry(other), entry, index);
+            occupied |= 1 << level;
+            heads += FreeHeads::one_of(level);
+        }
+        table.free_heads.add_heads(ready, heads);
+        self.occupied[0][MigrateType::Movable as usize] |= occupied;
+        self.pages += u64::from(blocks.end - blocks.start) * PAGES_PER_BLOCK;
     }
 
     /// Unlinks a free head and makes its entry inner.

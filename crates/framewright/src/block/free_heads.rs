@@ -66,6 +66,20 @@ impl FreeHeads {
         self.change(index, ONE[slot(order)]);
     }
 
+    /// Counts blocks of a group that became free heads; `sum` adds up their
+    /// [`one_of`](Self::one_of).
+    pub(super) fn add_heads(self, group: u32, sum: u64) {
+        if sum != 0 {
+            self.change(group.wrapping_mul(GROUP), sum);
+        }
+    }
+
+    /// Returns what one head adds to its group's word; its order is `level` above a block's.
+    #[inline]
+    pub(super) const fn one_of(level: usize) -> u64 {
+        ONE[level]
+    }
+
     /// Uncounts a block at `index` that is no longer a free head.
     pub(super) fn remove(self, index: u32, order: Order) {
         self.change(index, ONE[slot(order)].wrapping_neg());

@@ -67,6 +67,15 @@ impl<const WORDS: usize> FreeMap<WORDS> {
         }
     }
 
+    /// Returns whether neither the frame before these frames nor the one behind them is free.
+    pub(crate) fn is_apart(&self, frames: &core::ops::Range<usize>) -> bool {
+        let is_free = |frame: usize| {
+            let word = self.words.get(frame / 64).map_or(0, |word| word.load(Ordering::Relaxed));
+            word >> (frame % 64) & 1 != 0
+        };
+        !is_free(frames.end) && !frames.start.checked_sub(1).is_some_and(is_free)
+    }
+
     /// Marks frames `start..end` free and returns how many were not free before.
     pub fn set_range(&self, start: usize, end: usize) -> u64 {
         let mut changed = 0;

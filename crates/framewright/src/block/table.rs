@@ -37,13 +37,16 @@ pub struct BlockEntry {
 
 const _: () = assert!(size_of::<BlockEntry>() == 16);
 
-/// Clears entries that nobody reads yet. It clears them all at once because on small machines
-/// bring-up spends most of its instructions here. The ready bit is stored afterwards, with Release.
+/// How many entries are cleared without a jump between them.
+const AT_ONCE: usize = 32;
+
+/// Makes entries inner ones while nobody reads them. The links of inner entries mean nothing, so
+/// half of a table is not written. It writes many entries without a jump, because on small machines
+/// bring-up spends many of its instructions here. The ready bit is stored afterwards, with Release.
 fn clear_unread(entries: &[BlockEntry]) {
-    let first: *const BlockEntry = entries.as_ptr();
-    // SAFETY: integers that may be changed through a reference. Readers of entries check the ready
-    // bit first, so nobody reads these meanwhile (invariant 5).
-    unsafe { first.cast_mut().write_bytes(0, entries.len()) };
+    let (many, few) = entries.as_chunks::<AT_ONCE>();
+    many.iter().for_each(|entries| entries.iter().for_each(BlockEntry::forget));
+    few.iter().for_each(BlockEntry::forget);
 }
 
 impl BlockEntry {
@@ -54,8 +57,14 @@ impl BlockEntry {
 
     #[inline]
     pub(crate) fn clear(&self) {
-        self.state.store(0, Ordering::Relaxed);
+        self.forget();
         self.set_links(0, 0);
+    }
+
+    /// [`clear`](Self::clear), but the links stay.
+    #[inline]
+    fn forget(&self) {
+        self.state.store(0, Ordering::Relaxed);
     }
 
     #[inline]
@@ -128,6 +137,18 @@ impl BlockTable {
         free_heads: FreeHeads,
     ) -> Self {
         Self { heads, entries, free_maps, ready, free_heads }
+    }
+
+    /// Makes this name another's table. By fields, as some compilers copy larger values byte by
+    /// byte.
+    #[inline(never)]
+    pub(crate) const fn name(&mut self, other: &Self) {
+        let Self { heads, entries, free_maps, ready, free_heads } = other;
+        self.heads = heads;
+        self.entries = entries;
+        self.free_maps = free_maps;
+        self.ready = ready;
+        self.free_heads = *free_heads;
     }
 
     /// Returns the parts that are read even while no group is ready.
@@ -262,7 +283,8 @@ impl BlockTable {
         if !keep_first {
             self.heads[group as usize].clear();
         }
-        clear_unread(&self.entries[start + 1..end]);
+        // The first is not used, and with it they are a number of twos.
+        clear_unread(&self.entries[start..end]);
         self.free_heads.clear(group);
         let word = &self.ready[(group / 64) as usize];
         word.store(word.load(Ordering::Relaxed) | 1 << (group % 64), Ordering::Release);

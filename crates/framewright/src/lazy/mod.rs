@@ -104,10 +104,13 @@ struct Collected<const RANGES: usize> {
     failed: Option<NotUp>,
 }
 
+/// A static, so that it is there once.
+static USUAL: Parameters = Parameters::usual();
+
 /// So many ranges come up with room for [`FEW_REGIONS`] of the memblock allocator's regions, which
 /// are 40 bytes each.
 const FEW_RANGES: usize = 8;
-const FEW_REGIONS: usize = 32;
+const FEW_REGIONS: usize = 16;
 
 impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
     const NOTHING: Collected<RANGES> = Collected { ranges: Ranges::EMPTY, failed: None };
@@ -207,7 +210,7 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
     /// # Errors
     /// [`NotUp`]: as long as no memory is added it comes again at little cost.
     pub fn bring_up(&self) -> Result<&Manager<P>, NotUp> {
-        self.bring_up_as(&Parameters::default(), true)
+        self.bring_up_as(&USUAL, true)
     }
 
     /// [`bring_up`](Self::bring_up) as a command line says; who is first has a say.
@@ -274,7 +277,7 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
             let added = claim.collected().ranges.add(range.whole_frames());
             added.map_err(|_| StartError::Add(index))?;
         }
-        self.make(claim, &Parameters::default()).map(drop).map_err(StartError::NotUp)
+        self.make(claim, &USUAL).map(drop).map_err(StartError::NotUp)
     }
 
     fn make<'a>(
@@ -328,7 +331,7 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
             if !gap.is_empty() && gap.pages() <= self.largest_gap_pages {
                 // Reserved before it is known: an array of the allocator's own finds no place in
                 // it.
-                early.reserve(gap.to_phys())?;
+                early.reserve_in_use(gap)?;
                 frames.start = gap.start;
             }
             known = range.end;
@@ -338,11 +341,14 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
             unsafe { early.add_memory(frames.to_phys(), NodeId::ZERO, false) }?;
         }
         let input = BringUp { parameters, started_ns: None };
-        let manager = Manager::bring_up(early, &input).map_err(|failed| failed.error)?;
         let largest_gap_pages = self.largest_gap_pages;
-        Ok(claim.make(manager, |manager, collected| {
-            collected.ranges.gaps(largest_gap_pages).for_each(|gap| adopt(manager, gap));
-        }))
+        let made = claim.make(
+            |place| Manager::bring_up_at(place, &mut early, &input),
+            |manager, collected| {
+                collected.ranges.gaps(largest_gap_pages).for_each(|gap| adopt(manager, gap));
+            },
+        )?;
+        Ok(made)
     }
 
     /// The right to add and to make. Nothing where somebody else has it and cannot be waited for.

@@ -74,6 +74,14 @@ impl<const MOST: usize> Ranges<MOST> {
     }
 
     pub(super) fn add(&mut self, new: PfnRange) -> Result<(), AddError> {
+        // Most come in ascending order, and then this is all.
+        if self.all().last().is_none_or(|last| last.end < new.start)
+            && let Some(place) = self.ranges.get_mut(self.len)
+        {
+            *place = new;
+            self.len += 1;
+            return Ok(());
+        }
         let place = self.place_of(new)?;
         self.insert(place, new);
         Ok(())

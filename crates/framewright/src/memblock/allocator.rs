@@ -8,7 +8,7 @@ use super::search::{Place, Query};
 use super::set::{FIXED_REGIONS, RegionSet};
 use crate::firmware::{MemoryKind, MemoryMap, NodeRange, Topology, node_ranges};
 use crate::platform::Platform;
-use crate::units::{NodeId, PAGE_SIZE, PHYSICAL_ADDRESS_END, PhysRange};
+use crate::units::{NodeId, PAGE_SIZE, PHYSICAL_ADDRESS_END, PfnRange, PhysRange};
 use core::fmt;
 
 /// Alignment in bytes of a request that names none: a cache line.
@@ -259,6 +259,9 @@ impl<'a, P: Platform> Memblock<'a, P> {
         }
         let flags = if hot_pluggable { RegionFlags::HOT_PLUGGABLE } else { RegionFlags::NONE };
         let new = Region { range: clip(range).whole_frames().to_phys(), node: Some(node), flags };
+        if self.memory.append(&new) {
+            return Ok(());
+        }
         self.make_room(self.memory.room_to_cover(&new), 0, &[new.range])?;
         self.memory.cover(&new);
         Ok(())
@@ -276,18 +279,33 @@ impl<'a, P: Platform> Memblock<'a, P> {
         self.reserve_avoiding(range, &[range])
     }
 
+    /// [`reserve`](Self::reserve) of whole frames, none of which is reserved, whose user frees them
+    /// to the manager, once there is one, like any allocation.
+    pub(crate) fn reserve_in_use(&mut self, frames: PfnRange) -> Result<(), MemblockError> {
+        self.check_live()?;
+        let range = clip(frames.to_phys());
+        let new = Region { flags: RegionFlags::IN_USE, ..reservation(range) };
+        if !self.memory.has_grown() && self.reserved.append(&new) {
+            return Ok(());
+        }
+        self.reserve_region(&new, &[range])
+    }
+
     /// Reserves `range`; an array that this needs goes outside all of `avoid`.
     pub(super) fn reserve_avoiding(
         &mut self,
         range: PhysRange,
         avoid: &[PhysRange],
     ) -> Result<(), MemblockError> {
-        let new = reservation(clip(range));
-        self.make_room(0, self.reserved.room_to_cover(&new), avoid)?;
+        self.reserve_region(&reservation(clip(range)), avoid)
+    }
+
+    fn reserve_region(&mut self, new: &Region, avoid: &[PhysRange]) -> Result<(), MemblockError> {
+        self.make_room(0, self.reserved.room_to_cover(new), avoid)?;
         // Where one of our arrays lies in the range, the bytes have two owners from now on.
         self.memory.keep_storage_in(new.range);
         self.reserved.keep_storage_in(new.range);
-        self.reserved.cover(&new);
+        self.reserved.cover(new);
         Ok(())
     }
 

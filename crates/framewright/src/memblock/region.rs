@@ -32,15 +32,18 @@ impl RegionFlags {
     /// Memory that the machine keeps twice, or as safe: see
     /// [`mark_mirrored`](super::Memblock::mark_mirrored).
     pub const MIRRORED: Self = Self(1 << 5);
+    /// A reservation of whole frames whose user frees them to the manager like any allocation.
+    pub(crate) const IN_USE: Self = Self(1 << 6);
 
     /// Every mark with its name in print.
-    const NAMES: [(Self, &'static str); 6] = [
+    const NAMES: [(Self, &'static str); 7] = [
         (Self::HOT_PLUGGABLE, "hot-pluggable"),
         (Self::UNACCEPTED, "unaccepted"),
         (Self::NO_INIT, "no-init"),
         (Self::KERNEL, "kernel"),
         (Self::AHEAD, "ahead"),
         (Self::MIRRORED, "mirrored"),
+        (Self::IN_USE, "in use"),
     ];
 
     /// Whether every mark of `other` is among these.

@@ -57,6 +57,11 @@ impl<'a> RegionSet<'a> {
         self.grown().map_or(PhysRange::default(), |grown| grown.range)
     }
 
+    /// Whether there is a grown array.
+    pub fn has_grown(&self) -> bool {
+        self.grown().is_some()
+    }
+
     /// Where the grown array is, if its bytes are free after its use; else empty.
     pub fn free_storage(&self) -> PhysRange {
         self.grown().filter(|grown| !grown.kept).map_or(PhysRange::default(), |grown| grown.range)
@@ -127,6 +132,28 @@ impl<'a> RegionSet<'a> {
             position = gap.end;
         }
         more.saturating_sub(fewer)
+    }
+
+    /// [`cover`](Self::cover) where nothing is known at or behind `new`, which is not empty, and no
+    /// array has to grow: in few instructions, as whole machines are made known so. False, and
+    /// nothing was done, where it is not so.
+    pub fn append(&mut self, new: &Region) -> bool {
+        if new.range.is_empty() || self.grown().is_some() {
+            return false;
+        }
+        if let Some(last) = self.fixed[..self.len].last_mut() {
+            if last.range.end > new.range.start {
+                return false;
+            }
+            if last.range.end == new.range.start && last.is_like(new) {
+                last.range.end = new.range.end;
+                return true;
+            }
+        }
+        let Some(place) = self.fixed.get_mut(self.len) else { return false };
+        *place = *new;
+        self.len += 1;
+        true
     }
 
     /// Makes the parts of `new.range` that no region covers regions like `new`, joined to

@@ -26,7 +26,7 @@
 //! [`Ownership`] decides who touches them (invariant 16) and also orders them with its Acquire and
 //! Release. A sum over another CPU's cache is a guess.
 
-use super::limits::{Limits, MOST, STACKS, TINY, WORD_ORDERS, order_of};
+use super::limits::{BLOCKS, Limits, MOST, Plenty, STACKS, TINY, WORD_ORDERS, order_of};
 use super::near::{self, Bounds, Kept, LOTS, Lot, Near};
 use super::odd::OddRuns;
 use super::words::{Put, Runs, Stack, Word};
@@ -68,9 +68,9 @@ pub(crate) struct CpuCache {
     /// (`away`).
     pub(super) strays: AtomicBool,
     /// The number of words that the next refill takes: more each time, and one after a drain.
-    batch: AtomicU32,
+    pub(super) batch: AtomicU32,
     /// The last [`Flow`] of whole blocks; zero after a drain.
-    flow: AtomicU32,
+    pub(super) flow: AtomicU32,
     /// The most movable whole blocks that the cache keeps, usually and while they come or go in
     /// bulk.
     blocks: [AtomicU32; 2],
@@ -82,10 +82,10 @@ pub(crate) struct CpuCache {
     /// The frames of another node that the cache keeps while its own node has no memory left
     /// (`away`).
     pub(super) away: Bounds,
-    stacks: [Stack; STACKS],
-    odd: OddRuns,
+    pub(super) stacks: [Stack; STACKS],
+    pub(super) odd: OddRuns,
     /// The entries of `stacks`. No entry in use is empty.
-    entries: [Word; ENTRIES],
+    pub(super) entries: [Word; ENTRIES],
     /// The managed pages of the zones whose frames the cache keeps; each CPU has its share of them.
     home_pages: AtomicU64,
     /// The number of CPUs, including this one, that keep frames of the node of the cache's first
@@ -170,19 +170,32 @@ impl CpuCache {
     /// is offline. The caller must have the cache, and it must be empty.
     pub(crate) fn resize(&self, sharers: u32) {
         self.contents.touch();
-        let limits = if self.is_offline() {
-            Limits::NONE
-        } else {
-            Limits::of_share(self.home_pages() / u64::from(sharers.max(1)))
-        };
         self.sharers.store(sharers, Ordering::Relaxed);
-        for (place, most) in self.blocks.iter().zip(limits.blocks()) {
-            place.store(most, Ordering::Relaxed);
+        let share_pages = self.home_pages() / u64::from(sharers.max(1));
+        match Plenty::of_share(share_pages) {
+            Some(plenty) if !self.is_offline() => {
+                self.set_limits(plenty.entries(), plenty.blocks(), plenty.odd_pages());
+            }
+            _ => {
+                let is_offline = self.is_offline();
+                let limits = if is_offline { Limits::NONE } else { Limits::of_share(share_pages) };
+                self.set_limits(limits.entries.into_iter(), limits.blocks(), limits.odd_pages);
+            }
         }
-        for (stack, &limit) in self.stacks.iter().zip(&limits.entries) {
+    }
+
+    #[inline(always)]
+    fn set_limits(&self, entries: impl Iterator<Item = u32>, blocks: [u32; 2], odd_pages: u32) {
+        for (stack, limit) in self.stacks.iter().zip(entries) {
             stack.set_limit(limit);
         }
-        self.odd.set_limit(limits.odd_pages);
+        if let Some(stack) = self.stacks.get(BLOCKS) {
+            stack.set_limit(blocks[0]);
+        }
+        for (place, most) in self.blocks.iter().zip(blocks) {
+            place.store(most, Ordering::Relaxed);
+        }
+        self.odd.set_limit(odd_pages);
     }
 
     /// Returns the number of the stack for runs of `order` in `lot`; for orders above 9 it is past
@@ -193,7 +206,7 @@ impl CpuCache {
     }
 
     #[inline]
-    fn stack(&self, order: Order, lot: Lot) -> Option<&Stack> {
+    pub(super) fn stack(&self, order: Order, lot: Lot) -> Option<&Stack> {
         self.stacks.get(Self::number(order, lot))
     }
 
@@ -484,105 +497,6 @@ impl CpuCache {
         let turned = self.take_over(order, migrate_type, last);
         back.shrink(u32::from(turned));
         turned
-    }
-
-    /// Returns the number of entries of a stack.
-    pub(crate) fn waiting(&self, order: Order, lot: Lot) -> usize {
-        self.contents.touch();
-        self.stack(order, lot).map_or(0, |stack| stack.len() as usize)
-    }
-
-    /// Copies the entries of a stack, oldest first and without the first `skip`, into `out`.
-    /// Returns how many.
-    pub(crate) fn copy_oldest(
-        &self,
-        order: Order,
-        lot: Lot,
-        skip: usize,
-        out: &mut [Runs],
-    ) -> usize {
-        self.contents.touch();
-        let Some(stack) = self.stack(order, lot) else { return 0 };
-        let entries = self.entries.get(stack.entries()).unwrap_or(&[]);
-        let entries = entries.iter().skip(skip);
-        out.iter_mut().zip(entries).map(|(out, entry)| *out = entry.read()).count()
-    }
-
-    /// Removes the oldest `count` entries of a stack.
-    pub(crate) fn forget_oldest(&self, order: Order, lot: Lot, count: usize) {
-        self.contents.touch();
-        let Some(stack) = self.stack(order, lot) else { return };
-        let all = stack.entries();
-        let count = count.min(all.len());
-        for from in all.skip(count) {
-            self.entries[from - count].set(self.entries[from].read());
-        }
-        stack.forget(u32::try_from(count).unwrap_or(0));
-    }
-
-    /// Returns the next stack that has something set aside since [`set_aside`](Self::set_aside):
-    /// its order, its lot and the number of those entries. Successive calls visit all such stacks;
-    /// nothing after the last.
-    pub(crate) fn next_aside(&self, turn: &mut usize) -> Option<(Order, Lot, usize)> {
-        self.next_stack(turn, Stack::aside)
-    }
-
-    /// [`next_aside`](Self::next_aside) for stacks that have any entries, from an order's [first
-    /// turn](Self::first_turn) on.
-    pub(crate) fn next_waiting(&self, turn: &mut usize) -> Option<(Order, Lot, usize)> {
-        self.next_stack(turn, Stack::len)
-    }
-
-    /// Returns the turn at which an order's stacks begin.
-    pub(crate) const fn first_turn(order: Order) -> usize {
-        order.get() as usize * LOTS
-    }
-
-    #[inline(never)]
-    fn next_stack(
-        &self,
-        turn: &mut usize,
-        entries: fn(&Stack) -> u32,
-    ) -> Option<(Order, Lot, usize)> {
-        self.contents.touch();
-        loop {
-            let number = *turn;
-            let some = entries(self.stacks.get(number)?);
-            *turn += 1;
-            if some != 0 {
-                let order = u8::try_from(order_of(number)).ok().and_then(Order::new)?;
-                let lot = Lot::all().nth(number % LOTS)?;
-                return Some((order, lot, some as usize));
-            }
-        }
-    }
-
-    /// Sets half of each stack aside, unless the stack has something aside already. What is still
-    /// aside at the next call was not wanted in between.
-    pub(crate) fn set_aside(&self) {
-        self.contents.touch();
-        self.stacks.iter().filter(|stack| stack.aside() == 0).for_each(Stack::set_aside);
-    }
-
-    /// Takes the oldest run that is no power of two, if it was here already at the last call that
-    /// took none.
-    pub(crate) fn give_up_old_odd(&self) -> Option<PfnRange> {
-        self.contents.touch();
-        self.odd.give_up_old()
-    }
-
-    /// Returns whether the cache is empty.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.stacks.iter().all(|stack| stack.len() == 0) && self.odd.pages() == 0
-    }
-
-    /// Called before the cache is emptied: the next refill begins small again, and at the cache's
-    /// own node.
-    pub(crate) fn begin_small(&self) {
-        self.come_home();
-        self.adapt(Flow::In, false);
-        self.flow.store(0, Ordering::Relaxed);
-        self.batch.store(1, Ordering::Relaxed);
     }
 
     /// Returns the number of pages in the cache. Exact while its CPU is not inside.

@@ -125,6 +125,74 @@ static RULES: [Rule; STACKS] = {
     rules
 };
 
+/// From so many pages on a share is plenty: what would pay is within the eighth. What would pay
+/// grows ever more slowly, so that this stays so.
+const PLENTY_PAGES: u64 = {
+    const STEP: u64 = 1 << 16;
+    let mut share = STEP;
+    while what_pays(share) > share / PART_OF_SHARE {
+        share += STEP;
+    }
+    share
+};
+
+/// What would pay all stacks of a share together, in pages.
+const fn what_pays(share_pages: u64) -> u64 {
+    const fn least(one: u64, other: u64) -> u64 {
+        if one < other { one } else { other }
+    }
+    let mut sum = least(share_pages / ODD_PARTS, super::odd::MOST_PAGES);
+    let mut stack = 0;
+    while stack < STACKS {
+        let rule = &RULES[stack];
+        let pays = (share_pages >> rule.share_shift) * rule.halves as u64 / 2;
+        sum += least(pays, rule.most_pages as u64);
+        stack += 1;
+    }
+    sum
+}
+
+/// [`Limits`] of a share that is plenty, in few instructions: where memory is brought up in some
+/// ten thousand, two passes over all stacks count.
+pub(super) struct Plenty {
+    share_pages: u64,
+}
+
+impl Plenty {
+    /// Nothing where what would pay is more than there may be.
+    pub(super) const fn of_share(share_pages: u64) -> Option<Self> {
+        if TINY || share_pages < PLENTY_PAGES { None } else { Some(Self { share_pages }) }
+    }
+
+    /// By stack; that of movable whole blocks has its own.
+    #[expect(clippy::cast_possible_truncation, reason = "no more than in `MOST`")]
+    pub(super) fn entries(&self) -> impl Iterator<Item = u32> {
+        let pays = |rule: &Rule| (self.share_pages >> rule.share_shift).min(rule.most_pages.into());
+        RULES.iter().map(move |rule| (pays(rule) >> rule.entry_shift) as u32)
+    }
+
+    /// Movable whole blocks, usually and while they come or go in bulk.
+    #[expect(clippy::cast_possible_truncation, reason = "no more than in `MOST`")]
+    pub(super) fn blocks(&self) -> [u32; 2] {
+        let rule = &RULES[BLOCKS];
+        let pays = (self.share_pages >> rule.share_shift) * u64::from(rule.halves) / 2;
+        let in_bulk = pays.min(rule.most_pages.into()) >> rule.entry_shift;
+        [usual_blocks(in_bulk) as u32, in_bulk as u32]
+    }
+
+    /// Pages of runs that are no power of two.
+    pub(super) fn odd_pages(&self) -> u32 {
+        (self.share_pages / ODD_PARTS).min(super::odd::MOST_PAGES) as u32
+    }
+}
+
+/// Of so many whole blocks that are kept while they come or go in bulk: two thirds. The tiny caches
+/// of model checkers do not grow.
+const fn usual_blocks(in_bulk: u64) -> u64 {
+    let usual = if TINY { in_bulk } else { in_bulk - in_bulk / 3 };
+    if usual < MOST_BLOCKS { usual } else { MOST_BLOCKS }
+}
+
 /// In 128 bits, as a share may be all memory that there can be.
 #[cold]
 fn scaled_wide(pages: u64, budget: u64, sum: u64) -> u64 {
@@ -180,10 +248,7 @@ impl Limits {
             blocks_in_bulk: count(entries[BLOCKS]),
             odd_pages: count(odd),
         };
-        // Usually two thirds; the tiny caches of model checkers do not grow.
-        let more = if TINY { 0 } else { entries[BLOCKS] / 3 };
-        let usual = (entries[BLOCKS] - more).min(MOST_BLOCKS);
-        limits.entries[BLOCKS] = count(usual);
+        limits.entries[BLOCKS] = count(usual_blocks(entries[BLOCKS]));
         limits
     }
 
@@ -218,6 +283,21 @@ mod tests {
             assert!(limits.pages() <= share / 8, "{share}: {limits:?}");
             let most = MOST.as_flattened();
             assert!(limits.entries.iter().zip(most).all(|(&is, &most)| is as usize <= most));
+        }
+    }
+
+    #[test]
+    fn plenty_is_the_same_in_fewer_instructions() {
+        assert!(Plenty::of_share(PLENTY_PAGES - 1).is_none() && PLENTY_PAGES < 1 << 20);
+        let more = (0..3000).map(|step| PLENTY_PAGES + step * step * 7);
+        for share in more.chain((20..64).map(|bits| 1 << bits)).chain([u64::MAX]) {
+            let plenty = Plenty::of_share(share).expect("plenty");
+            let blocks = plenty.blocks();
+            let mut entries = plenty.entries().collect::<Vec<_>>();
+            entries[BLOCKS] = blocks[0];
+            let limits = Limits::of_share(share);
+            assert_eq!((limits.entries.to_vec(), limits.blocks()), (entries, blocks), "{share}");
+            assert_eq!(limits.odd_pages, plenty.odd_pages(), "{share}");
         }
     }
 

@@ -1,16 +1,17 @@
 //! Pages: each CPU's cache of free pages, and the descriptor of each page.
 //!
 //! `cache` is a CPU's own store of free pages. It is made of `words`, stacks and `odd` runs, and
-//! `limits` gives its size; `near` and `away` tell whose frames it keeps. `record` is a page's
-//! descriptor, for adopters that want one; `array` and `inside` are the two places where it may be,
-//! and `fill` writes its initial value. `partial` notes which frames are managed in blocks that are
-//! not wholly managed.
+//! `limits` gives its size; `near` and `away` tell whose frames it keeps, and `emptying` is how
+//! these leave it. `record` is a page's descriptor, for adopters that want one; `array` and
+//! `inside` are the two places where it may be, and `fill` writes its initial value. `partial`
+//! notes which frames are managed in blocks that are not wholly managed.
 //!
 //! Pages of split blocks are taken and given back under the zone lock, by `zone`.
 
 mod array;
 mod away;
 mod cache;
+mod emptying;
 mod fill;
 mod inside;
 mod limits;

@@ -165,7 +165,8 @@ impl Known {
     const fn know(&mut self, near: &Near<'_>) {
         let segment = near.segment;
         self.to_index = segment.index.wrapping_sub(segment.start.0);
-        (self.range, self.segment, self.table) = (near.range, segment, *near.table);
+        (self.range, self.segment) = (near.range, segment);
+        self.table.name(near.table);
     }
 }
 

@@ -95,8 +95,9 @@ const MOST_WINDOWS: u32 = 1024;
 /// Linux's default of `auto_movable_ratio`, in percent.
 const DEFAULT_RATIO: u64 = 301;
 
-impl Default for HotplugParameters {
-    fn default() -> Self {
+impl HotplugParameters {
+    /// What it is where nothing is said.
+    pub(crate) const fn usual() -> Self {
         Self {
             windows: DEFAULT_WINDOWS,
             auto_online: OnlineType::Online,
@@ -105,6 +106,12 @@ impl Default for HotplugParameters {
             auto_movable_numa_aware: true,
             memmap_on_memory: true,
         }
+    }
+}
+
+impl Default for HotplugParameters {
+    fn default() -> Self {
+        Self::usual()
     }
 }
 

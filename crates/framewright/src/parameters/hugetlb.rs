@@ -71,8 +71,9 @@ pub struct HugePageParameters {
     last: Option<Current>,
 }
 
-impl Default for HugePageParameters {
-    fn default() -> Self {
+impl HugePageParameters {
+    /// No pool.
+    pub(crate) const fn usual() -> Self {
         Self {
             alloc_threads: None,
             free_vmemmap: false,
@@ -86,6 +87,12 @@ impl Default for HugePageParameters {
             ignore_next: false,
             last: None,
         }
+    }
+}
+
+impl Default for HugePageParameters {
+    fn default() -> Self {
+        Self::usual()
     }
 }
 

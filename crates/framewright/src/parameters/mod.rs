@@ -10,6 +10,7 @@ mod parse;
 mod per_node;
 mod policy;
 mod reporting;
+mod usual;
 
 pub use accept::AcceptPolicy;
 pub use hotplug::{HotplugParameters, OnlinePolicy, OnlineType};
@@ -89,37 +90,6 @@ pub struct Parameters {
     pub page_template: Option<[u64; 7]>,
     /// `memmap=` in order: start, size in bytes, kind.
     memmap: [Option<(u64, u64, MemoryKind)>; MAX_MEMMAP],
-}
-
-impl Default for Parameters {
-    fn default() -> Self {
-        Self {
-            movable_node: false,
-            core: CoreParameters::default(),
-            areas: AreaParameters::default(),
-            numa: true,
-            memory_limit: None,
-            min_free_kbytes: None,
-            watermark_scale_factor: 10,
-            accept: AcceptPolicy::Lazy,
-            policy: Policy::Deferred,
-            page_owner: false,
-            page_poison: false,
-            init_on_alloc: false,
-            init_on_free: false,
-            careful: None,
-            shuffle: false,
-            shuffle_seed: None,
-            reporting: ReportingParameters::default(),
-            pages: Pages::Auto,
-            huge_pages: HugePageParameters::default(),
-            zone_parts: None,
-            hotplug: HotplugParameters::default(),
-            memmap_init_threads: None,
-            page_template: None,
-            memmap: [None; MAX_MEMMAP],
-        }
-    }
 }
 
 /// A parameter that was ignored, and why.
@@ -305,7 +275,7 @@ impl Parameters {
                 let hotplug = (cfg!(feature = "hotplug"), self.hotplug.set(name, value));
                 // A disabled feature's parameters must not affect enabled ones.
                 if !cfg!(feature = "pools") {
-                    self.huge_pages = Default::default();
+                    self.huge_pages = HugePageParameters::usual();
                 }
                 let mut known = [pools, moving, areas, hotplug].into_iter();
                 return match known.find_map(|(is_there, read)| Some((is_there, read?))) {

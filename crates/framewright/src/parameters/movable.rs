@@ -98,9 +98,16 @@ pub struct AreaParameters {
     pub numa_cma: AreaSizes,
 }
 
+impl AreaParameters {
+    /// No area.
+    pub(crate) const fn usual() -> Self {
+        Self { cma: None, cma_pernuma_bytes: 0, numa_cma: AreaSizes::NONE }
+    }
+}
+
 impl Default for AreaParameters {
     fn default() -> Self {
-        Self { cma: None, cma_pernuma_bytes: 0, numa_cma: AreaSizes::NONE }
+        Self::usual()
     }
 }
 

@@ -46,8 +46,15 @@ pub struct ReportingParameters {
     pub pools: bool,
 }
 
+impl ReportingParameters {
+    /// What it is where nothing is said.
+    pub(crate) const fn usual() -> Self {
+        Self { order: None, delay_ms: 2000, pace: Pace::Adaptive, pools: false }
+    }
+}
+
 impl Default for ReportingParameters {
     fn default() -> Self {
-        Self { order: None, delay_ms: 2000, pace: Pace::Adaptive, pools: false }
+        Self::usual()
     }
 }

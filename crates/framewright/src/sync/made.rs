@@ -111,21 +111,32 @@ impl<'a, C, T> Claim<'a, C, T> {
         unsafe { &mut *written(&self.of.collected) }
     }
 
-    /// Makes the value and returns it. `begin` sees it, with the data it was made from, before
-    /// anybody else does. If there is a value already, that one stays and the new one is dropped.
-    pub fn make(&mut self, value: T, begin: impl FnOnce(&T, &C)) -> &'a T {
+    /// Makes the value: `write` writes it where it stays, then `begin` sees it, with the data it
+    /// was made from, before anybody else does. If there is a value already, that one stays and
+    /// neither is called.
+    ///
+    /// # Errors
+    /// Those of `write`; there is no value then.
+    pub fn make<E>(
+        &mut self,
+        write: impl for<'p> FnOnce(&'p mut MaybeUninit<T>) -> Result<&'p mut T, E>,
+        begin: impl FnOnce(&T, &C),
+    ) -> Result<&'a T, E> {
         if let Some(there) = self.of.get() {
-            return there;
+            return Ok(there);
         }
         // SAFETY: there is only one claim, and nobody looks at the value before it was made
         // (invariant 52).
         let place = unsafe { &mut *written(&self.of.value) };
-        begin(place.write(value), self.collected());
+        let there = place.as_ptr();
+        let value = write(place)?;
+        assert!(core::ptr::eq(value, there), "another place was written");
+        begin(value, self.collected());
         self.of.is_made.store(true, Ordering::Release);
         // SAFETY: it was just written, and nobody changes it any more (invariant 52).
         let value = unsafe { &*read(&self.of.value) };
         // SAFETY: see above (invariant 52).
-        unsafe { value.assume_init_ref() }
+        Ok(unsafe { value.assume_init_ref() })
     }
 }
 

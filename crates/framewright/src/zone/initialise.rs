@@ -18,10 +18,10 @@
 
 use super::segment::{self, Segment};
 use super::{Zone, ZoneRun};
-use crate::block::table::{BlockEntry, BlockTable, GROUP};
+use crate::block::table::{BlockEntry, BlockTable};
 use crate::block::{BlockState, MigrateType, State};
 use crate::firmware::MemoryKind;
-use crate::page::{Partial, Partials};
+use crate::page::{Partial, Partials, in_block};
 use crate::sync::table_atomic::AtomicU64;
 use crate::units::{BLOCK_ORDER, Order, PAGES_PER_BLOCK, PfnRange};
 use crate::vmemmap_space::BlockNumber;
@@ -50,6 +50,8 @@ pub(crate) enum InitialUse {
     Free { touching: bool },
     /// Whole blocks that the manager keeps: of the vmemmap, or for pools.
     Allocated,
+    /// Somebody's, who frees them like any allocation.
+    InUse,
     /// To be accepted, and then handed out. What does not fill its block should have been accepted
     /// before, and is reserved.
     Unaccepted,
@@ -133,79 +135,118 @@ impl Zone {
         locked.buddy.attach(segments, table, deferred, reported);
         self.span = span;
         self.segments = segments;
-        self.table = *table;
+        self.table.name(table);
     }
 
-    /// Counts a run as present. Frames in blocks that the run does not fill are counted in the
-    /// block; all runs must be noted before anything is initialised.
-    pub(crate) fn note_memory(&mut self, run: &ZoneRun) {
-        *self.present_pages.get_mut() += run.range.pages();
-        if run.stray {
-            self.stray_pages += run.range.pages();
-            return;
-        }
-        let Some(segment) = self.segment_of(run.range) else { return };
-        for part in edges(run.range).into_iter().filter(|part| !part.is_empty()) {
+    /// Counts frames of a run as present that are managed nowhere.
+    pub(crate) fn note_strays(&mut self, range: PfnRange) {
+        *self.present_pages.get_mut() += range.pages();
+        self.stray_pages += range.pages();
+    }
+
+    /// Counts frames of a run, which lie in a segment, as present. Those in blocks that they do not
+    /// fill are counted in the block; all runs must be noted before anything is initialised. Says
+    /// whether there are such.
+    pub(crate) fn note_memory(&mut self, segment: &Segment, range: PfnRange) -> bool {
+        *self.present_pages.get_mut() += range.pages();
+        let mut has_edges = false;
+        for part in edges(range) {
+            if part.is_empty() {
+                continue;
+            }
+            has_edges = true;
             let entry = self.partial(segment.index_of(BlockNumber::containing(part.start)), 0);
             let state = entry.state();
             entry.set_state(state.with_pages(0, 0, state.present_pages() + part.pages()));
         }
+        has_edges
     }
 
-    /// Initialises frames of `run`, of which those that cannot be managed are reserved whatever
-    /// they are to be.
+    /// Initialises frames of a run that are managed nowhere.
+    pub(crate) fn initialise_strays(&mut self, range: PfnRange) {
+        *self.reserved_pages.get_mut() += range.pages();
+    }
+
+    /// Initialises frames of `run`, which lie in a segment; those that cannot be managed are
+    /// reserved whatever they are to be. Returns those in blocks that they do not fill.
     #[inline(never)]
-    pub(crate) fn initialise(&mut self, run: &ZoneRun, range: PfnRange, initial_use: InitialUse) {
+    pub(crate) fn initialise(
+        &mut self,
+        segment: &Segment,
+        run: &ZoneRun,
+        range: PfnRange,
+        initial_use: InitialUse,
+    ) -> [PfnRange; 2] {
         let is_accepted = run.kind != MemoryKind::Unaccepted;
         let initial_use = match initial_use {
-            InitialUse::Unaccepted if cfg!(feature = "accept") && !run.stray => {
-                return self.initialise_unaccepted(range, run.is_ahead);
+            InitialUse::Unaccepted if cfg!(feature = "accept") => {
+                return self.initialise_unaccepted(segment, range, run.is_ahead);
             }
-            _ if run.stray || !is_accepted => InitialUse::Reserved,
+            _ if !is_accepted => InitialUse::Reserved,
             initial_use => initial_use,
         };
         let is_managed = initial_use != InitialUse::Reserved;
         let counter = if is_managed { &mut self.managed_pages } else { &mut self.reserved_pages };
         *counter.get_mut() += range.pages();
-        if run.stray {
-            return;
+        let edges = edges(range);
+        for part in edges {
+            if !part.is_empty() {
+                self.initialise_part(segment, part, is_managed, initial_use != InitialUse::InUse);
+            }
         }
-        let Some(segment) = self.segment_of(range) else { return };
-        let [head, tail] = edges(range);
-        for part in [head, tail].into_iter().filter(|part| !part.is_empty()) {
-            self.initialise_part(segment, part, is_managed);
-        }
+        let [head, tail] = edges;
         let blocks = BlockNumber::containing(head.end).0..BlockNumber::containing(tail.start).0;
+        if blocks.is_empty() {
+            return edges;
+        }
         let touching = match initial_use {
             InitialUse::Free { touching } => touching,
             InitialUse::Allocated => {
-                return self.initialise_blocks(segment, blocks, State::Whole, false);
+                self.changing.locked.get_mut().kept_pages +=
+                    u64::from(blocks.end - blocks.start) * PAGES_PER_BLOCK;
+                self.initialise_heads(segment, blocks, State::Whole, BlockState::KEPT);
+                return edges;
+            }
+            InitialUse::InUse => {
+                self.initialise_heads(segment, blocks, State::Whole, 0);
+                return edges;
             }
             InitialUse::Unaccepted | InitialUse::Reserved => {
                 // Unaccepted memory that is reserved is nobody's to accept.
-                let state = if is_accepted { State::Reserved } else { State::Unaccepted };
-                return self.initialise_blocks(segment, blocks, state, false);
+                let (state, mark) = if is_accepted {
+                    (State::Reserved, 0)
+                } else {
+                    (State::Unaccepted, BlockState::KEPT)
+                };
+                self.initialise_heads(segment, blocks, state, mark);
+                return edges;
             }
         };
         // Whole blocks of deferred sections are withheld. Blocks that are shared with what is
         // reserved come up at once.
         let border = self.sections.first_block().clamp(blocks.start, blocks.end);
-        self.initialise_blocks(segment, blocks.start..border, State::Free, touching);
+        self.initialise_free(segment, blocks.start..border, touching);
         if border < blocks.end {
             *self.changing.deferred_pages.get_mut() +=
                 u64::from(blocks.end - border) * PAGES_PER_BLOCK;
-            self.initialise_blocks(segment, border..blocks.end, State::Deferred, false);
+            self.initialise_heads(segment, border..blocks.end, State::Deferred, 0);
         }
+        edges
     }
 
     #[inline(never)]
-    fn initialise_unaccepted(&mut self, range: PfnRange, is_ahead: bool) {
-        let Some(segment) = self.segment_of(range) else { return };
-        let [head, tail] = edges(range);
-        for part in [head, tail].into_iter().filter(|part| !part.is_empty()) {
+    fn initialise_unaccepted(
+        &mut self,
+        segment: &Segment,
+        range: PfnRange,
+        is_ahead: bool,
+    ) -> [PfnRange; 2] {
+        let edges = edges(range);
+        for part in edges.into_iter().filter(|part| !part.is_empty()) {
             *self.reserved_pages.get_mut() += part.pages();
-            self.initialise_part(segment, part, false);
+            self.initialise_part(segment, part, false, false);
         }
+        let [head, tail] = edges;
         let blocks = BlockNumber::containing(head.end).0..BlockNumber::containing(tail.start).0;
         *self.managed_pages.get_mut() += u64::from(blocks.end - blocks.start) * PAGES_PER_BLOCK;
         self.changing.locked.get_mut().buddy.count_new(blocks.end - blocks.start);
@@ -221,6 +262,7 @@ impl Zone {
             entry.set_state(word.with(mark));
             self.note_unaccepted(index, order);
         }
+        edges
     }
 
     /// Publishes the counters. The last step.
@@ -228,22 +270,29 @@ impl Zone {
         self.changing.counters.publish(self.changing.locked.get_mut());
     }
 
-    /// Writes down which frames of blocks that are managed in part are managed, while all of those
-    /// are free; returns how many blocks there are, of which as many are noted as `partials` has
-    /// room for. They are among `blocks`, which ascend.
+    /// Says what of blocks that are managed in part can be had, and writes down which of their
+    /// frames are managed, as far as they are free; returns how many such blocks there are, of
+    /// which as many are noted as `partials` has room for. They are among `blocks`, which ascend.
     pub(crate) fn record_partials(
-        &self,
+        &mut self,
         blocks: &[BlockOfZone],
         partials: &mut [Partial],
     ) -> usize {
-        let (mut noted, mut last) = (0, None);
+        let mut noted = 0;
         for block in blocks {
             let block = block.block();
             let Some(segment) = segment::find(self.segments, block) else { continue };
             let index = segment.index_of(block);
+            let state = self.table.cold_entry(index).state();
             // Ranges that touch may have made it whole between them.
-            if last.replace(index) != Some(index)
-                && self.table.cold_entry(index).state().is(State::Split)
+            if !state.is(State::Split) {
+                continue;
+            }
+            if let Some(order) = state.free_order() {
+                let free_index = &mut self.changing.locked.get_mut().free_index;
+                free_index.insert(MigrateType::Movable, order, index);
+            }
+            if state.managed_pages() != PAGES_PER_BLOCK
                 && let Some(partial) = partials.get_mut(noted)
             {
                 partial.record(index, self.table.cold_free_map(index));
@@ -266,8 +315,9 @@ impl Zone {
         let mut noted: usize = 0;
         for run in runs.filter(|run| run.zone == self.id && !run.stray) {
             for part in edges(run.range).into_iter().filter(|part| !part.is_empty()) {
-                let Some(segment) = self.segment_of(part) else { continue };
-                let index = segment.index_of(BlockNumber::containing(part.start));
+                let block = BlockNumber::containing(part.start);
+                let Some(segment) = segment::find(self.segments, block) else { continue };
+                let index = segment.index_of(block);
                 let last = noted.checked_sub(1).and_then(|last| blocks.get(last));
                 if last.is_none_or(|last| last.index() != index) {
                     noted += 1;
@@ -291,18 +341,14 @@ impl Zone {
         self.changing.locked.get_mut().partials = partials;
     }
 
-    /// The segment that holds frames of one run.
-    #[inline(never)]
-    fn segment_of(&self, range: PfnRange) -> Option<&'static Segment> {
-        segment::find(self.segments, BlockNumber::containing(range.start))
-    }
-
     /// The entry of a block that is managed in part, made so when it is not: then nothing of it is
     /// free or managed, and `present_pages` are memory.
     #[inline(never)]
     fn partial(&mut self, index: u32, present_pages: u64) -> &'static BlockEntry {
-        self.table.make_ready(index, false);
-        let entry = self.table.cold_entry(index);
+        if !self.table.is_ready(index) {
+            self.table.make_ready(index, false);
+        }
+        let entry = self.table.entry(index);
         if !entry.state().is(State::Split) {
             self.table.cold_free_map(index).clear();
             self.changing.locked.get_mut().buddy.count_new(1);
@@ -315,76 +361,81 @@ impl Zone {
         entry
     }
 
-    /// Initialises frames of a block that is managed in part.
+    /// Initialises frames of a block that is managed in part, which are managed or not, and are
+    /// free if they are. The free index learns of them when all are there.
     #[inline(never)]
-    fn initialise_part(&mut self, segment: &Segment, part: PfnRange, free: bool) {
+    fn initialise_part(&mut self, segment: &Segment, part: PfnRange, managed: bool, free: bool) {
         let index = segment.index_of(BlockNumber::containing(part.start));
         // Where nothing was noted, one run fills the block.
         let entry = self.partial(index, PAGES_PER_BLOCK);
-        let offset = |pages: u64| usize::try_from(pages).unwrap_or(0);
-        let start = offset(part.start.0 % PAGES_PER_BLOCK);
-        self.table.cold_free_map(index).set_run(start..start + offset(part.pages()), free);
-        let freed = if free { part.pages() } else { 0 };
         let state = entry.state();
-        let (free, managed) = (state.free_pages() + freed, state.managed_pages() + freed);
-        entry.set_state(state.with_pages(free, managed, state.present_pages()));
+        let managed = if managed { part.pages() } else { 0 };
+        let freed = if free { managed } else { 0 };
+        let (free, managed) = (state.free_pages() + freed, state.managed_pages() + managed);
+        let new = state.with_pages(free, managed, state.present_pages());
+        entry.set_state(new);
+        if freed == 0 {
+            return;
+        }
+        let frames = in_block(part);
+        let map = self.table.cold_free_map(index);
+        map.set_run(frames.clone(), true);
         let locked = self.changing.locked.get_mut();
-        locked.split_pages += freed;
         if free == PAGES_PER_BLOCK {
             // Two ranges that touch made it whole between them.
-            locked.split_pages -= PAGES_PER_BLOCK;
-            locked.set_free_order(index, None);
-            locked.buddy.free_at_bring_up(index, Order::BLOCK);
-        } else if freed != 0 {
-            // Where nothing else is free in the block there is no need to look.
-            let order = if freed == free {
-                Some(largest_run(start..start + offset(freed)))
-            } else {
-                self.table.cold_free_map(index).largest_order()
-            };
-            locked.set_free_order(index, order);
+            locked.split_pages -= state.free_pages();
+            return locked.buddy.free_at_bring_up(index, Order::BLOCK);
         }
+        locked.split_pages += freed;
+        // There is no need to look for the largest run where it can be none that was there and
+        // became longer.
+        let order = if map.is_apart(&frames) {
+            state.free_order().max(Some(largest_run(frames)))
+        } else {
+            map.largest_order()
+        };
+        entry.set_state(new.with_free_order(order));
+    }
+
+    /// Initialises whole blocks that are free.
+    #[inline(never)]
+    fn initialise_free(&mut self, segment: &Segment, blocks: Range<u32>, touching: bool) {
+        let locked = self.changing.locked.get_mut();
+        // Pieces of one range are no buddies of one another.
+        if !touching && locked.buddy.largest == Order::MAX {
+            locked.buddy.count_new(blocks.end - blocks.start);
+            let shift = segment.index.wrapping_sub(segment.start.0);
+            return locked.buddy.append_run(blocks, shift);
+        }
+        self.initialise_heads(segment, blocks, State::Free, 0);
     }
 
     /// Initialises whole blocks in the largest aligned pieces.
     #[inline(never)]
-    fn initialise_blocks(
-        &mut self,
-        segment: &Segment,
-        blocks: Range<u32>,
-        state: State,
-        touching: bool,
-    ) {
+    fn initialise_heads(&mut self, segment: &Segment, blocks: Range<u32>, state: State, mark: u64) {
         let locked = self.changing.locked.get_mut();
         locked.buddy.count_new(blocks.end - blocks.start);
-        // Pieces of one range are no buddies of one another.
-        let merges = touching || locked.buddy.largest < Order::MAX;
-        let mut ready = u32::MAX;
         for (block, order) in pieces(blocks, Order::MAX) {
             let index = segment.index_of(BlockNumber(block));
-            if order < Order::MAX && index / GROUP != ready {
+            if order < Order::MAX {
                 self.table.make_ready(index, false);
-                ready = index / GROUP;
             }
             let entry = self.table.cold_entry(index);
-            let word = BlockState::head(state, order, MigrateType::Movable);
-            if state == State::Free && !merges {
-                entry.set_state(word);
-                locked.buddy.append(entry, index, order);
-                continue;
-            }
             entry.clear();
-            if state == State::Whole || state == State::Unaccepted {
-                if state == State::Whole {
-                    locked.kept_pages += order.pages();
-                }
-                entry.set_state(word.with(BlockState::KEPT));
-                continue;
-            }
-            entry.set_state(word);
+            entry.set_state(BlockState::head(state, order, MigrateType::Movable).with(mark));
             if state == State::Free {
                 locked.buddy.free_at_bring_up(index, order);
             }
+        }
+    }
+
+    /// Frames of the block at `index`, which was recorded as far as it is free, are somebody's, who
+    /// can free them.
+    pub(crate) fn record_in_use(&mut self, index: u32, part: PfnRange) {
+        let state = self.table.cold_entry(index).state();
+        if state.is(State::Split) && state.managed_pages() != PAGES_PER_BLOCK {
+            let noted = self.changing.locked.get_mut().partials.add(index, part);
+            debug_assert!(noted, "places were counted");
         }
     }
 }

@@ -278,8 +278,8 @@ impl Zone {
         let Some(kind) = state.state() else { return Err(FaultKind::BadHead) };
         if kind == State::Inner {
             // A hole.
-            let zero = state == BlockState::INNER && self.table.links(index) == (0, 0);
-            return if zero { Ok((1, Counts::default())) } else { Err(FaultKind::BadInner) };
+            let inner = state == BlockState::INNER;
+            return if inner { Ok((1, Counts::default())) } else { Err(FaultKind::BadInner) };
         }
         let blocks = blocks_of(state.order().max(Order::BLOCK));
         let aligned =
@@ -290,8 +290,7 @@ impl Zone {
         }
         if ready {
             for inner in index + 1..index + blocks {
-                if self.table.state(inner) != BlockState::INNER || self.table.links(inner) != (0, 0)
-                {
+                if self.table.state(inner) != BlockState::INNER {
                     return Err(FaultKind::BadInner);
                 }
             }

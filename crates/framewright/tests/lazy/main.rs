@@ -10,6 +10,7 @@ mod bring_up;
 mod buddy_system;
 #[cfg(feature = "frame-alloc")]
 mod frame_alloc;
+mod gaps;
 mod late;
 mod linear;
 

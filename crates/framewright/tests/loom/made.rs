@@ -21,7 +21,11 @@ fn take_part(shared: &Shared) -> bool {
     *claim.collected() += 1;
     let count = *claim.collected();
     if count == 2 {
-        let value = claim.make([count; 2], |value, collected| assert_eq!(value[0], *collected));
+        let value = claim.make(
+            |place| Ok::<_, ()>(place.write([count; 2])),
+            |value, collected| assert_eq!(value[0], *collected),
+        );
+        let value = value.expect("nothing fails");
         assert_eq!(*value, [2, 2]);
     }
     shared.claims.fetch_sub(1, Ordering::Relaxed);

@@ -19,7 +19,6 @@ use crate::manager::init::vmemmap::{
 use crate::manager::init::zones::initialise_zones;
 use crate::manager::reporting::Reporting;
 use crate::manager::state::accept::{AcceptEvents, AcceptState};
-use crate::manager::state::debug::DebugState;
 use crate::manager::state::hotplug::{HotplugInput, HotplugState};
 use crate::manager::state::numa::{NumaSettings, PerNode};
 use crate::manager::state::pressure::PressureState;
@@ -32,6 +31,7 @@ use crate::page::{Array, CpuCache, Descriptors};
 use crate::parameters::{AcceptPolicy, Parameters, Policy};
 use crate::platform::Platform;
 use crate::sync::SpinLock;
+use crate::sync::in_place::write_fields;
 use crate::sync::table_atomic::AtomicBool;
 use crate::sync::table_atomic::Ordering;
 use crate::units::{MAX_NODES, Order, PAGES_PER_BLOCK, Pfn, PfnRange};
@@ -39,6 +39,7 @@ use crate::vmemmap::{ArrayMemory, SegmentsOfNodes, VmemmapFallback};
 use crate::vmemmap_space::VMEMMAP_PAGES_PER_BLOCK;
 use crate::zone::initialise::ZoneTables;
 use crate::zone::{Segment, Zone, ZoneKind};
+use core::mem::MaybeUninit;
 use framewright_jobs::NoHelpers;
 
 /// With fewer free pages outside of the movable memory that `movable_node` makes, a kernel could
@@ -64,22 +65,34 @@ impl<P: Platform> Manager<P> {
         mut early: Memblock<'a, P>,
         input: &BringUp<'_>,
     ) -> Result<Self, BringUpFailed<'a, P>> {
-        match prepare(&mut early, input) {
-            Ok(frame) => Self::finish(early, input, frame),
+        let mut place = MaybeUninit::uninit();
+        match Self::bring_up_at(&mut place, &mut early, input) {
+            // SAFETY: it was just written.
+            Ok(_) => Ok(unsafe { place.assume_init() }),
             Err(error) => Err(BringUpFailed { error, early }),
         }
+    }
+
+    /// [`bring_up`](Self::bring_up) in place. Afterwards `early` has ended, unless there was an
+    /// error.
+    pub(crate) fn bring_up_at<'a>(
+        place: &'a mut MaybeUninit<Self>,
+        early: &mut Memblock<'_, P>,
+        input: &BringUp<'_>,
+    ) -> Result<&'a mut Self, BringUpError> {
+        let frame = prepare(early, input)?;
+        Ok(Self::finish(place, early, input, frame))
     }
 
     /// All that cannot fail. Here and below each step is a function of its own, so that what one
     /// has on the stack is gone when the next begins.
     #[inline(never)]
-    #[expect(clippy::result_large_err, reason = "as above, and one move less")]
     fn finish<'a>(
-        mut early: Memblock<'a, P>,
+        place: &'a mut MaybeUninit<Self>,
+        early: &mut Memblock<'_, P>,
         input: &BringUp<'_>,
         frame: &'static mut Frame,
-    ) -> Result<Self, BringUpFailed<'a, P>> {
-        let early = &mut early;
+    ) -> &'a mut Self {
         let platform = early.platform();
         let started_ns = frame.started_ns;
         let mirrored = frame.mirrored;
@@ -98,22 +111,23 @@ impl<P: Platform> Manager<P> {
             input.parameters,
             started_ns,
         );
-        let mut manager = Self::of(platform, input.parameters, frame, vmemmap, accept);
+        let manager = Self::write(place, platform, input.parameters, frame, vmemmap, accept);
         manager.shuffle = shuffle;
         manager.moving.unmirrored_bytes = early.unmirrored_bytes();
         manager.begin(input.parameters, started_ns, mirrored);
-        Ok(manager)
+        manager
     }
 
     /// Of all that was made by now.
     #[inline(never)]
-    fn of(
+    fn write<'a>(
+        place: &'a mut MaybeUninit<Self>,
         platform: &'static P,
         parameters: &Parameters,
         frame: &'static mut Frame,
         vmemmap: VmemmapState,
         accept: AcceptState,
-    ) -> Self {
+    ) -> &'a mut Self {
         let end = frame.zones.iter().map(|zone| zone.span().end.address()).max();
         let hotplug = HotplugState::write(
             frame.states.hotplug,
@@ -136,39 +150,43 @@ impl<P: Platform> Manager<P> {
         let is_divided = zones.iter().any(|zone| zone.parts() != 1);
         let mut zone_list = frame.zone_list.take();
         zone_list.begin(zones);
-        let none = DebugState::new(frame.states.debug.aids, frame.states.debug.damage);
-        let debug = core::mem::replace(&mut frame.states.debug, none);
+        let debug = &frame.states.debug;
         let metadata_bytes = frame.bytes + vmemmap.bytes + size_of::<Self>() as u64;
         let tables_ns = frame.tables_ns;
         let mut caches = frame.caches.iter().map(CpuCache::zone);
         let sole = caches.next().filter(|&zone| caches.all(|other| other == zone));
-        Self {
-            platform,
-            sole: sole.and_then(|zone| zone_list.as_slice().get(zone)),
-            zones: zone_list,
-            slots: &*frame.slots,
-            nodes: &*frame.nodes,
-            directory: &*frame.directory,
-            caches: &*frame.caches,
-            is_divided,
-            hotplug,
-            changing_cpus: AtomicBool::new(false),
-            pressure: PressureState::new(debug.aids.watch(), frame.per_node, frame.states.pressure),
-            numa: NumaSettings::new(frame.per_node, DRAM_TIER),
-            debug,
-            isolations: frame.states.isolations,
-            moving: &mut *frame.states.moving,
-            pools: &*frame.pools,
-            tunables: frame.states.tunables.write(SpinLock::new(tunables)),
-            settings: Settings::of(parameters),
-            reporting: Reporting::new(&parameters.reporting),
-            vmemmap,
-            accept,
-            section_locks: SectionLocks::new(),
-            shuffle: None,
-            metadata_bytes,
-            times: BringUpTimes { tables_ns, ..BringUpTimes::default() },
-        }
+        let watch = debug.aids.watch();
+        write_fields!(
+            Self at place,
+            {
+                platform: platform,
+                sole: sole.and_then(|zone| zone_list.as_slice().get(zone)),
+                zones: zone_list,
+                slots: &*frame.slots,
+                nodes: &*frame.nodes,
+                directory: &*frame.directory,
+                caches: &*frame.caches,
+                is_divided: is_divided,
+                hotplug: hotplug,
+                changing_cpus: AtomicBool::new(false),
+                pressure: PressureState::new(watch, frame.per_node, frame.states.pressure),
+                numa: NumaSettings::new(frame.per_node, DRAM_TIER),
+                debug: debug.begin(),
+                isolations: frame.states.isolations,
+                moving: &mut *frame.states.moving,
+                pools: &*frame.pools,
+                tunables: frame.states.tunables.write(SpinLock::new(tunables)),
+                settings: Settings::of(parameters),
+                reporting: Reporting::new(&parameters.reporting),
+                vmemmap: vmemmap,
+                accept: accept,
+                section_locks: SectionLocks::new(),
+                shuffle: None,
+                metadata_bytes: metadata_bytes,
+                times: BringUpTimes { tables_ns, ..BringUpTimes::default() },
+            },
+            {},
+        )
     }
 
     /// What a manager does before it is given to the adopter.
@@ -273,8 +291,8 @@ fn fill_zones<P: Platform>(
 ) {
     let platform = early.platform();
     let mut clock = NodeClock::new(platform);
-    initialise_zones(early, frame, &mut clock, array);
     let are_wanted = wants_descriptors(platform, input.parameters);
+    initialise_zones(early, frame, &mut clock, array, adopts_at_once(are_wanted));
     attach_descriptors(platform, frame, &mut clock, are_wanted);
     clock.stop(frame.nodes);
     if let Some(seed) = frame.states.debug.aids.placement_seed {
@@ -334,12 +352,13 @@ fn prepare<P: Platform>(
     place_tables(early, input.parameters);
     let started_ns = input.started_ns.or_else(|| platform.now_ns());
     let mut memory = Obtained::new(early);
-    let mut measured =
-        if MAX_NODES == FEW_NODES || memory.early.topology().node_count() <= FEW_NODES {
-            measure_up_to::<P, FEW_NODES>(&mut memory, input.parameters)?
-        } else {
-            measure_up_to::<P, MAX_NODES>(&mut memory, input.parameters)?
-        };
+    let mut place = None;
+    let is_small = MAX_NODES == FEW_NODES || memory.early.topology().node_count() <= FEW_NODES;
+    let measured = if is_small {
+        measure_up_to::<P, FEW_NODES>(&mut place, &mut memory, input.parameters)?
+    } else {
+        measure_up_to::<P, MAX_NODES>(&mut place, &mut memory, input.parameters)?
+    };
     let (zones, caches) = (measured.zones(), measured.caches());
     let frame = Frame::carve(measured, zones, caches, memory.early, input.parameters);
     match allocate_all(&mut memory, frame, input) {
@@ -361,29 +380,31 @@ const FEW_NODES: usize = if MAX_NODES < 4 { MAX_NODES } else { 4 };
 
 /// [`measure`] of a machine with at most `NODES` nodes.
 #[inline(never)]
-fn measure_up_to<P: Platform, const NODES: usize>(
+fn measure_up_to<'p, P: Platform, const NODES: usize>(
+    place: &'p mut Option<Measured<'static, P>>,
     memory: &mut Obtained<'_, '_, P>,
     parameters: &Parameters,
-) -> Result<Measured<'static, P>, BringUpError> {
+) -> Result<&'p mut Measured<'static, P>, BringUpError> {
     let mut zones = [[ZonePlan::NONE; ZoneKind::COUNT]; NODES];
-    measure(memory, parameters, zones.as_flattened_mut(), &mut [0; NODES])
+    measure(place, memory, parameters, zones.as_flattened_mut(), &mut [0; NODES])
 }
 
 /// Plans the zones, gets the memory for what is known of the machine then, and fills in what its
 /// zones are. There is a place for each zone and for the CPUs of each node.
-fn measure<P: Platform>(
+fn measure<'p, P: Platform>(
+    place: &'p mut Option<Measured<'static, P>>,
     memory: &mut Obtained<'_, '_, P>,
     parameters: &Parameters,
     zones: &mut [ZonePlan],
     cpus: &mut [u32],
-) -> Result<Measured<'static, P>, BringUpError> {
+) -> Result<&'p mut Measured<'static, P>, BringUpError> {
     let zones = &mut zones[..memory.early.topology().node_count() * ZoneKind::COUNT];
     count_cpus(memory.early.platform(), cpus);
     let wanted = parameters.zone_parts;
     let mut plan = Plan::measure(memory.early.runs(), zones, &|node, gigabytes| {
         wanted.unwrap_or_else(|| parts_for(cpus[node.index()], gigabytes))
     });
-    Measured::new(memory, &mut plan, parameters)
+    Measured::new(place, memory, &mut plan, parameters)
 }
 
 /// Whether pages are to have descriptors.
@@ -392,6 +413,12 @@ fn wants_descriptors<P: Platform>(platform: &P, parameters: &Parameters) -> bool
         return false;
     }
     parameters.pages.are_wanted(platform.vmemmap_space().is_some())
+}
+
+/// Whether what is in use by those who free it is allocated as soon as it is known. With
+/// descriptors it is reserved until these are there (`Hotplug::adopt_at_start`).
+pub(in crate::manager) const fn adopts_at_once(descriptors_are_wanted: bool) -> bool {
+    cfg!(feature = "hotplug") && !descriptors_are_wanted
 }
 
 /// Gets the array's memory where the policy wants one, and tells the zones what of them it

@@ -30,7 +30,7 @@ use crate::vmemmap_space::BlockNumber;
 use crate::zone::fallback::fallback_order;
 use crate::zone::initialise::BlockOfZone;
 use crate::zone::{Segment, Zone, ZoneId, ZoneKind};
-use core::mem::MaybeUninit;
+use core::mem::{MaybeUninit, take};
 
 /// What bring-up works on beside the memblock allocator, which knows memory and nodes.
 #[derive(Clone, Copy, Debug)]
@@ -191,11 +191,12 @@ pub(crate) struct Measured<'a, P: Platform> {
 impl<P: Platform> Measured<'static, P> {
     /// Gets the memory, numbers the parts of zones, and fills both arrays of segments.
     #[inline(never)]
-    pub(crate) fn new(
+    pub(crate) fn new<'p>(
+        place: &'p mut Option<Self>,
         memory: &mut Obtained<'_, '_, P>,
         plan: &mut Plan<'_>,
         parameters: &Parameters,
-    ) -> Result<Self, BringUpError> {
+    ) -> Result<&'p mut Self, BringUpError> {
         let platform = memory.early.platform();
         let windows =
             if cfg!(feature = "hotplug") { parameters.hotplug.windows as usize } else { 0 };
@@ -233,7 +234,7 @@ impl<P: Platform> Measured<'static, P> {
                 }
             }
         }
-        Ok(Self { carver, counts, slots, directory, by_zone })
+        Ok(place.insert(Self { carver, counts, slots, directory, by_zone }))
     }
 
     /// The parts of all zones, without memory, and their list, with room for windows.
@@ -299,16 +300,16 @@ impl Frame {
     /// All of it, with the nodes as `early` knows them.
     #[inline(never)]
     pub(crate) fn carve<P: Platform>(
-        mut measured: Measured<'static, P>,
+        measured: &mut Measured<'static, P>,
         (zone_list, zones): (Growing<Zone>, &'static mut [Zone]),
         caches: &'static mut [CpuCache],
         early: &Memblock<'_, P>,
         parameters: &Parameters,
     ) -> &'static mut Self {
         let states = measured.states(parameters);
-        let Measured { mut carver, counts, slots, directory, by_zone } = measured;
+        let Measured { carver, counts, slots, directory, by_zone } = measured;
         let nodes = counts.nodes;
-        let pools = Pools::carve(&mut carver, counts.zones(), nodes, parameters);
+        let pools = Pools::carve(carver, counts.zones(), nodes, parameters);
         let mirrored = carver.values(counts.mirrored, |_| PfnRange::new(0, 0));
         let mut places = mirrored.iter_mut();
         for_each_mirrored(early, parameters, &mut |range| {
@@ -324,14 +325,14 @@ impl Frame {
                 zone_list: zone_list,
                 window_segments: Growing::empty(carver.places(counts.windows)),
                 window_tables: Growing::empty(carver.places(counts.windows)),
-                slots: slots,
+                slots: take(slots),
                 nodes: carver.values(nodes, Node::without_memory),
-                directory: directory,
-                by_zone: by_zone,
+                directory: take(directory),
+                by_zone: take(by_zone),
                 fallback: carver.values(nodes * Fallback::places(nodes), |_| AtomicU16::new(0)),
                 distances: carver.values(nodes * nodes, |_| 0),
-                partials: places_for(&mut carver, counts.partials()),
-                present: places_for(&mut carver, counts.present),
+                partials: places_for(carver, counts.partials()),
+                present: places_for(carver, counts.present),
                 edges: carver.values(counts.edges, |_| BlockOfZone::NONE),
                 readers: carver.values(counts.readers, |_| Readers::new()),
                 parts: carver.values(nodes, |_| Part::None),
@@ -367,7 +368,7 @@ impl Frame {
             };
         }
         let mut rest = self.fallback;
-        let mut rows = core::mem::take(&mut self.distances);
+        let mut rows = take(&mut self.distances);
         for index in 0..self.nodes.len() {
             let (row, others) = rows.split_at_mut(self.nodes.len());
             rows = others;

@@ -109,21 +109,29 @@ impl PartRun {
     };
 }
 
-/// Calls `sink` for every segment, ascending.
+/// Calls `sink` for every segment, ascending; `counts` the GiBs of all zones, which are whole then.
 #[inline(never)]
 fn for_each_segment(
     memory: impl Iterator<Item = MemoryRun> + Clone,
     zones: &mut [ZonePlan],
+    counts: bool,
     sink: &mut dyn FnMut(PartRun),
 ) {
     zones.iter_mut().for_each(|zone| zone.met = 0);
     let mut open: Option<PartRun> = None;
-    for run in zone_runs(memory).filter(|run| !run.stray) {
+    for run in zone_runs(memory) {
         let Range { mut start, end } = blocks_of_run(&run);
         let Some(zone) = zones.get_mut(run.zone.index()) else { continue };
+        if counts {
+            // With strays alone it has memory, too.
+            zone.division.parts = 1;
+        }
+        if run.stray {
+            continue;
+        }
         let division = zone.division;
         let is_whole = division.parts == 1;
-        let mut number = if is_whole { 0 } else { zone.number(start..end) };
+        let mut number = if counts || !is_whole { zone.number(start..end) } else { 0 };
         while start < end {
             let part = if is_whole { 0 } else { division.part_of(number) };
             let more =
@@ -195,31 +203,28 @@ impl<'a> Plan<'a> {
         wanted: &dyn Fn(NodeId, u32) -> u32,
     ) -> Self {
         let mut plan = Self { zones, parts: 0, segments: 0, first: [PartRun::NONE; FEW_SEGMENTS] };
-        plan.count(memory.clone(), wanted);
-        let (segments, first) = (&mut plan.segments, &mut plan.first);
-        for_each_segment(memory, plan.zones, &mut |run| {
+        plan.count(memory.clone(), true);
+        // Most zones stay whole, and then these are the segments.
+        if plan.divide(wanted) {
+            plan.count(memory, false);
+        }
+        plan
+    }
+
+    #[inline(always)]
+    fn count(&mut self, memory: impl Iterator<Item = MemoryRun> + Clone, counts: bool) {
+        let (segments, first) = (&mut self.segments, &mut self.first);
+        *segments = 0;
+        for_each_segment(memory, self.zones, counts, &mut |run| {
             if let Some(place) = first.get_mut(*segments) {
                 *place = run;
             }
             *segments += 1;
         });
-        plan
     }
 
-    #[inline(never)]
-    fn count(
-        &mut self,
-        memory: impl Iterator<Item = MemoryRun> + Clone,
-        wanted: &dyn Fn(NodeId, u32) -> u32,
-    ) {
-        for run in zone_runs(memory) {
-            let Some(zone) = self.zones.get_mut(run.zone.index()) else { continue };
-            // With strays alone it has memory, too.
-            zone.division.parts = 1;
-            if !run.stray {
-                zone.number(blocks_of_run(&run));
-            }
-        }
+    /// Divides all zones, whose GiBs were counted; says whether any has parts then.
+    fn divide(&mut self, wanted: &dyn Fn(NodeId, u32) -> u32) -> bool {
         let mut more = MOST_MORE;
         let nodes = self.zones.chunks_mut(ZoneKind::COUNT);
         for (node, kinds) in (0..).map_while(NodeId::new).zip(nodes) {
@@ -233,6 +238,7 @@ impl<'a> Plan<'a> {
                 more -= u32::from(parts) - 1;
             }
         }
+        more != MOST_MORE
     }
 
     /// How many parts the zone of this number has; none where it has no memory, not even strays.
@@ -248,7 +254,7 @@ impl<'a> Plan<'a> {
     ) {
         match self.first.get(..self.segments) {
             Some(all) => all.iter().for_each(|&run| sink(run)),
-            None => for_each_segment(memory, self.zones, sink),
+            None => for_each_segment(memory, self.zones, false, sink),
         }
     }
 }

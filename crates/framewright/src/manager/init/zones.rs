@@ -5,10 +5,10 @@ use crate::manager::init::frame::Frame;
 use crate::manager::init::node_clock::{NodeClock, Work};
 use crate::manager::init::plan::ZoneSet;
 use crate::manager::state::ZoneSlots;
-use crate::memblock::{Memblock, MemoryRuns};
+use crate::memblock::{Memblock, MemoryRuns, Region, RegionFlags};
 use crate::page::Partials;
 use crate::platform::Platform;
-use crate::units::{NodeId, Pfn, PfnRange};
+use crate::units::{MAX_NODES, NodeId, Pfn, PfnRange};
 use crate::vmemmap::{ArrayMemory, BootPages};
 use crate::vmemmap_space::BlockNumber;
 use crate::zone::initialise::{BlockOfZone, InitialUse, edges};
@@ -27,81 +27,129 @@ struct Initialiser<'a> {
     position: u64,
     /// One past the last frame that was free, and its zone.
     free_end: (ZoneId, Pfn),
-    /// Blocks that free memory begins or ends in, and how many: some are noted twice.
+    /// Blocks that free memory, and what is in use, begins or ends in, and how many.
     edges: &'a mut [BlockOfZone],
     edge_count: usize,
     array: &'a ArrayMemory,
     boot_pages: &'a BootPages,
+    /// Reservations, from the first on that was not walked over; none where none is in use by
+    /// those who free it.
+    reserved: &'a [Region],
 }
 
 /// Which part of a zone has which frames.
-#[derive(Clone, Copy)]
-pub(crate) struct Places<'a> {
-    pub(crate) slots: &'a [ZoneSlots],
-    pub(crate) directory: &'a [Segment],
+struct Places<'a> {
+    slots: &'a [ZoneSlots],
+    directory: &'a [Segment],
+    /// Where the last frames were: the next are often there, too.
+    last: Segment,
 }
 
-impl Places<'_> {
-    /// Calls `each` with the part of a run's zone that has the first frames of `range`, which are
-    /// the run's, and with these; then with the next. What is managed nowhere is the first part's.
-    #[inline(never)]
-    fn for_each(self, run: &ZoneRun, range: PfnRange, each: &mut dyn FnMut(usize, PfnRange)) {
-        let zone = self.slots[run.zone.index()];
-        if run.stray || zone.parts == 1 {
-            return each(usize::from(zone.first), range);
-        }
-        let mut rest = range;
-        while !rest.is_empty() {
-            let block = BlockNumber::containing(rest.start);
+impl<'a> Places<'a> {
+    const fn new(slots: &'a [ZoneSlots], directory: &'a [Segment]) -> Self {
+        Self { slots, directory, last: Segment::EMPTY }
+    }
+
+    /// The first part of the zone of a run that is managed nowhere.
+    fn of_strays(&self, run: &ZoneRun) -> Option<usize> {
+        (MAX_NODES != 1 && run.stray).then(|| usize::from(self.slots[run.zone.index()].first))
+    }
+
+    /// What of some frames, which are memory, lies in the segment of the first, and that segment.
+    /// The rest is left.
+    #[cfg_attr(feature = "smp", inline)]
+    #[cfg_attr(not(feature = "smp"), inline(never))]
+    fn next(&mut self, rest: &mut PfnRange) -> Option<(Segment, PfnRange)> {
+        let block = BlockNumber::containing(rest.start);
+        if block.0.wrapping_sub(self.last.start.0) >= self.last.blocks {
             // All of a run is in segments.
-            let Some(segment) = segment::find(self.directory, block) else { return };
-            let end = rest.end.min(segment.end().start());
-            each(usize::from(segment.zone), PfnRange { start: rest.start, end });
-            rest.start = end;
+            self.last = *segment::find(self.directory, block)?;
         }
+        let end = rest.end.min(self.last.end().start());
+        let part = PfnRange { start: rest.start, end };
+        rest.start = end;
+        Some((self.last, part))
     }
 }
 
 impl Initialiser<'_> {
     #[inline(never)]
     fn initialise(&mut self, run: &ZoneRun, range: PfnRange, initial_use: InitialUse) {
-        self.places.for_each(run, range, &mut |part, range| {
-            self.zones[part].initialise(run, range, initial_use);
-            if run.stray || matches!(initial_use, InitialUse::Reserved | InitialUse::Allocated) {
-                return;
-            }
-            for edge in edges(range).into_iter().filter(|edge| !edge.is_empty()) {
-                if let Some(place) = self.edges.get_mut(self.edge_count) {
-                    *place = BlockOfZone::new(part, BlockNumber::containing(edge.start));
-                    self.edge_count += 1;
+        if let Some(part) = self.places.of_strays(run) {
+            return self.zones[part].initialise_strays(range);
+        }
+        let has_edges = !matches!(initial_use, InitialUse::Reserved | InitialUse::Allocated);
+        let mut rest = range;
+        while !rest.is_empty() {
+            let Some((segment, range)) = self.places.next(&mut rest) else { return };
+            let part = usize::from(segment.zone);
+            let edges = self.zones[part].initialise(&segment, run, range, initial_use);
+            if has_edges {
+                for edge in edges {
+                    if !edge.is_empty() {
+                        self.note_edge(BlockOfZone::new(part, BlockNumber::containing(edge.start)));
+                    }
                 }
             }
-        });
+        }
+    }
+
+    /// Notes a block, once: what lies in it comes one after the other.
+    fn note_edge(&mut self, block: BlockOfZone) {
+        let known = self.edge_count.checked_sub(1).and_then(|last| self.edges.get(last));
+        if known != Some(&block)
+            && let Some(place) = self.edges.get_mut(self.edge_count)
+        {
+            *place = block;
+            self.edge_count += 1;
+        }
+    }
+
+    /// The first part of some frames that is not merely reserved, and what it is.
+    fn next_ours(&mut self, rest: PfnRange) -> Option<(PfnRange, InitialUse)> {
+        let in_use = self.next_in_use(rest).map(|part| (part, InitialUse::InUse));
+        if !cfg!(feature = "vmemmap") {
+            return in_use;
+        }
+        // Nodes are few, and reservations are not many.
+        let ours =
+            self.array.frames().chain(self.boot_pages.ranges().iter().map(|range| range.frames));
+        let ours = ours.map(|frames| (frames.intersection(rest), InitialUse::Allocated));
+        let ours = ours.filter(|(part, _)| !part.is_empty());
+        ours.chain(in_use).min_by_key(|(part, _)| part.start)
+    }
+
+    /// The first part of some frames that is in use by somebody who frees it.
+    fn next_in_use(&mut self, rest: PfnRange) -> Option<PfnRange> {
+        if !cfg!(feature = "hotplug") {
+            return None;
+        }
+        while let Some((region, later)) = self.reserved.split_first() {
+            let frames = region.range.whole_frames();
+            if region.flags.contains(RegionFlags::IN_USE) && rest.start < frames.end {
+                return Some(frames.intersection(rest)).filter(|part| !part.is_empty());
+            }
+            if frames.start >= rest.end {
+                return None;
+            }
+            self.reserved = later;
+        }
+        None
     }
 
     #[inline(never)]
     fn reserve_up_to(&mut self, run: &ZoneRun, end: u64) {
         while self.position < end {
             let rest = PfnRange::new(self.position, end);
-            // Nodes are few, and reservations are not many.
-            let ours = self
-                .array
-                .frames()
-                .chain(self.boot_pages.ranges().iter().map(|range| range.frames));
-            let ours = ours.map(|frames| frames.intersection(rest)).filter(|part| !part.is_empty());
-            let next = if cfg!(feature = "vmemmap") {
-                ours.min_by_key(|part| part.start).filter(|_| !run.stray)
-            } else {
-                None
-            };
-            let stop = next.map_or(end, |part| part.start.0);
+            let next = self.next_ours(rest).filter(|_| !run.stray);
+            let stop = next.map_or(end, |(part, _)| part.start.0);
             if rest.start.0 < stop {
                 self.initialise(run, PfnRange::new(rest.start.0, stop), InitialUse::Reserved);
             }
-            if let Some(part) = next {
-                self.initialise(run, part, InitialUse::Allocated);
+            if let Some((part, initial_use)) = next {
+                self.initialise(run, part, initial_use);
             }
-            self.position = next.map_or(end, |part| part.end.0);
+            self.position = next.map_or(end, |(part, _)| part.end.0);
         }
     }
 
@@ -138,33 +186,41 @@ impl Initialiser<'_> {
 }
 
 /// Initialises all zones, hands the memblock allocator's free memory over, and records which frames
-/// of partially managed blocks each zone has.
+/// of partially managed blocks each zone has. What is in use is allocated afterwards if `adopts`,
+/// else reserved.
 #[inline(never)]
 pub(crate) fn initialise_zones<P: Platform>(
     early: &mut Memblock<'_, P>,
     frame: &mut Frame,
     clock: &mut NodeClock<'_, P>,
     array: &ArrayMemory,
+    adopts: bool,
 ) {
     let runs = zone_runs(early.runs());
     let nodes = &mut *frame.nodes;
     let mut has_edges = ZoneSet::EMPTY;
+    let mut places = Places::new(frame.slots, frame.directory);
     for run in runs.clone() {
         clock.turn_to(nodes, run.zone.node, Work::Bookkeeping);
-        let places = Places { slots: frame.slots, directory: frame.directory };
-        places.for_each(&run, run.range, &mut |part, range| {
-            frame.zones[part].note_memory(&ZoneRun { range, ..run });
-            if edges(range).iter().any(|edge| !edge.is_empty()) {
+        if let Some(part) = places.of_strays(&run) {
+            frame.zones[part].note_strays(run.range);
+            continue;
+        }
+        let mut rest = run.range;
+        while !rest.is_empty() {
+            let Some((segment, range)) = places.next(&mut rest) else { break };
+            let edges = frame.zones[usize::from(segment.zone)].note_memory(&segment, range);
+            if cfg!(feature = "hotplug") && edges {
                 has_edges.insert(run.zone);
             }
-        });
+        }
     }
     // From here on the memblock allocator allocates nothing more, so that its own arrays can be
     // handed over with the rest.
     let boot_pages = &frame.pools.boot_pages;
     let mut initialiser = Initialiser {
         zones: &mut *frame.zones,
-        places: Places { slots: frame.slots, directory: frame.directory },
+        places,
         runs: runs.clone(),
         run: None,
         position: 0,
@@ -173,6 +229,7 @@ pub(crate) fn initialise_zones<P: Platform>(
         edge_count: 0,
         array,
         boot_pages,
+        reserved: if adopts { early.reserved() } else { &[] },
     };
     initialiser.advance();
     early.for_each_in_the_end(&mut |free, node: NodeId| {
@@ -189,7 +246,6 @@ pub(crate) fn initialise_zones<P: Platform>(
         present = others;
         zone.set_present(blocks);
     }
-    let _ = early.discard();
     let mut rest = core::mem::take(&mut frame.partials);
     let mut blocks = &mut frame.edges[..edge_count];
     // Zones of several nodes may alternate, which is rare: nearly always all is in order.
@@ -210,5 +266,24 @@ pub(crate) fn initialise_zones<P: Platform>(
         let (mine, others) = rest.split_at_mut((noted + Partials::ROOM).min(rest.len()));
         rest = others;
         zone.set_partials(Partials::new(mine, noted));
+    }
+    if cfg!(feature = "hotplug") && adopts {
+        record_in_use(early.reserved(), frame);
+    }
+    let _ = early.discard();
+}
+
+/// Writes down which frames that are in use of blocks that are managed in part can be freed.
+fn record_in_use(reserved: &[Region], frame: &mut Frame) {
+    for region in reserved.iter().filter(|region| region.flags.contains(RegionFlags::IN_USE)) {
+        for part in edges(region.range.whole_frames()) {
+            let block = BlockNumber::containing(part.start);
+            if !part.is_empty()
+                && let Some(segment) = segment::find(frame.directory, block)
+            {
+                let zone = &mut frame.zones[usize::from(segment.zone)];
+                zone.record_in_use(segment.index_of(block), part);
+            }
+        }
     }
 }

@@ -76,6 +76,12 @@ impl DebugState {
         Self { aids, places: Places(&[]), segments: &[], serial, damage }
     }
 
+    /// Returns the state that lies in a manager, in which nothing was counted yet.
+    pub(crate) const fn begin(&self) -> Self {
+        let &Self { aids, places, segments, damage, .. } = self;
+        Self { aids, places, segments, serial: AtomicU32::new(0), damage }
+    }
+
     /// Allocates the tables that the aids need.
     pub(crate) fn allocate<P: Platform>(
         &mut self,

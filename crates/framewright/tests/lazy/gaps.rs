@@ -1,0 +1,104 @@
+//! Memory with gaps of all sizes between its ranges, which are in use until their users free them.
+#![cfg(feature = "hotplug")]
+
+use super::{add, drain, free, lazy};
+use crate::common::check;
+use framewright::Parameters;
+use framewright::units::{PfnRange, PhysRange};
+use framewright_testkit::FakeMachine;
+
+/// Pages of the machine.
+const PAGES: u64 = 128 << 8;
+/// Most ranges that there are: each gap takes an entry of the memblock allocator.
+const MOST_RANGES: usize = 110;
+
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963);
+        (self.0 >> 33) % end
+    }
+
+    /// Few pages, some of a block, or some blocks that begin and end anywhere.
+    fn pages(&mut self) -> u64 {
+        match self.below(4) {
+            0 => 1 + self.below(4),
+            1 => 1 + self.below(700),
+            2 => 512 * (1 + self.below(4)),
+            _ => 1 + self.below(3000),
+        }
+    }
+}
+
+/// Ranges and the gaps between them, page by page.
+fn pattern(numbers: &mut Numbers) -> (Vec<PfnRange>, Vec<PfnRange>) {
+    let (mut ranges, mut gaps) = (Vec::new(), Vec::new());
+    let mut next = numbers.below(3) * 300;
+    while ranges.len() < MOST_RANGES {
+        let range = PfnRange::new(next, next + numbers.pages());
+        let gap = PfnRange::new(range.end.0, range.end.0 + numbers.pages());
+        if gap.end.0 + 4000 > PAGES {
+            break;
+        }
+        ranges.push(range);
+        gaps.push(gap);
+        next = gap.end.0;
+    }
+    // With room for tables.
+    ranges.push(PfnRange::new(next, PAGES));
+    (ranges, gaps)
+}
+
+/// Gaps in random pieces.
+fn pieces(numbers: &mut Numbers, gaps: &[PfnRange]) -> Vec<PfnRange> {
+    let mut pieces = Vec::new();
+    for gap in gaps {
+        let mut next = gap.start.0;
+        while next < gap.end.0 {
+            let end = gap.end.0.min(next + numbers.pages());
+            pieces.push(PfnRange::new(next, end));
+            next = end;
+        }
+    }
+    pieces
+}
+
+fn run(seed: u64, line: &str) {
+    let mut numbers = Numbers(seed);
+    let (ranges, gaps) = pattern(&mut numbers);
+    let lazy = lazy(FakeMachine::builder().ram(PhysRange::new(0, PAGES << 12)).build());
+    for range in &ranges {
+        add(lazy, range.to_phys()).expect("there is room");
+    }
+    let parameters = Parameters::parse(line, &mut |problem| panic!("{problem}"));
+    let manager = lazy.bring_up_with(&parameters).expect("it comes up");
+    check(manager);
+    let before = lazy.usage();
+    let mut left = pieces(&mut numbers, &gaps);
+    while !left.is_empty() {
+        let at = numbers.below(left.len() as u64);
+        let piece = left.swap_remove(usize::try_from(at).expect("few"));
+        assert!(free(lazy, piece), "{seed} {line}: {piece:?}");
+        assert!(!free(lazy, piece), "{seed} {line}: {piece:?} twice");
+    }
+    check(manager);
+    let of_gaps: u64 = gaps.iter().map(|gap| gap.pages()).sum();
+    assert_eq!(lazy.usage().total_pages, before.total_pages, "{seed} {line}");
+    assert_eq!(lazy.usage().free_pages, before.free_pages + of_gaps, "{seed} {line}");
+    let within: Vec<_> = ranges.iter().chain(&gaps).map(|range| range.to_phys()).collect();
+    let pages = drain(lazy, &within);
+    let is_free = |page: &u64| pages.binary_search(page).is_ok();
+    assert!(gaps.iter().all(|gap| (gap.start.0..gap.end.0).all(|page| is_free(&page))), "{seed}");
+    check(manager);
+}
+
+#[test]
+fn gaps_of_any_size_are_freed_in_any_pieces() {
+    for seed in 0..60 {
+        run(seed, "");
+    }
+    for seed in 60..80 {
+        run(seed, "page_owner=on page_poison=1");
+    }
+}
