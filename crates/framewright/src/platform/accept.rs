@@ -22,7 +22,8 @@ use core::fmt;
 /// When [`accept`](Self::accept) reports frames as accepted, they are memory as
 /// [`Platform`](super::Platform) describes it, and stay so.
 pub unsafe trait AcceptMemory: Sync {
-    /// Accepts all frames of `range`, which is not empty and of which none was accepted before.
+    /// Accepts all frames of `range`, which is not empty. None was accepted before, but for the
+    /// exceptions that the [trait](Self) names.
     ///
     /// # Errors
     /// [`AcceptError`] says how many frames were accepted. The manager does not ask for the next
