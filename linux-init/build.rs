@@ -1,4 +1,4 @@
-//! Tells the linker to make a program that needs nothing but the kernel.
+//! Tells the linker to make a program that needs only the kernel.
 
 fn main() {
     for argument in [

@@ -22,7 +22,7 @@ pub enum Command {
     /// Do the same with another kernel and with ours, in turn, on the same virtual machine
     #[command(subcommand)]
     Compare(Compare),
-    /// Make one page of results and snapshots, to look at in a browser or to print
+    /// Make one page from results and snapshots, to view in a browser or to print
     Report(Report),
     /// Predict how long a machine's memory takes to come up, its pools to fill and empty, and a
     /// flush of all its CPUs
@@ -32,8 +32,8 @@ pub enum Command {
 /// Options of `framewright-bench report`.
 #[derive(Args, Debug)]
 pub struct Report {
-    /// Results of benchmarks with `--json` and of `compare`, snapshots of `framewright boot
-    /// --snapshot`; of rows that measure one thing the last counts
+    /// Results of benchmarks with `--json` and of `compare`, snapshots of
+    /// `framewright boot --snapshot`; of rows that measure the same thing, the last one counts
     #[arg(value_name = "RESULTS")]
     pub results: Vec<PathBuf>,
     /// A snapshot of memory, for its map; may be given many times
@@ -62,7 +62,7 @@ pub enum Bench {
     /// all sizes, a producer and a consumer, a server, a boot, beside two other allocators
     Traffic(BenchOptions),
     /// How long the longest call takes, and how long it has interrupts off, in states of memory
-    /// that searches fear
+    /// that are worst for searches
     Longest(BenchOptions),
     /// How much of the free memory lies in whole 2 MiB blocks after long random use, beside two
     /// other allocators
@@ -82,7 +82,7 @@ pub enum Bench {
     /// How long filling and emptying pools of 2 MiB and 1 GiB pages takes, by number of pages and
     /// threads
     Hugepages(BenchOn),
-    /// How soon freed memory is back with the host, and what that costs those who allocate
+    /// How soon freed memory is back with the host, and what that costs later allocations
     Reporting(BenchReporting),
     /// Boot and initialisation by threads as a share of a node's CPUs, for deferred memory and for
     /// pools
@@ -183,7 +183,7 @@ pub struct BenchInit {
 /// Options of `framewright-bench reporting`.
 #[derive(Args, Debug)]
 pub struct BenchReporting {
-    /// Where: in this process, or on a virtual machine; both without it
+    /// Where to run: in this process or on a virtual machine [default: both]
     #[arg(long, value_enum)]
     pub on: Option<Where>,
     #[command(flatten)]
@@ -229,10 +229,10 @@ pub struct ModelOptions {
     pub json: Option<PathBuf>,
 }
 
-/// Reads the command line. `None`: it asked for help, which has been printed.
+/// Reads the command line. Returns `None` if it asked for help, which has then been printed.
 ///
 /// # Errors
-/// What is wrong with it, in one line.
+/// Says what is wrong with the command line, in one line.
 pub fn read() -> Result<Option<Command>, Error> {
     let words = framewright_cli::args::command_words()?;
     match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
@@ -276,7 +276,8 @@ mod tests {
     fn the_other_program_knows_what_is_asked_here() {
         let command = Program::command();
         let names = command.get_subcommands().map(clap::Command::get_name);
-        // Both make reports; `bench` is what this program was called when it was a command.
+        // Both programs make reports; `bench` was the name of this program when it was a
+        // subcommand.
         let mut ours: Vec<_> = names.filter(|&name| name != "report").chain(["bench"]).collect();
         ours.sort_unstable();
         assert_eq!(ours, framewright_cli::args::OF_BENCH);

@@ -1,12 +1,12 @@
-//! What measured numbers depend on: the machine, the system and the programs, and the time.
+//! What measured numbers depend on: the machine, the system, the programs and the time.
 
 use framewright_cli::error::Error;
 use serde_json::{Value, json};
 use std::fs;
 use std::time::SystemTime;
 
-/// Describes this machine, with QEMU in this version, as docs/usage.md has it. What cannot be
-/// learnt is null.
+/// Describes this machine, with QEMU in this version, in the form of docs/usage.md. Unknown values
+/// are null.
 pub fn describe(qemu: Option<&str>) -> Value {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let cpus = crate::bench::host::cpus().map(|cpus| cpus.len()).ok();
@@ -21,12 +21,12 @@ pub fn describe(qemu: Option<&str>) -> Value {
     })
 }
 
-/// Tells builds of this program apart: FNV-1a of its file.
+/// Identifies this build of the program: FNV-1a of its file.
 ///
 /// # Errors
-/// It cannot be read.
+/// Fails if the file cannot be read.
 pub fn program() -> Result<String, Error> {
-    // By this name it is itself, also when another has taken its place.
+    // This name leads to the running program even if another file has replaced it.
     let file = fs::read("/proc/self/exe").map_err(|error| {
         Error::Failed(format!("this program cannot be told from others: {error}"))
     })?;

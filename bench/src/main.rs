@@ -1,4 +1,4 @@
-//! The program `framewright-bench`: measures the memory manager, puts it beside others, and makes
+//! The program `framewright-bench`: measures the memory manager, compares it with others, and makes
 //! reports of the results.
 
 mod args;

@@ -1,8 +1,8 @@
-//! How far something long is: a bar where standard error is a terminal, else plain lines where they
-//! were asked for.
+//! Shows progress: a bar if standard error is a terminal, else plain lines if they were requested.
 //!
-//! There is one for the process, as there is one standard error, so that what is measured need not
-//! hand it down. It is drawn only from [`step`], between measurements: nothing ticks meanwhile.
+//! There is one bar for the process, as there is one standard error, so that measurements need not
+//! pass it along. It is drawn only from [`step`], between measurements, and nothing updates it
+//! meanwhile.
 
 use framewright_cli::error::Error;
 use framewright_cli::interrupt;
@@ -11,16 +11,16 @@ use std::fmt::Display;
 use std::io::{IsTerminal, Write};
 use std::sync::{Mutex, PoisonError};
 
-/// Asks a program that another one runs for lines that begin with [`MARK`].
+/// The environment variable that asks a child program for lines that begin with [`MARK`].
 pub const WANTED: &str = "FRAMEWRIGHT_PROGRESS";
-/// Begins a line of progress on standard error of a program that another one runs: a separator that
-/// no message has.
+/// Begins a line of progress on standard error of a child program: a separator that no message
+/// contains.
 pub const MARK: char = '\u{1e}';
 
 static BAR: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
-/// Begins a bar for so many things, where there is a terminal; for none a line that says what is
-/// done.
+/// Begins a bar for this many things if there is a terminal; for zero things, a line that says what
+/// is being done.
 pub fn begin(things: usize) {
     if !std::io::stderr().is_terminal() {
         return;
@@ -40,34 +40,34 @@ pub fn begin(things: usize) {
 /// Says what is done next.
 ///
 /// # Errors
-/// A signal has come that asks us to stop.
+/// Fails if a signal asks us to stop.
 pub fn step(what: &dyn Display) -> Result<(), Error> {
     interrupt::check()?;
     if let Some(bar) = &*BAR.lock().unwrap_or_else(PoisonError::into_inner) {
         bar.set_message(what.to_string());
     } else if std::env::var_os(WANTED).is_some() {
-        // If standard error is gone there is nobody left to tell.
+        // If standard error is gone, there is nobody left to tell.
         let _ = writeln!(std::io::stderr(), "{MARK}{what}");
     }
     Ok(())
 }
 
-/// A line of its own where there is no bar.
+/// Prints a line if there is no bar.
 pub fn line(text: &str) {
     if BAR.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
-        // If standard error is gone there is nobody left to tell.
+        // If standard error is gone, there is nobody left to tell.
         let _ = writeln!(std::io::stderr(), "{text}");
     }
 }
 
-/// So many things are done.
+/// Notes that this many things are done.
 pub fn done(things: usize) {
     if let Some(bar) = &*BAR.lock().unwrap_or_else(PoisonError::into_inner) {
         bar.set_position(things as u64);
     }
 }
 
-/// Takes the bar off the terminal, so that something else can be written.
+/// Takes the bar off the terminal while `write` writes something else.
 pub fn aside<R>(write: impl FnOnce() -> R) -> R {
     let bar = BAR.lock().unwrap_or_else(PoisonError::into_inner).clone();
     match bar {

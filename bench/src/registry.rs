@@ -1,8 +1,8 @@
-//! All benchmarks, for those who read what others wrote: how the rows of each become tables and
-//! figures, and what they must show.
+//! All benchmarks, for readers of results: how the rows of each become tables and figures, and the
+//! targets that they must reach.
 //!
-//! What a benchmark measures are rows of its tables (`rows`), which all that is here reads. How it
-//! is run is in the command line alone, as each has its own options.
+//! A benchmark's measurements are rows of its tables (`rows`), which everything here reads. Only
+//! the command line knows how to run it, as each benchmark has its own options.
 
 use crate::bench::section::Tables;
 use crate::bench::{
@@ -16,13 +16,13 @@ use crate::targets::{self, Outcome, Target};
 
 /// One benchmark.
 pub struct Bench {
-    /// Its name, which is that of the table to which most of its rows belong.
+    /// The benchmark's name, which is that of the table to which most of its rows belong.
     name: &'static str,
     /// How its rows become tables for people.
     tables: Tables,
-    /// Its part of the page; some have one in common.
+    /// Its section of the page; some benchmarks share one.
     figures: Option<Make>,
-    /// What it must show.
+    /// The targets that it must reach.
     targets: &'static [Target],
 }
 
@@ -35,7 +35,7 @@ const fn bench(
     Bench { name, tables, figures, targets }
 }
 
-/// All of them, in the order of the page.
+/// All benchmarks, in the order of the page.
 const ALL: [Bench; 16] = [
     bench("compare", none, Some(figures::compare::section), targets::guest::TARGETS),
     bench("alloc", alloc::tables, Some(figures::alloc::section), targets::alloc::TARGETS),
@@ -62,7 +62,7 @@ const ALL: [Bench; 16] = [
         targets::reporting::TARGETS,
     ),
     bench("model", model::tables, Some(figures::model::section), &[]),
-    // Rows that readers of files add.
+    // Rows that the reader of files adds.
     bench("run", none, None, targets::program::TARGETS),
 ];
 
@@ -71,12 +71,12 @@ fn none(_: &Rows) -> Vec<crate::bench::section::Table> {
     Vec::new()
 }
 
-/// How the rows of a benchmark become tables; those of one that nobody knows become none.
+/// How the rows of a benchmark become tables; an unknown benchmark has none.
 pub fn tables(bench: &str) -> Tables {
     ALL.iter().find(|known| known.name == bench).map_or(none, |known| known.tables)
 }
 
-/// The parts of the page that have rows.
+/// The sections of the page that have rows.
 pub fn sections(rows: &Rows) -> Vec<Section> {
     let has_rows = |section: &Section| section.benches.iter().any(|bench| rows.has(bench));
     let made = ALL.iter().filter_map(|bench| Some(bench.figures?(rows)));
@@ -87,14 +87,14 @@ pub fn sections(rows: &Rows) -> Vec<Section> {
     sections
 }
 
-/// All that must be reached, area by area.
+/// All targets, area by area.
 pub fn targets() -> Vec<&'static Target> {
     let mut all: Vec<&Target> = ALL.iter().flat_map(|bench| bench.targets).collect();
     all.sort_by_key(|target| target.area);
     all
 }
 
-/// What rows of results say of each target.
+/// Judges each target by rows of results.
 pub fn evaluate(rows: &Rows) -> Vec<Outcome> {
     targets().into_iter().map(|target| targets::outcome(target, rows)).collect()
 }

@@ -14,13 +14,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 use values::{addition, interval, number, patience, seconds, size_or_nothing, yes_or_no};
 
-/// What keys do.
+/// What the keys of `top` do.
 pub const KEYS: &str =
     "q, Esc or Ctrl-C: end; s: zones by node, by how much is used, by what is free";
 
-/// A set of options with the comments on them as their help, which is what clap's derive does: that
-/// takes longer to build than all else that the program has from others. `with Target` begins with
-/// the options of a machine.
+/// Defines a struct of options whose doc comments become their help, as clap's derive does; but
+/// clap's derive takes longer to build than all other dependencies of this program. `with Target`
+/// puts the options of a machine first.
 macro_rules! options {
     ($(#[doc = $about:literal])+ $name:ident $(with $target:ident)? {
         $($(#[doc = $help:literal])+ $field:ident: $type:ty = $arg:expr,)*
@@ -53,7 +53,7 @@ macro_rules! options {
     };
 }
 
-/// Words of which one is chosen, with the comments on them as their help.
+/// Defines an enum of words to choose from, whose doc comments become their help.
 macro_rules! choice {
     ($(#[$about:meta])* $name:ident {
         $(#[doc = $help:literal] $variant:ident = $word:literal,)*
@@ -79,7 +79,7 @@ macro_rules! choice {
     };
 }
 
-/// What to do.
+/// The subcommand and its options.
 #[derive(Debug)]
 pub enum Command {
     /// Brings up the memory of a machine.
@@ -106,14 +106,14 @@ options! {
         /// Run these shell commands once memory is up, such as 'alloc 9; cat /proc/buddyinfo'; the
         /// exit status is that of the last
         exec: Option<String> = value("exec", "COMMANDS"),
-        /// Write down what every part of memory is used for, after the commands, as JSON for
+        /// After the commands, write to a file what every part of memory is used for, as JSON for
         /// `framewright report`
         snapshot: Option<PathBuf> = path("snapshot"),
     }
 }
 
 options! {
-    /// Make one page of snapshots of memory, to look at in a browser or to print; results of
+    /// Make one page from snapshots of memory, to view in a browser or to print; results of
     /// benchmarks are for `framewright-bench report`
     Report {
         /// Snapshots of `boot --snapshot`
@@ -137,9 +137,9 @@ options! {
     /// Watch the memory of a running shell, or of a boot with --exec: zones, pools, caches,
     /// reporting; on a terminal live, else one table after the other
     Top {
-        /// Time from one table to the next
+        /// Time between two tables
         interval: Duration = value("interval", "SECONDS").value_parser(interval).default_value("1"),
-        /// One table, then the end
+        /// Print one table, then exit
         once: bool = flag("once"),
         /// The process that has the machine, by its number [default: the only one there is]
         pid: Option<u32> = Arg::new("PID").value_parser(value_parser!(u32)).value_name("PID"),
@@ -147,14 +147,14 @@ options! {
 }
 
 options! {
-    /// Set how much of the memory of --virtio-mem a running machine has, and wait until it has that
+    /// Set how much of its --virtio-mem memory a running machine has, and wait until it has that
     Plug {
         /// How much, such as 512M; 0 takes all of it away
         bytes: u64 =
             Arg::new("SIZE").value_parser(size_or_nothing).value_name("SIZE").required(true),
         /// The process that has the machine, by its number [default: the only one there is]
         pid: Option<u32> = Arg::new("PID").value_parser(value_parser!(u32)).value_name("PID"),
-        /// Wait so long, then say how far it got
+        /// Wait this long, then say how far it got
         wait: u64 = value("wait", "SECONDS").value_parser(patience).default_value("10"),
     }
 }
@@ -162,7 +162,7 @@ options! {
 /// Memory that may be added while a machine runs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Addition {
-    /// How much at most.
+    /// The most that may be added, in bytes.
     pub bytes: u64,
     /// Further properties of the device.
     pub properties: String,
@@ -186,12 +186,12 @@ options! {
         cpus: Option<u32> = value("cpus", "N").value_parser(cpus),
         /// A boot log (dmesg) or /proc/iomem of the machine, read for its memory map and nodes
         map: Option<PathBuf> = path("map"),
-        /// Leave so much of memory, such as 60%, unaccepted, as firmware of confidential guests
-        /// does: no access before it is accepted (hosted)
+        /// Leave this share of memory, such as 60%, unaccepted, as firmware of confidential guests
+        /// does: it must be accepted before use (hosted)
         unaccepted: Option<u64> = value("unaccepted", "PERCENT")
             .value_parser(percent)
             .allow_hyphen_values(true),
-        /// What accepting 2 MiB takes, in microseconds
+        /// How long accepting 2 MiB takes, in microseconds
         accept_delay: Option<u64> = value("accept-delay", "MICROSECONDS").value_parser(number),
         /// QEMU's machine [default: q35]
         machine: Option<Model> = value("machine", "MACHINE").value_parser(value_parser!(Model)),
@@ -202,15 +202,15 @@ options! {
         /// further properties of the device may follow, as in 2G,requested-size=1G (QEMU)
         virtio_mem: Option<Addition> =
             value("virtio-mem", "SIZE[,OPTIONS]").value_parser(addition),
-        /// Give free memory back to the system while commands run: at once, or when it needs some
-        /// (hosted; --balloon does it on QEMU)
+        /// Give free memory back to the system while commands run: at once, or when the system
+        /// needs memory (hosted; --balloon does it on QEMU)
         reporting: Option<Advice> = with_or_without_value("reporting", "ADVICE", "dontneed")
             .value_parser(value_parser!(Advice)),
         /// One more argument for QEMU, such as --qemu=-numa --qemu=node,cpus=0-1; may be given many
         /// times
         qemu: Vec<String> =
             value("qemu", "ARG").allow_hyphen_values(true).action(ArgAction::Append),
-        /// Give up after this long; what a shell does once it is there is not limited
+        /// Give up after this long; a shell that has started is not limited
         timeout: u64 = value("timeout", "SECONDS").value_parser(seconds).default_value("120"),
         /// Boot parameters, such as numa=off or mem=4G
         parameters: Vec<String> = words("PARAM"),
@@ -218,7 +218,7 @@ options! {
 }
 
 impl Target {
-    /// A virtual machine with so much memory, of which nothing else is said.
+    /// A virtual machine with this much memory and defaults for everything else.
     pub const fn on_qemu(memory_bytes: u64, timeout_seconds: u64) -> Self {
         Self {
             on: Where::Qemu,
@@ -296,9 +296,9 @@ fn flag(name: &'static str) -> Arg {
     Arg::new(name).long(name).action(ArgAction::SetTrue)
 }
 
-/// An option with one.
+/// An option with a value.
 fn value(name: &'static str, value: &'static str) -> Arg {
-    // What is wrong with a negative one, its parser says: clap's tip is about boot parameters.
+    // clap's own tip about a negative value would be about boot parameters; ours is better.
     Arg::new(name).long(name).value_name(value).allow_negative_numbers(true)
 }
 
@@ -307,17 +307,17 @@ fn path(name: &'static str) -> Arg {
     value(name, "FILE").value_parser(value_parser!(PathBuf))
 }
 
-/// An option whose value is `usual` where none follows `=`.
+/// An option whose value is `usual` if no `=` follows it.
 fn with_or_without_value(name: &'static str, of: &'static str, usual: &'static str) -> Arg {
     value(name, of).num_args(0..=1).require_equals(true).default_missing_value(usual)
 }
 
-/// Words without options.
+/// Positional arguments.
 fn words(name: &'static str) -> Arg {
     Arg::new(name).value_name(name).num_args(1..).action(ArgAction::Append)
 }
 
-/// What an option may be in Rust.
+/// A Rust type that an option's value can be read into.
 trait Field {
     fn read(matches: &mut ArgMatches, id: &str) -> Self;
 }
@@ -346,7 +346,7 @@ macro_rules! fields_with_defaults {
 
 fields_with_defaults!(bool u64 Duration PathBuf Where);
 
-/// The whole command line.
+/// Defines the whole command line.
 fn command() -> clap::Command {
     let parameters = parameters_help();
     clap::Command::new("framewright")
@@ -364,7 +364,7 @@ fn command() -> clap::Command {
         .subcommand(Plug::define(clap::Command::new("plug")))
 }
 
-/// What the command line asks for.
+/// Reads the subcommand that the command line asks for.
 fn chosen(mut matches: ArgMatches) -> Command {
     let (name, mut matches) = matches.remove_subcommand().expect("clap demands one");
     match name.as_str() {
@@ -376,7 +376,7 @@ fn chosen(mut matches: ArgMatches) -> Command {
     }
 }
 
-/// Commands of the other program, by which its users still ask this one.
+/// Subcommands that moved to the other program but may still be typed here.
 pub const OF_BENCH: [&str; 18] = [
     "all",
     "alloc",
@@ -398,10 +398,10 @@ pub const OF_BENCH: [&str; 18] = [
     "traffic",
 ];
 
-/// Reads the command line. `None`: it asked for help, which has been printed.
+/// Reads the command line. Returns `None` if it asked for help, which has then been printed.
 ///
 /// # Errors
-/// What is wrong with it, in one line.
+/// Says what is wrong with the command line, in one line.
 pub fn read() -> Result<Option<Command>, Error> {
     let words = command_words()?;
     if let Some((word, rest)) = words.split_first()
@@ -421,7 +421,7 @@ pub fn read() -> Result<Option<Command>, Error> {
 /// The words of the command line.
 ///
 /// # Errors
-/// One is not UTF-8.
+/// Fails if a word is not UTF-8.
 pub fn command_words() -> Result<Vec<String>, Error> {
     let text = |word: std::ffi::OsString| {
         word.into_string().map_err(|word| Error::Usage(format!("{word:?} is not UTF-8")))
@@ -429,11 +429,11 @@ pub fn command_words() -> Result<Vec<String>, Error> {
     std::env::args_os().skip(1).map(text).collect()
 }
 
-/// Reads the command line of a program, which says `none` where there is nothing in it. `None`: it
-/// asked for help, which has been printed.
+/// Parses the command line of a program; an empty one fails with the message `none`. Returns `None`
+/// if it asked for help, which has then been printed.
 ///
 /// # Errors
-/// What is wrong with it, in one line.
+/// Says what is wrong with the command line, in one line.
 pub fn parse(command: clap::Command, none: &str) -> Result<Option<ArgMatches>, Error> {
     match command.try_get_matches() {
         Ok(matches) => Ok(Some(matches)),
@@ -450,7 +450,7 @@ pub fn parse(command: clap::Command, none: &str) -> Result<Option<ArgMatches>, E
     }
 }
 
-/// The boot parameters that the library knows.
+/// The help for the boot parameters that the library knows.
 fn parameters_help() -> String {
     let lines = parameters::KNOWN.iter().map(|(form, meaning)| format!("\n  {form:<27} {meaning}"));
     let switches = GUEST_SWITCHES.iter().map(|(form, meaning)| format!("\n  {form:<27} {meaning}"));
@@ -461,8 +461,9 @@ fn parameters_help() -> String {
     )
 }
 
-/// What the guest's command line takes beside boot parameters. This program itself gives `exec=`,
-/// `report=`, `shell` and `snapshot=`; who boots the guest without it finds them here, too.
+/// What the guest's command line accepts besides boot parameters. This program itself passes
+/// `exec=`, `report=`, `shell` and `snapshot=`; they are listed for users who boot the guest
+/// directly.
 const GUEST_SWITCHES: [(&str, &str); 20] = [
     ("accept_delay=MICROSECONDS", "so long takes accepting 2 MiB"),
     ("accept_fault=ADDRESS", "the 2 MiB with this address cannot be accepted"),
@@ -496,7 +497,7 @@ const GUEST_SWITCHES: [(&str, &str); 20] = [
     ("(anything else)", "is reported as unknown and ignored, unless it is nearly one of these"),
 ];
 
-/// What clap has to say, without its usage text and what boot parameters never are, in one line.
+/// Reduces clap's message to one line, without its usage text and its tip about parameters.
 fn one_line(message: &str) -> String {
     let idle = ["Usage:", "For more", "  tip: to pass"];
     let sentences =

@@ -12,18 +12,18 @@ static PROGRAM: OnceLock<&str> = OnceLock::new();
 /// Why the program ends before its work is done.
 #[derive(Debug)]
 pub enum Error {
-    /// The user asked for something that cannot be, or gave a bad file. Exit status 2.
+    /// The user asked for something impossible, or gave a bad file. Exit status 2.
     Usage(String),
-    /// It should have worked and did not. Exit status 1.
+    /// Something that should have worked did not. Exit status 1.
     Failed(String),
-    /// A signal asked us to stop. Exit status 128 and the signal's number, as shells have it.
+    /// A signal asked us to stop. Exit status 128 plus the signal's number, as in shells.
     Interrupted(i32),
-    /// Whoever read our output has seen enough. Not an error.
+    /// The reader of our output has closed it. Not an error.
     NobodyReads,
 }
 
 impl Error {
-    /// Prints the error, if it is one, and gives the exit status.
+    /// Prints the error, unless it is no real one, and returns the exit status.
     pub fn tell(self) -> ExitCode {
         match self {
             Self::Usage(message) => {
@@ -64,14 +64,14 @@ impl From<hosted::Error> for Error {
     }
 }
 
-/// Something worth knowing that does not stop the program.
+/// Tells the user something worth knowing that does not stop the program.
 pub fn note(message: &str) {
     complain(&format!("note: {message}"));
 }
 
 fn complain(message: &str) {
     use io::Write;
-    // If standard error is gone there is nobody left to tell.
+    // If standard error is gone, there is nobody left to tell.
     let _ = writeln!(io::stderr(), "{}: {message}", program());
 }
 
@@ -80,12 +80,12 @@ pub fn program() -> &'static str {
     PROGRAM.get_or_init(|| "framewright")
 }
 
-/// Sets the name of the program, and how it panics: that is a mistake of ours, so it says so in one
-/// line, rather than abort with a trace that helps no user.
+/// Sets the name of the program and its panic hook. A panic is a mistake of ours, so it is reported
+/// in one line rather than with a trace that helps no user.
 pub fn begin(program: &'static str) {
     PROGRAM.get_or_init(|| program);
     std::panic::set_hook(Box::new(|panic| {
-        // Nothing is dropped on the way out, and this thread need not be the one that took it.
+        // Nothing is dropped on the way out, and another thread may have taken the terminal.
         terminal::put_back();
         let message = panic.payload_as_str().unwrap_or("no message");
         let place = panic.location().map_or_else(String::new, |place| format!(" at {place}"));

@@ -1,4 +1,4 @@
-//! Files that are there whole or not at all.
+//! Files that are written whole or not at all.
 
 use crate::error::Error;
 use serde_json::{Map, Value};
@@ -6,11 +6,11 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-/// The version of the form of results and snapshots, which docs/usage.md describes.
+/// The version of the format of results and snapshots, which docs/usage.md describes.
 pub const FORMAT: u64 = 1;
 
-/// What a file holds. A file may only take the place of one of its own kind: whatever else lies
-/// there was made by somebody for a purpose that we do not know.
+/// What a file holds. A file may only replace one of its own kind: any other file was made by the
+/// user for a purpose that we do not know.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// A page of `framewright report`.
@@ -23,22 +23,22 @@ pub enum Kind {
     Snapshot,
 }
 
-/// What the head of a page says of where it comes from.
+/// The mark in the head of each page that this program writes.
 pub const PAGE_MARK: &str = "<meta name=\"generator\" content=\"framewright report\">";
-/// What the head of a picture says of where it comes from.
+/// The mark in the head of each picture that this program writes.
 pub const PICTURE_MARK: &str = "data-made-by=\"framewright report\"";
-/// What pages and pictures say that were made before there were marks, or with the first of them.
+/// How to recognise pages and pictures from before the marks, or with the first version of them.
 const OLD_PAGE: &str = "<title>Framewright: results</title>";
 const OLD_PICTURES: [&str; 2] =
     ["<!--framewright report-->", "<style>:root{color-scheme:light dark;--bg:#fcfcfb;"];
 
-/// How far into a page or a picture its mark is looked for.
+/// How far into a page or a picture to look for its mark.
 const HEAD_BYTES: u64 = 64 << 10;
-/// More than results and snapshots ever have.
+/// The largest size of results and snapshots that is accepted.
 pub const MOST_BYTES: u64 = 64 << 20;
 
 impl Kind {
-    /// In words.
+    /// Describes the kind in words.
     const fn words(self) -> &'static str {
         match self {
             Self::Page => "page of `framewright report`",
@@ -48,7 +48,7 @@ impl Kind {
         }
     }
 
-    /// Whether a file has this kind of content. An empty one has nothing to lose.
+    /// Whether a file has content of this kind. An empty file counts, as it has nothing to lose.
     fn is_in(self, file: fs::File) -> io::Result<bool> {
         let length = file.metadata()?.len();
         if length == 0 {
@@ -77,10 +77,10 @@ impl Kind {
     }
 }
 
-/// Refuses the value of an option where no file can be made, before work is done for it.
+/// Refuses an option's value early if no file can be made there.
 ///
 /// # Errors
-/// Why not.
+/// Says why the file cannot be made.
 pub fn check(option: &str, path: &Path) -> Result<(), Error> {
     let refuse = |why: &str| Err(Error::Usage(format!("{option} {}: {why}", path.display())));
     let is_folder = path.as_os_str().as_encoded_bytes().ends_with(b"/");
@@ -94,10 +94,10 @@ pub fn check(option: &str, path: &Path) -> Result<(), Error> {
     part.map_or_else(|error| refuse(&format!("cannot be written: {error}")), |_| Ok(()))
 }
 
-/// Refuses to write over a file of another kind than `kind`.
+/// Refuses to overwrite a file of another kind than `kind`.
 ///
 /// # Errors
-/// What is there instead, or why it cannot be read.
+/// Says what is there instead, or why it cannot be read.
 pub fn claim(option: &str, path: &Path, kind: Kind) -> Result<(), Error> {
     let refuse = |why: String| Err(Error::Usage(format!("{option} {}: {why}", path.display())));
     if is_device(path) {
@@ -116,11 +116,11 @@ pub fn claim(option: &str, path: &Path, kind: Kind) -> Result<(), Error> {
     }
 }
 
-/// Writes all of `content` to a file beside `path` and gives it that name then, so that nobody
-/// sees a part of it. Where `path` is a symbolic link, what it leads to is replaced.
+/// Writes all of `content` to a file beside `path` and then renames it, so that nobody sees a
+/// partial file. If `path` is a symbolic link, the file that it leads to is replaced.
 ///
 /// # Errors
-/// What could not be done; what was at `path` before is still there.
+/// Says what failed; whatever was at `path` before is still there.
 pub fn replace(path: &Path, content: &[u8]) -> Result<(), Error> {
     let write = || {
         if is_device(path) {
@@ -129,14 +129,14 @@ pub fn replace(path: &Path, content: &[u8]) -> Result<(), Error> {
         let target = target(path)?;
         let (part, mut file) = Part::beside(&target)?;
         file.write_all(content)?;
-        // Who may read it is not ours to change.
+        // Keep the permissions of the file that is replaced.
         if let Ok(metadata) = fs::metadata(&target) {
             file.set_permissions(metadata.permissions())?;
         }
-        // The content is on disk before the name says so.
+        // The content must reach the disk before the new name does.
         file.sync_all()?;
         fs::rename(&part.0, &target)?;
-        // Not every file system can write a folder down, and the file is there by now.
+        // Not every file system can sync a folder, and the file is in place by now.
         let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty());
         let _ =
             fs::File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all());
@@ -146,40 +146,40 @@ pub fn replace(path: &Path, content: &[u8]) -> Result<(), Error> {
         .map_err(|error| Error::Failed(format!("{}: cannot be written: {error}", path.display())))
 }
 
-/// Where symbolic links lead in the end; there need not be a file yet.
+/// Follows symbolic links to their end, where a file need not exist yet.
 ///
 /// # Errors
-/// Links that lead in a circle.
+/// Fails if the links form a loop.
 pub fn target(path: &Path) -> io::Result<PathBuf> {
-    // As many as Linux follows.
+    // As many links as Linux follows.
     const MOST_LINKS: usize = 40;
     let mut at = path.to_owned();
     for _ in 0..=MOST_LINKS {
         match fs::read_link(&at) {
             Ok(next) => at = at.parent().unwrap_or(Path::new("")).join(next),
-            // Whatever is wrong with a place shows when a file is made there.
+            // If anything is wrong with the place, making the file there will show it.
             Err(_) => return Ok(at),
         }
     }
     Err(io::Error::from_raw_os_error(libc::ELOOP))
 }
 
-/// Devices and pipes, such as /dev/stdout, cannot be replaced, and take what they are given.
+/// Whether `path` is a device or a pipe, such as /dev/stdout, which is written to, not replaced.
 fn is_device(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir())
 }
 
-/// A file that has not got its name yet.
+/// A temporary file that does not have its final name yet.
 struct Part(PathBuf);
 
 impl Part {
-    /// In the same folder, and so on the same file system.
+    /// Makes the file in the folder of `path`, and so on the same file system.
     fn beside(path: &Path) -> io::Result<(Self, fs::File)> {
         let mut name = std::ffi::OsString::from(".");
         name.push(path.file_name().unwrap_or_default());
         name.push(format!(".{}.part", std::process::id()));
         let part = path.with_file_name(name);
-        // What an earlier process of our number left, or a link that somebody put there.
+        // Remove what an earlier process with our pid left, or a link that somebody put there.
         let _ = fs::remove_file(&part);
         let file = fs::OpenOptions::new().write(true).create_new(true).open(&part)?;
         Ok((Self(part), file))
@@ -188,7 +188,7 @@ impl Part {
 
 impl Drop for Part {
     fn drop(&mut self) {
-        // Once it has its name there is nothing to remove.
+        // After the rename there is nothing to remove.
         let _ = fs::remove_file(&self.0);
     }
 }

@@ -1,4 +1,4 @@
-//! Tables of text, and numbers as people read them.
+//! Tables of text, and numbers in a form that people read.
 
 use crate::output::Style;
 
@@ -9,7 +9,7 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// Column titles, each after `<` or `>` for the side to which the column keeps.
+    /// Starts a table with column titles, each after `<` or `>` for left or right alignment.
     pub fn new(titles: &[&str]) -> Self {
         Self {
             right: titles.iter().map(|title| title.starts_with('>')).collect(),
@@ -17,12 +17,12 @@ impl Grid {
         }
     }
 
-    /// One more row.
+    /// Adds a row.
     pub fn row(&mut self, cells: impl Into<Vec<String>>) {
         self.rows.push(cells.into());
     }
 
-    /// The lines, the first of them titles.
+    /// The lines of the table; the first line has the titles.
     pub fn render(&self, style: Style) -> Vec<String> {
         let width = |column: usize| {
             self.rows.iter().filter_map(|row| row.get(column)).map(String::len).max()
@@ -46,7 +46,7 @@ pub fn counted(number: u64, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
-/// Bytes with three digits that count.
+/// A number of bytes with three significant digits.
 pub fn size(bytes: u64) -> String {
     const UNITS: [(u32, &str); 3] = [(40, "TiB"), (30, "GiB"), (20, "MiB")];
     for (shift, unit) in UNITS {
@@ -66,7 +66,7 @@ pub fn microseconds(us: f64) -> String {
     }
 }
 
-/// The middle of sorted values; of an even number the mean of the two in the middle.
+/// The median of sorted values; of an even number, the mean of the two in the middle.
 pub fn median(sorted: &[f64]) -> Option<f64> {
     let middle = sorted.len() / 2;
     match sorted.len() {
@@ -76,7 +76,7 @@ pub fn median(sorted: &[f64]) -> Option<f64> {
     }
 }
 
-/// `text` in lines that fit a terminal.
+/// Splits `text` into lines that fit a terminal.
 pub fn wrapped(text: &str) -> Vec<String> {
     const WIDTH: usize = 110;
     let mut lines = vec![String::new()];

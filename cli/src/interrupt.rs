@@ -1,11 +1,11 @@
-//! Ctrl-C and SIGTERM: noted here, acted upon where there is something to clean up.
+//! Ctrl-C and SIGTERM: noted here, and acted upon where there is something to clean up.
 
 use crate::error::Error;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
-/// From look to look.
+/// The time between two checks for a signal.
 const GLANCE: Duration = Duration::from_millis(200);
 
 static RECEIVED: AtomicI32 = AtomicI32::new(0);
@@ -14,8 +14,8 @@ extern "C" fn note(signal: libc::c_int) {
     RECEIVED.store(signal, Ordering::Relaxed);
 }
 
-/// From now on the first SIGINT, SIGTERM or SIGHUP is only noted; the second kills as ever, should
-/// we be stuck. One that is ignored, as `nohup` has it, stays so.
+/// From now on the first SIGINT, SIGTERM or SIGHUP is only noted; the second kills as usual, in
+/// case we are stuck. A signal that is ignored, as under `nohup`, stays ignored.
 pub fn watch() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: all zeros is a valid sigaction, as below.
@@ -39,7 +39,7 @@ pub fn has_come() -> bool {
     RECEIVED.load(Ordering::Relaxed) != 0
 }
 
-/// Sends the signal that has come to a process that this one started and has not waited for.
+/// Sends the signal that has come to a child process that has not been waited for.
 pub fn pass_on(child: u32) {
     let (signal, child) = (RECEIVED.load(Ordering::Relaxed), libc::pid_t::try_from(child));
     if let (1.., Ok(child @ 1..)) = (signal, child) {
@@ -49,8 +49,8 @@ pub fn pass_on(child: u32) {
     }
 }
 
-/// Forgets an interrupt from the keyboard, which has ended what it was meant for, and watches for
-/// the next. Other signals stay.
+/// Forgets an interrupt from the keyboard after it has ended the command that it was meant for, and
+/// watches for the next one. Other signals stay noted.
 pub fn forget_keyboard() {
     if RECEIVED.compare_exchange(libc::SIGINT, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
         watch();
@@ -58,10 +58,10 @@ pub fn forget_keyboard() {
 }
 
 /// Waits until something can be read from `input`, or it has ended. A signal that comes between the
-/// look for one and the wait is found at the next look: a read would not see it.
+/// check and the wait is found at the next check; a blocking read would miss it.
 ///
 /// # Errors
-/// A signal has come.
+/// Fails if a signal has come.
 pub fn wait_for(input: &impl AsRawFd) -> Result<(), Error> {
     loop {
         check()?;

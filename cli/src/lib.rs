@@ -2,8 +2,8 @@
 //! QEMU, output, files that are written whole or not at all, snapshots of memory and their pages.
 //!
 //! `framewright` itself is `main.rs` over [`boot`], [`shell`], [`top`], [`plug`] and [`report`].
-//! `framewright-bench` takes the other modules and adds what it measures with, so that nobody who
-//! boots a machine builds allocators and thread pools that it is measured against.
+//! `framewright-bench` uses the other modules and adds the allocators and thread pools that it
+//! compares with. Users who only boot a machine need not build those.
 
 pub mod args;
 pub mod attach;

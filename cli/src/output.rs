@@ -1,4 +1,4 @@
-//! Standard output: lines, with colour where a person looks at them.
+//! Standard output, line by line, with colours if it is a terminal.
 
 use crate::error::Error;
 use std::fmt;
@@ -8,9 +8,9 @@ use std::io::{self, IsTerminal, StdoutLock, Write};
 pub struct Output {
     stdout: StdoutLock<'static>,
     style: Style,
-    /// Why text could not be written.
+    /// The error with which writing failed, kept until [`Output::settle`].
     failed: Option<io::Error>,
-    /// The program goes on when nobody reads any more.
+    /// Whether the program goes on when nobody reads its output any more.
     is_lasting: bool,
 }
 
@@ -19,13 +19,13 @@ pub struct Errors;
 
 impl fmt::Write for Errors {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        // If standard error is gone there is nobody left to tell.
+        // If standard error is gone, there is nobody left to tell.
         let _ = io::stderr().write_all(text.as_bytes());
         Ok(())
     }
 }
 
-/// Text that comes in pieces. [`Output::settle`] tells why it failed.
+/// Accepts text in pieces. [`Output::settle`] reports why a write failed.
 impl fmt::Write for Output {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let written = self.stdout.write_all(text.as_bytes());
@@ -36,14 +36,14 @@ impl fmt::Write for Output {
     }
 }
 
-/// Whether to colour.
+/// Whether to colour text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Style {
     colour: bool,
 }
 
 impl Style {
-    /// No colour.
+    /// No colours.
     pub const PLAIN: Self = Self { colour: false };
 
     /// `text` as a heading.
@@ -51,12 +51,12 @@ impl Style {
         self.wrap("1", text)
     }
 
-    /// `text` that the eye may skip.
+    /// `text`, dimmed because readers may skip it.
     pub fn dim(self, text: &str) -> String {
         self.wrap("2", text)
     }
 
-    /// A log line, its time stamp set apart as `dmesg` does.
+    /// A log line with its time stamp dimmed, as `dmesg` shows it.
     pub fn log_line(self, line: &str) -> String {
         match line.split_once("] ") {
             Some((stamp, rest)) if self.colour && stamp.starts_with('[') => {
@@ -78,8 +78,8 @@ impl Default for Output {
 }
 
 impl Output {
-    /// Takes standard output. Colour is for terminals whose owner does not mind (`NO_COLOR`,
-    /// `TERM=dumb`).
+    /// Takes standard output. Colours are used only on terminals, and only if the user allows them
+    /// (`NO_COLOR`, `TERM=dumb`).
     pub fn new() -> Self {
         let stdout = std::io::stdout().lock();
         let minds = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
@@ -88,8 +88,8 @@ impl Output {
         Self { stdout, style, failed: None, is_lasting: false }
     }
 
-    /// Takes standard output for a program that is to do more than write there, such as a file:
-    /// when nobody reads any more, what would be written is lost, and the work goes on.
+    /// Takes standard output for a program whose main work is elsewhere, such as writing a file.
+    /// When nobody reads the output any more, it is dropped and the work goes on.
     #[must_use]
     pub fn lasting(mut self) -> Self {
         self.is_lasting = true;
@@ -103,33 +103,33 @@ impl Output {
         }
     }
 
-    /// How to colour.
+    /// How to colour text.
     pub fn style(&self) -> Style {
         self.style
     }
 
-    /// Whether a person looks at it.
+    /// Whether standard output is a terminal.
     pub fn is_terminal(&self) -> bool {
         self.stdout.is_terminal()
     }
 
-    /// Writes bytes as they are, seen at once.
+    /// Writes bytes unchanged and flushes them.
     pub fn bytes(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let written = self.stdout.write_all(bytes).and_then(|()| self.stdout.flush());
         Ok(self.forgive(written)?)
     }
 
-    /// Shows text that came in pieces.
+    /// Flushes text that came in pieces.
     ///
     /// # Errors
-    /// What went wrong with it.
+    /// Returns the error with which writing or flushing failed.
     pub fn settle(&mut self) -> Result<(), Error> {
         self.failed.take().map_or(Ok(()), Err)?;
         let written = self.stdout.flush();
         Ok(self.forgive(written)?)
     }
 
-    /// Writes one line, seen at once.
+    /// Writes one line and flushes it.
     pub fn line(&mut self, line: &str) -> Result<(), Error> {
         let written = writeln!(self.stdout, "{line}").and_then(|()| self.stdout.flush());
         Ok(self.forgive(written)?)

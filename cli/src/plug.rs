@@ -1,4 +1,4 @@
-//! `framewright plug`: how much of its additional memory a running machine has.
+//! `framewright plug`: sets how much of its additional memory a running machine has.
 
 use crate::args::Plug;
 use crate::attach::{Monitor, MonitorError, Sort, with_monitors};
@@ -10,13 +10,14 @@ use serde_json::json;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often a machine is asked how far it is.
+/// How often to ask a machine how far it has got.
 const GLANCE: Duration = Duration::from_millis(20);
 
-/// Tells QEMU the wish, and waits until the machine has fulfilled it, or the time is over.
+/// Tells QEMU the wanted size, and waits until the machine has it or the time is over.
 ///
 /// # Errors
-/// There is no such machine, or none, or several; QEMU refuses; the machine got less far; a signal.
+/// Fails if there is no such machine or the choice is ambiguous, if QEMU refuses, if the machine
+/// got less far, or if a signal comes.
 pub fn run(plug: &Plug) -> Result<u8, Error> {
     interrupt::watch();
     let pid = MACHINES.find(plug.pid, with_monitors())?;
@@ -42,7 +43,7 @@ pub fn run(plug: &Plug) -> Result<u8, Error> {
     Ok(0)
 }
 
-/// Machines as they are called here.
+/// Messages about the choice of a machine.
 const MACHINES: Sort = Sort {
     none: "you have no machine running that memory can be added to; `framewright shell --on qemu \
            --virtio-mem SIZE` starts one",

@@ -1,4 +1,4 @@
-//! `framewright report`: snapshots of memory as one page that needs nothing but itself.
+//! `framewright report`: makes one self-contained page from snapshots of memory.
 
 use crate::args::Report;
 use crate::error::Error;
@@ -12,8 +12,8 @@ use std::path::Path;
 /// Makes the page.
 ///
 /// # Errors
-/// No files, files that are no snapshots, a page that would be too large, and one that cannot be
-/// written. Then there is no page, or the one that was there before.
+/// Fails if there are no files or some are no snapshots, if the page would be too large, or if it
+/// cannot be written. Any page that was there before is then unchanged.
 pub fn run(report: &Report) -> Result<(), Error> {
     let paths = || report.snapshots.iter().chain(&report.snapshot);
     if paths().next().is_none() {
@@ -38,12 +38,12 @@ pub fn run(report: &Report) -> Result<(), Error> {
     let parts = Vec::new();
     let page = Page { parts, snapshots: &snapshots, files: &infos, remark: String::new() };
     let page = page.fitting()?;
-    // Pictures first: where they cannot be written the old page stays.
+    // Pictures come first: if they cannot be written, the old page stays.
     pictures.map_or(Ok(()), |pictures| pictures.write())?;
     file::replace(&report.output, page.as_bytes())
 }
 
-/// Reads a file.
+/// Reads a snapshot from a file.
 fn read(path: &Path) -> Result<(FileInfo, Snapshot), String> {
     let value = files::load(path)?;
     let object = files::object(&value)?;

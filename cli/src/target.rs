@@ -1,4 +1,4 @@
-//! The machine that options describe, and how long it may take.
+//! The machine that the options describe, and how long it may take.
 
 use crate::args::{Target, Where};
 use crate::error::Error;
@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Refuses options that contradict one another.
 ///
 /// # Errors
-/// Which do.
+/// Says which options contradict.
 pub fn check(target: &Target) -> Result<(), Error> {
     contradiction(target).map_or(Ok(()), |message| Err(Error::Usage(message.into())))
 }
@@ -58,16 +58,16 @@ pub fn command_line(target: &Target) -> String {
     target.parameters.join(" ")
 }
 
-/// A part of a command line, with the quote closed that would swallow what follows it.
+/// A part of a command line, with an open quote closed so that it does not swallow what follows.
 pub fn closed(line: &str) -> Cow<'_, str> {
     let is_open = !line.matches('"').count().is_multiple_of(2);
     if is_open { format!("{line}\"").into() } else { line.into() }
 }
 
-/// A part of all, with or without the sign.
+/// Parses a percentage below 100, with or without the sign.
 ///
 /// # Errors
-/// It is none, or all.
+/// Fails if the text is no such percentage.
 pub fn percent(text: &str) -> Result<u64, String> {
     match text.strip_suffix('%').unwrap_or(text).parse() {
         Ok(percent @ 0..=99) => Ok(percent),
@@ -75,7 +75,7 @@ pub fn percent(text: &str) -> Result<u64, String> {
     }
 }
 
-/// What accepting 2 MiB takes.
+/// How long accepting 2 MiB takes.
 pub fn accept_delay(target: &Target) -> Duration {
     Duration::from_micros(target.accept_delay.unwrap_or(0))
 }
@@ -83,7 +83,7 @@ pub fn accept_delay(target: &Target) -> Duration {
 /// The machine that the options describe.
 ///
 /// # Errors
-/// A machine that cannot be read or made.
+/// Fails if the machine cannot be read or made.
 pub fn machine(boot: &Target) -> Result<Machine, Error> {
     let mut machine = accepted_machine(boot)?;
     if let Some(percent) = boot.unaccepted {
@@ -97,13 +97,13 @@ fn accepted_machine(boot: &Target) -> Result<Machine, Error> {
     let mut machine = match (&boot.map, boot.memory) {
         (Some(path), _) => Machine::from_file(path).map_err(bad)?,
         (None, Some(memory)) => {
-            // Options describe all of it; nothing is left to change.
+            // The options describe the whole machine; nothing is left to change.
             let nodes = boot.nodes.unwrap_or(1);
             return Machine::synthetic(memory, nodes, boot.cpus.unwrap_or(nodes)).map_err(bad);
         }
         (None, None) => Machine::this().map_err(|error| Error::Failed(error.to_string()))?,
     };
-    // A node without CPUs is only what somebody asks for.
+    // Every node gets a CPU unless the user chose the number of CPUs.
     let few = boot.nodes.filter(|&nodes| machine.cpu_count() < nodes);
     if let Some(cpus) = boot.cpus.or(few) {
         machine.set_cpus(cpus).map_err(bad)?;
@@ -114,12 +114,12 @@ fn accepted_machine(boot: &Target) -> Result<Machine, Error> {
     Ok(machine)
 }
 
-/// A machine in this process cannot be stopped from within, but the process can: it ends when this
-/// lives longer than it may.
+/// A time limit. A machine in this process cannot be stopped from within, so the process ends if
+/// this value lives too long.
 pub struct Deadline(Arc<AtomicBool>);
 
 impl Deadline {
-    /// So long from now.
+    /// Starts a limit of this many seconds.
     pub fn start(seconds: u64) -> Self {
         let is_met = Arc::new(AtomicBool::new(false));
         let met = Arc::clone(&is_met);

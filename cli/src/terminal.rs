@@ -1,22 +1,22 @@
-//! A terminal whose keys come one by one, unseen, and its size.
+//! A terminal whose keys are read one by one without echo, and its size.
 
 use std::io::{self, IsTerminal};
 use std::os::fd::AsRawFd;
 use std::sync::{Mutex, PoisonError};
 
-/// As the terminal was, while somebody takes its keys: for a program that ends without dropping
-/// anything.
+/// The terminal's original settings while its keys are taken, for a program that ends without
+/// dropping anything.
 static USUAL: Mutex<Option<libc::termios>> = Mutex::new(None);
 
-/// The terminal on standard input, as it was and as whoever takes keys wants it. Dropping it makes
-/// it as it was.
+/// The terminal on standard input, with its original settings and those for reading keys. Dropping
+/// it restores the original ones.
 pub struct Terminal {
     usual: libc::termios,
     raw: libc::termios,
 }
 
 impl Terminal {
-    /// Nothing when standard input is no terminal.
+    /// Opens the terminal; returns `None` if standard input is no terminal.
     pub fn open() -> Option<Self> {
         let stdin = io::stdin();
         if !stdin.is_terminal() {
@@ -36,28 +36,28 @@ impl Terminal {
         Some(Self { usual, raw })
     }
 
-    /// Keys come one by one, also those that else are signals.
+    /// Delivers keys one by one, including those that would otherwise raise signals.
     pub fn take_keys(&self) {
         *USUAL.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.usual);
         set(&self.raw);
     }
 
-    /// As it was.
+    /// Restores the original settings.
     pub fn be_as_usual(&self) {
         set(&self.usual);
         *USUAL.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
 
-/// Makes a terminal whose keys are taken as it was, for a panic.
+/// Restores a terminal whose keys are taken, for a panic.
 pub fn put_back() {
-    // Who panics may hold the lock; it is held for a moment only.
+    // The panicking thread may hold the lock, which is otherwise held only for a moment.
     if let Ok(Some(usual)) = USUAL.try_lock().map(|mut usual| usual.take()) {
         set(&usual);
     }
 }
 
-/// Columns and rows of the terminal on standard output, if it knows them.
+/// The columns and rows of the terminal on standard output, if it knows them.
 pub fn size() -> Option<(usize, usize)> {
     let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
     // SAFETY: the descriptor is open, and the pointer is valid for what this request writes.

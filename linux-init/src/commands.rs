@@ -13,11 +13,11 @@
 //! * `dirty MIB SECONDS` writes to this much memory, prints `@dirty MIB`, waits, frees it, and
 //!   prints `@freed MIB`.
 //! * `fault huge|base SECONDS CPUS` takes page faults, see [`faults`](crate::faults).
-//! * `scatter PERCENT ROUNDS SEED` leaves so much of memory in use, in single pages, see
+//! * `scatter PERCENT ROUNDS SEED` leaves this part of memory in use, in single pages, see
 //!   [`scatter`](crate::scatter).
-//! * `follow FILE WORD KIB SECONDS` waits until the sum behind `WORD` has grown by `KIB`, prints
-//!   `@grown FILE WORD KIB`, then until it has shrunk by as much again, and prints `@shrunk`
-//!   likewise; for so many seconds each at most.
+//! * `follow FILE WORD KIB SECONDS` waits until the sum behind `WORD` has grown by `KIB` and prints
+//!   `@grown FILE WORD KIB`, then waits until it has shrunk by as much again and prints
+//!   `@shrunk FILE WORD KIB`; each wait lasts at most this many seconds.
 //! * `sleep SECONDS` waits.
 //!
 //! A command that fails prints `@failed COMMAND: error N`, and the script goes on.
@@ -27,10 +27,10 @@ use crate::say;
 use crate::scatter;
 use crate::system::{self, EFBIG, ENOENT, ETIME, Errno, File, Mapping, Pages};
 
-/// Most bytes that are read of a control file; the longest, `zoneinfo`, has some 3000 for each
-/// node.
+/// The most bytes that are read from a control file; the longest file, `zoneinfo`, has some 3000
+/// for each node.
 const FILE_BYTES: usize = 128 << 10;
-/// Bytes of the kernel's log.
+/// The most bytes of the kernel's log that are read.
 const LOG_BYTES: usize = 256 << 10;
 
 /// Runs one line of a script.
@@ -74,12 +74,12 @@ pub fn run(line: &str) {
     }
 }
 
-/// A number; other text counts as zero.
+/// Parses a number; other text counts as zero.
 fn number(text: &str) -> u64 {
     text.parse().unwrap_or(0)
 }
 
-/// Writes in one piece; returns how many nanoseconds that took.
+/// Writes in one piece. Returns the nanoseconds that this took.
 fn write(name: &str, value: &str) -> Result<u64, Errno> {
     let file = File::write_only(name)?;
     let started = system::now_ns();
@@ -109,8 +109,8 @@ fn sum(name: &str, word: &str) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The sum of the numbers behind `word` where it begins a line. Of a file that is too long to be
-/// read whole there is none.
+/// The sum of the numbers behind `word` where it begins a line. Fails for a file that is too long
+/// to be read whole.
 pub fn summed(name: &str, word: &str) -> Result<u64, Errno> {
     let mut bytes = [0; FILE_BYTES];
     let file = File::read_only(name)?;
@@ -134,7 +134,7 @@ pub fn summed(name: &str, word: &str) -> Result<u64, Errno> {
     if found == 0 { Err(ENOENT) } else { Ok(sum) }
 }
 
-/// Waits for memory to come and go.
+/// Waits for memory to be added and removed.
 fn follow(name: &str, word: &str, kib: u64, seconds: u64) -> Result<(), Errno> {
     let before = summed(name, word)?;
     let within = |done: &dyn Fn(u64) -> bool| {

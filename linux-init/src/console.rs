@@ -1,12 +1,12 @@
-//! Lines of text on standard output, each written at once, so that the kernel's lines do not mix
-//! with them.
+//! Lines of text on standard output, each written with one call, so that the kernel's lines do not
+//! mix with them.
 
 use crate::system;
 use core::fmt::{self, Write};
 
 const LINE_BYTES: usize = 512;
 
-/// A line that is being composed; what does not fit is left out.
+/// A line that is being composed; text that does not fit is dropped.
 pub struct Line {
     bytes: [u8; LINE_BYTES],
     length: usize,
@@ -16,7 +16,7 @@ impl Line {
     /// Prints one line.
     pub fn print(text: fmt::Arguments<'_>) {
         let mut line = Self { bytes: [0; LINE_BYTES], length: 0 };
-        // It cannot fail, since what does not fit is left out.
+        // This cannot fail, because text that does not fit is dropped.
         let _ = line.write_fmt(text);
         let end = line.length.min(LINE_BYTES - 1);
         line.bytes[end] = b'\n';

@@ -1,15 +1,15 @@
-//! Page faults in the manner of will-it-scale: on each CPU a process maps 128 MiB, writes to every
-//! 4 KiB of it and gives it back, again and again. An iteration is 4 KiB that were written to.
+//! Page faults in the manner of will-it-scale: on each CPU, a process repeatedly maps 128 MiB,
+//! writes to every 4 KiB of them and unmaps them. An iteration is 4 KiB that were written to.
 
 use crate::say;
 use crate::system::{self, Errno, Mapping, PAGE_BYTES, Pages, Side};
 
-/// Bytes of a mapping, as in will-it-scale.
+/// The size of a mapping, as in will-it-scale.
 const MAPPING_BYTES: usize = 128 << 20;
-/// Most CPUs: as many as one word of a mask names.
+/// The most CPUs: as many as one word of an affinity mask can name.
 const MOST_CPUS: u64 = 64;
 
-/// Has `cpus` processes fault for this many seconds; prints
+/// Lets `cpus` processes take page faults for this many seconds. Prints
 /// `@fault NAME CPUS ITERATIONS_PER_SECOND`.
 pub fn run(name: &str, pages: Pages, seconds: u64, cpus: u64) -> Result<(), Errno> {
     let cpus = cpus.clamp(1, MOST_CPUS);
@@ -21,7 +21,7 @@ pub fn run(name: &str, pages: Pages, seconds: u64, cpus: u64) -> Result<(), Errn
             Ok(Side::Child) => {
                 let status = match child(&rates, cpu, pages, seconds) {
                     Ok(()) => 0,
-                    // No error of a system call has the status of success.
+                    // An error must not become the status of success.
                     Err(Errno(error)) => u8::try_from(error).unwrap_or(u8::MAX),
                 };
                 system::exit(status);
@@ -31,18 +31,18 @@ pub fn run(name: &str, pages: Pages, seconds: u64, cpus: u64) -> Result<(), Errn
         }
     }
     for _ in 0..children {
-        // All of them, also where one has failed: it has counted nothing.
+        // Wait for all children even if one failed, which then has stored no rate.
         failed = failed.and(system::wait_for_child());
     }
     failed?;
     let words = (0..children).filter_map(|index| rates.word(index));
-    // SAFETY: in the mapping, aligned, and whoever wrote it is gone.
+    // SAFETY: the word is in the mapping and aligned, and the process that wrote it has ended.
     let sum: u64 = words.map(|word| unsafe { word.read() }).sum();
     say!("@fault {name} {cpus} {sum}");
     Ok(())
 }
 
-/// Faults, and stores how many times a second.
+/// Takes page faults, and stores how many there were in a second.
 fn child(rates: &Mapping, cpu: usize, pages: Pages, seconds: u64) -> Result<(), Errno> {
     system::stay_on(u32::try_from(cpu).unwrap_or(u32::MAX))?;
     let started = system::now_ns();
@@ -59,7 +59,7 @@ fn child(rates: &Mapping, cpu: usize, pages: Pages, seconds: u64) -> Result<(), 
     };
     let rate = iterations * 1_000_000_000 / u128::from(elapsed_ns.max(1));
     if let Some(word) = rates.word(cpu) {
-        // SAFETY: in the mapping, aligned, and this process's own.
+        // SAFETY: the word is in the mapping and aligned, and only this process uses it.
         unsafe { word.write(u64::try_from(rate).unwrap_or(u64::MAX)) };
     }
     Ok(())

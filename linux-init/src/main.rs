@@ -1,8 +1,8 @@
-//! The first and only program of the Linux that Framewright is compared with.
+//! The init program, and only program, of the Linux with which Framewright is compared.
 //!
-//! As process 1 it mounts what it reads, follows `/script` and switches the machine off. As any
-//! other process it follows the script that its first argument names, so that it can be tested
-//! without a machine. Its lines begin with `@`, those of the kernel with `[`.
+//! As process 1 it mounts what it reads, runs `/script` and powers the machine off. As any other
+//! process it runs the script that its first argument names, so that it can be tested without a
+//! machine. Its lines begin with `@`, those of the kernel with `[`.
 
 #![no_std]
 #![no_main]
@@ -18,10 +18,10 @@ use core::ffi::{CStr, c_char};
 use core::panic::PanicInfo;
 use system::File;
 
-/// Bytes of a script.
+/// The most bytes of a script.
 const SCRIPT_BYTES: usize = 16 << 10;
 
-/// The entry point. `stack` has the number of arguments, then pointers to them.
+/// The entry point. `stack` points to the number of arguments, followed by pointers to them.
 pub(crate) extern "C" fn begin(stack: *const usize) -> ! {
     say!("@init");
     let is_first = system::pid() == 1;
@@ -58,13 +58,14 @@ fn first_argument(stack: *const usize) -> Option<&'static str> {
         return None;
     }
     let place = stack.wrapping_add(2).cast::<*const c_char>();
-    // SAFETY: behind the number is the program's name, then, as there are two, the first argument.
+    // SAFETY: the number is followed by the program's name and, as there are two, the first
+    // argument.
     let argument = unsafe { place.read() };
-    // SAFETY: the kernel's arguments end in zero and stay where they are.
+    // SAFETY: the kernel's arguments end in a zero byte and stay where they are.
     unsafe { CStr::from_ptr(argument) }.to_str().ok()
 }
 
-/// Follows a script to its end.
+/// Runs a script to its end.
 fn follow(name: &str) -> bool {
     let mut bytes = [0; SCRIPT_BYTES];
     let mut length = 0;

@@ -1,9 +1,9 @@
-//! Free memory in single pages at random places, as months of use leave it.
+//! Scatters free memory in single pages at random places, as months of use leave it.
 //!
-//! Memory is filled until 3 % of it are free, or 1 % more than the kernel itself would keep free
-//! (its high watermarks), with pages that it may move; then pages are given back by chance until
-//! the wanted part is in use. Each further round fills the gaps and gives other pages back. What is
-//! mapped stays until the process ends.
+//! Memory is filled with movable pages until 3 % of it are free, or 1 % more than the kernel itself
+//! would keep free (its high watermarks). Then random pages are freed until the wanted part is in
+//! use. Each further round fills the gaps and frees other pages. The mapping stays until the
+//! process ends.
 
 use crate::commands::summed;
 use crate::say;
@@ -11,15 +11,16 @@ use crate::system::{self, ENOENT, EPERM, Errno, Mapping, PAGE_BYTES, Pages};
 use core::mem::ManuallyDrop;
 
 const MEMINFO: &str = "/proc/meminfo";
-/// Parts of 100 of memory that stay free while it is filled, or that stay above the watermarks.
+/// The percentage of memory that stays free while memory is filled, and that stays above the
+/// watermarks.
 const LEFT_FREE: u64 = 3;
 const ABOVE: u64 = 1;
-/// Pages that one page table leads to: it takes memory, too.
+/// The pages that one page table maps; the table takes memory, too.
 const PAGES_OF_A_TABLE: u64 = 512;
 
-/// Leaves `percent` of memory in use; prints `@scatter MAPPED GIVEN_BACK LEFT`, in pages.
+/// Leaves `percent` of memory in use. Prints `@scatter MAPPED GIVEN_BACK LEFT`, in pages.
 pub fn run(percent: u64, rounds: u64, seed: u64) -> Result<(), Errno> {
-    // On a machine that others use it would leave them no memory.
+    // On a machine that others use, this would leave them no memory.
     if system::pid() != 1 {
         return Err(EPERM);
     }
@@ -29,7 +30,7 @@ pub fn run(percent: u64, rounds: u64, seed: u64) -> Result<(), Errno> {
     let left = (all * LEFT_FREE / 100).max(watermarks + all * ABOVE / 100);
     let mapped = free.saturating_sub(left);
     let mapped = mapped - mapped / PAGES_OF_A_TABLE;
-    // What is in use too much then is given back by chance.
+    // The surplus is then freed at random.
     let surplus = (all - all * percent.min(100) / 100).saturating_sub(left);
     let bytes = usize::try_from(mapped).map_err(|_| ENOENT)? * PAGE_BYTES;
     let mut memory = ManuallyDrop::new(Mapping::new(bytes, Pages::Base)?);
@@ -48,7 +49,7 @@ pub fn run(percent: u64, rounds: u64, seed: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// A number for a page in a round, which looks random (splitmix64).
+/// A number for a page in a round that looks random (splitmix64).
 fn chance(seed: u64, round: u64, page: u64) -> u64 {
     let state = (seed << 48) ^ (round << 40) ^ page;
     let mixed = state.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -4,19 +4,19 @@ use core::arch::asm;
 use core::ffi::CStr;
 use core::ptr::{NonNull, null};
 
-/// What the kernel says when it refuses: a number from its list of errors.
+/// The number of the error with which the kernel refuses a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Errno(pub u16);
 
-/// Not for this process.
+/// Operation not permitted.
 pub const EPERM: Errno = Errno(1);
-/// No such file: also what a path is that is too long for us.
+/// No such file; also returned for a path that is too long for this program.
 pub const ENOENT: Errno = Errno(2);
-/// A signal came first.
+/// A signal interrupted the call.
 const EINTR: Errno = Errno(4);
-/// More than there is room for.
+/// More data than there is room for.
 pub const EFBIG: Errno = Errno(27);
-/// What was waited for did not come.
+/// The awaited event did not happen in time.
 pub const ETIME: Errno = Errno(62);
 
 const READ: usize = 0;
@@ -38,21 +38,22 @@ const CLOCK_GETTIME: usize = 228;
 const EXIT_GROUP: usize = 231;
 const FINIT_MODULE: usize = 313;
 
-/// Bytes of a page.
+/// The size of a page.
 pub const PAGE_BYTES: usize = 4096;
 /// The largest error number; results above its negative are errors.
 const MOST_ERRNO: usize = 4095;
-/// Bytes of a path, with the zero at its end.
+/// The most bytes of a path, with the zero at its end.
 const PATH_BYTES: usize = 128;
 
 /// One system call.
 ///
 /// # Safety
-/// What the call of this number asks of its arguments.
+/// The arguments satisfy what the call with this number requires.
 unsafe fn call(number: usize, arguments: [usize; 6]) -> Result<usize, Errno> {
     let [first, second, third, fourth, fifth, sixth] = arguments;
     let result: usize;
-    // SAFETY: the kernel changes the result's register, rcx and r11, and what the caller promised.
+    // SAFETY: the kernel changes only the result's register, rcx and r11, and what the caller
+    // allowed.
     unsafe {
         asm!(
             "syscall",
@@ -76,7 +77,7 @@ unsafe fn call(number: usize, arguments: [usize; 6]) -> Result<usize, Errno> {
     }
 }
 
-/// `text` as the kernel takes it.
+/// Converts `text` to the form in which the kernel takes paths.
 fn path(text: &str) -> Result<[u8; PATH_BYTES], Errno> {
     let mut bytes = [0; PATH_BYTES];
     let room = bytes.get_mut(..text.len()).filter(|room| room.len() < PATH_BYTES).ok_or(ENOENT)?;
@@ -84,7 +85,7 @@ fn path(text: &str) -> Result<[u8; PATH_BYTES], Errno> {
     Ok(bytes)
 }
 
-/// An open file, closed with the value.
+/// An open file, which is closed when the value is dropped.
 pub struct File(usize);
 
 impl File {
@@ -93,7 +94,7 @@ impl File {
         Self::open(name, 0)
     }
 
-    /// Opens a file that there is to write.
+    /// Opens an existing file to write.
     pub fn write_only(name: &str) -> Result<Self, Errno> {
         Self::open(name, 1)
     }
@@ -104,7 +105,7 @@ impl File {
         unsafe { call(OPEN, [name.as_ptr().addr(), flags, 0, 0, 0, 0]) }.map(Self)
     }
 
-    /// Reads what comes next; 0 bytes at the end.
+    /// Reads the next bytes; returns 0 at the end.
     pub fn read(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
         // SAFETY: the buffer is ours alone during the call.
         unsafe { call(READ, [self.0, buffer.as_mut_ptr().addr(), buffer.len(), 0, 0, 0]) }
@@ -115,7 +116,7 @@ impl File {
         write(self.0, bytes)
     }
 
-    /// Makes the file a part of the kernel.
+    /// Loads the file as a kernel module.
     pub fn load_as_module(&self) -> Result<(), Errno> {
         // SAFETY: the parameters are an empty text.
         unsafe { call(FINIT_MODULE, [self.0, c"".as_ptr().addr(), 0, 0, 0, 0]) }.map(|_| ())
@@ -124,7 +125,7 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        // SAFETY: the descriptor is ours and not used afterwards.
+        // SAFETY: the descriptor belongs to this value and is not used afterwards.
         let _ = unsafe { call(CLOSE, [self.0, 0, 0, 0, 0, 0]) };
     }
 }
@@ -132,7 +133,7 @@ impl Drop for File {
 /// Writes to standard output.
 pub fn print(bytes: &[u8]) {
     let mut rest = bytes;
-    // An error means that nobody listens.
+    // An error means that nobody reads the output.
     while let Ok(written @ 1..) = write(1, rest) {
         rest = rest.get(written..).unwrap_or(&[]);
         if rest.is_empty() {
@@ -149,7 +150,7 @@ fn write(descriptor: usize, bytes: &[u8]) -> Result<usize, Errno> {
 /// Mounts a file system that has no device.
 pub fn mount(kind: &CStr, folder: &CStr) -> Result<(), Errno> {
     let (kind, folder) = (kind.as_ptr().addr(), folder.as_ptr().addr());
-    // SAFETY: all three are texts that end in zero; no data is passed.
+    // SAFETY: all three texts end in zero; no data is passed.
     unsafe { call(MOUNT, [kind, folder, kind, 0, 0, 0]) }.map(|_| ())
 }
 
@@ -160,7 +161,7 @@ pub fn kernel_log(buffer: &mut [u8]) -> Result<usize, Errno> {
     unsafe { call(SYSLOG, [READ_ALL, buffer.as_mut_ptr().addr(), buffer.len(), 0, 0, 0]) }
 }
 
-/// Nanoseconds on a clock that nobody sets.
+/// Nanoseconds on a monotonic clock.
 pub fn now_ns() -> u64 {
     const MONOTONIC: usize = 1;
     let mut time = [0_u64; 2];
@@ -181,35 +182,35 @@ pub fn sleep_ms() {
 
 /// Waits for seconds and nanoseconds.
 fn wait(time: [u64; 2]) {
-    // SAFETY: the time lives during the call; what is left of it after a signal is not asked for.
+    // SAFETY: the time lives during the call; the remaining time after a signal is not requested.
     let _ = unsafe { call(NANOSLEEP, [time.as_ptr().addr(), 0, 0, 0, 0, 0]) };
 }
 
-/// Number of this process; 1 is the kernel's first.
+/// The pid of this process; 1 is the kernel's first process.
 pub fn pid() -> usize {
-    // SAFETY: no arguments, no effects.
+    // SAFETY: the call has no arguments and no effects.
     unsafe { call(GETPID, [0; 6]) }.unwrap_or(0)
 }
 
-/// Which side of a fork one is.
+/// The two sides of a fork.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// The one that goes on.
+    /// The process that called it.
     Parent,
-    /// The new one.
+    /// The new process.
     Child,
 }
 
-/// Makes a second process of this one.
+/// Forks this process.
 pub fn fork() -> Result<Side, Errno> {
-    // SAFETY: there is one thread, and no state outside this process that both would think theirs
-    // but standard output.
+    // SAFETY: there is one thread, and apart from standard output there is no state outside this
+    // process that both sides would take for their own.
     let child = unsafe { call(FORK, [0; 6]) }?;
     Ok(if child == 0 { Side::Child } else { Side::Parent })
 }
 
-/// Waits for the end of any child. One that failed has said by its status which error it was; one
-/// that a signal has ended counts as interrupted.
+/// Waits for the end of any child. The status of a child that failed is its error; a child that a
+/// signal ended counts as interrupted.
 pub fn wait_for_child() -> Result<(), Errno> {
     const ANY: usize = usize::MAX;
     let mut status = 0_u32;
@@ -222,7 +223,7 @@ pub fn wait_for_child() -> Result<(), Errno> {
     }
 }
 
-/// Keeps this process on one of the first 64 CPUs.
+/// Pins this process to one of the first 64 CPUs.
 pub fn stay_on(cpu: u32) -> Result<(), Errno> {
     let mask = 1_u64.checked_shl(cpu).ok_or(ENOENT)?;
     // SAFETY: the mask lives during the call and is only read.
@@ -232,7 +233,7 @@ pub fn stay_on(cpu: u32) -> Result<(), Errno> {
 
 /// Ends the process.
 pub fn exit(status: u8) -> ! {
-    // SAFETY: ends everything.
+    // SAFETY: the call only ends the process.
     let _ = unsafe { call(EXIT_GROUP, [usize::from(status), 0, 0, 0, 0, 0]) };
     loop {
         core::hint::spin_loop();
@@ -244,22 +245,22 @@ pub fn power_off() {
     const MAGIC: usize = 0xfee1_dead;
     const MAGIC_2: usize = 0x2812_1969;
     const POWER_OFF: usize = 0x4321_fedc;
-    // SAFETY: nothing is mounted that could be lost.
+    // SAFETY: nothing is mounted whose data could be lost.
     let _ = unsafe { call(REBOOT, [MAGIC, MAGIC_2, POWER_OFF, 0, 0, 0]) };
 }
 
-/// What the pages of a mapping are made of.
+/// The kind of pages in a mapping.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Pages {
     /// 2 MiB where possible.
     Huge,
     /// 4 KiB.
     Base,
-    /// 4 KiB, and children have the same.
+    /// 4 KiB, shared with child processes.
     Shared,
 }
 
-/// Memory without a file, given back with the value.
+/// Anonymous memory, which is unmapped when the value is dropped.
 pub struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
@@ -276,7 +277,7 @@ impl Mapping {
         const NOHUGEPAGE: usize = 15;
         let kind = if pages == Pages::Shared { SHARED } else { PRIVATE };
         let any = null::<u8>().addr();
-        // SAFETY: a new mapping where nothing else is.
+        // SAFETY: the kernel makes a new mapping where there is none.
         let start =
             unsafe { call(MMAP, [any, bytes, READ_WRITE, kind | ANONYMOUS, usize::MAX, 0]) }?;
         let start = NonNull::new(core::ptr::with_exposed_provenance_mut(start)).ok_or(ENOENT)?;
@@ -287,8 +288,8 @@ impl Mapping {
             Pages::Shared => None,
         };
         if let Some(advice) = advice {
-            // SAFETY: our own mapping; the advice changes nothing that can be seen. A kernel
-            // without huge pages refuses, which is as well.
+            // SAFETY: the mapping is ours, and the advice has no visible effect. A kernel without
+            // huge pages refuses it, which does not matter.
             let _ = unsafe { call(MADVISE, [mapping.start.addr().get(), bytes, advice, 0, 0, 0]) };
         }
         Ok(mapping)
@@ -297,40 +298,40 @@ impl Mapping {
     /// Writes to every page.
     pub fn touch(&mut self) {
         for offset in (0..self.bytes).step_by(PAGE_BYTES) {
-            // SAFETY: inside the mapping.
+            // SAFETY: the offset is inside the mapping.
             let page = unsafe { self.start.add(offset) };
-            // SAFETY: the mapping is ours and can be written to.
+            // SAFETY: the mapping is ours and writable.
             unsafe { page.write_volatile(1) };
         }
     }
 
-    /// How many pages it has.
+    /// The number of pages in the mapping.
     pub fn pages(&self) -> usize {
         self.bytes / PAGE_BYTES
     }
 
-    /// Gives one page back; the next write to it brings another.
+    /// Gives one page back to the kernel; the next write to it brings a new page.
     pub fn discard(&mut self, page: usize) -> Result<(), Errno> {
         const DONTNEED: usize = 4;
         let offset = page.checked_mul(PAGE_BYTES).filter(|&offset| offset < self.bytes);
         let start = self.start.addr().get() + offset.ok_or(ENOENT)?;
-        // SAFETY: a page of the mapping, whose contents nobody has read.
+        // SAFETY: this is a page of the mapping whose content nobody has read.
         unsafe { call(MADVISE, [start, PAGE_BYTES, DONTNEED, 0, 0, 0]) }.map(|_| ())
     }
 
-    /// Where a child notes a number, and its parent reads it when the child is gone.
+    /// A word in which a child stores a number for its parent to read after the child's end.
     pub fn word(&self, index: usize) -> Option<NonNull<u64>> {
         let offset = index
             .checked_mul(size_of::<u64>())
             .filter(|&offset| offset + size_of::<u64>() <= self.bytes)?;
-        // SAFETY: inside the mapping.
+        // SAFETY: the offset is inside the mapping.
         Some(unsafe { self.start.add(offset) }.cast())
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped once, unmapped once, and nothing borrows it.
+        // SAFETY: the memory was mapped once and is unmapped once, and nothing borrows it.
         let _ = unsafe { call(MUNMAP, [self.start.addr().get(), self.bytes, 0, 0, 0, 0]) };
     }
 }

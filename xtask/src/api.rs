@@ -1,9 +1,9 @@
-//! The public interface of each library as a list, so that a change of it is seen in review.
+//! The public interface of each library as a list, so that reviews see its changes.
 //!
-//! `docs/api/CRATE.txt` has an item on each line, by its shortest public path, and its public
-//! fields, variants and methods below it. `cargo xtask api` writes the files, the step `api`
-//! compares them with the sources. Only the sources are read: what a macro expands to and what a
-//! dependency exports is not in the list.
+//! `docs/api/CRATE.txt` has an item on each line, by its shortest public path, with its public
+//! fields, variants and methods below it. `cargo xtask api` writes the files; the step `api`
+//! compares them with the sources. Only the sources are read: expansions of macros and exports of
+//! dependencies are not in the list.
 
 use crate::rust::items::{Item, Kind};
 use crate::rust::tree::{self, Target, Tree};
@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-/// The step: fails when a list is not what the sources say.
+/// The step: fails if a list differs from the sources.
 ///
 /// # Errors
 /// The lines that differ.
@@ -40,7 +40,7 @@ pub fn check() -> Result<Passed, Failure> {
 /// Writes all lists.
 ///
 /// # Errors
-/// Those of the file system, in words.
+/// The errors of the file system, in words.
 pub fn write() -> Result<(), String> {
     let write = || -> io::Result<()> {
         for (_, file, listed) in lists()? {
@@ -53,7 +53,7 @@ pub fn write() -> Result<(), String> {
     write().map_err(|error| format!("{error}\n"))
 }
 
-/// Each library's name, the file of its list, and the list as the sources have it.
+/// Each library's name, the file of its list, and the list that its sources give.
 fn lists() -> io::Result<Vec<(String, PathBuf, String)>> {
     let root = workspace::root();
     let libraries = publish::libraries(root)?;
@@ -64,11 +64,11 @@ fn lists() -> io::Result<Vec<(String, PathBuf, String)>> {
     libraries.into_iter().map(list).collect()
 }
 
-/// Lines that only one of the two has, in order, with `-` and `+` before them; where there is none,
-/// the first line that stands elsewhere: fields in another order are another layout, variants
-/// another comparison.
+/// The lines that only one of the two lists has, in order, marked with `-` and `+`. If there are
+/// none, the first line that has moved: another order of fields is another layout, and another
+/// order of variants another comparison.
 fn difference(known: &str, listed: &str) -> Vec<String> {
-    // Members are compared together with what they belong to.
+    // Members are compared together with their owner.
     let keyed = |text: &str| {
         let mut owner = "";
         let mut lines = BTreeSet::new();
@@ -94,7 +94,7 @@ fn difference(known: &str, listed: &str) -> Vec<String> {
     lines.into_iter().map(|(line, sign)| format!("{sign} {line}")).collect()
 }
 
-/// Where two lists of the very lines part, in words.
+/// Where two lists with equal lines first differ in order, in words.
 fn moved(known: &str, listed: &str) -> String {
     let mut owner = "";
     let mut others = known.lines();
@@ -150,7 +150,8 @@ fn list(tree: &Tree) -> String {
     for (head, mut members) in entries {
         text.push_str(&head);
         text.push('\n');
-        // Fields and variants keep their order: it matters to readers. Methods come by name.
+        // Fields and variants keep their order, which matters to readers. Methods are sorted by
+        // name.
         let first = members.iter().position(|line| line.contains("fn ") || line.contains("impl"));
         let first = first.unwrap_or(members.len());
         members[first..].sort();
@@ -159,7 +160,7 @@ fn list(tree: &Tree) -> String {
     text
 }
 
-/// Methods of a type of this crate that a macro defines: `impl` items of its name.
+/// The methods of a type of this crate that a macro defines: `impl` items with its name.
 fn members_of_unknown(tree: &Tree, path: &str) -> Vec<String> {
     let name = path.rsplit("::").next().unwrap_or(path);
     let mut members = Vec::new();
@@ -177,13 +178,13 @@ fn members_of_unknown(tree: &Tree, path: &str) -> Vec<String> {
     members
 }
 
-/// The signature with what its attributes promise.
+/// The signature, preceded by those attributes that are promises.
 fn described(item: &Item) -> String {
     const PROMISES: [&str; 5] =
         ["#[derive(", "#[non_exhaustive", "#[must_use", "#[repr(", "#[cfg(feature"];
     let kept = item.attributes.iter().filter(|text| PROMISES.iter().any(|p| text.starts_with(p)));
     let mut line: String = kept.fold(String::new(), |line, text| {
-        // Why a value must be used is documentation.
+        // The reason for `must_use` is documentation, so leave it out.
         line + text.split(" = ").next().filter(|_| text.starts_with("#[must_use")).unwrap_or(text)
             + " "
     });
@@ -196,7 +197,7 @@ fn all_items(tree: &Tree) -> impl Iterator<Item = (usize, &Item)> {
     modules.flat_map(|(at, module)| module.items.iter().map(move |item| (at, item)))
 }
 
-/// Every path by which somebody outside can name something, shortest first.
+/// Every path by which users outside can name each target, shortest first.
 fn public_paths(tree: &Tree) -> BTreeMap<Target, Vec<String>> {
     let mut paths: BTreeMap<Target, Vec<String>> = BTreeMap::new();
     let mut seen = BTreeSet::new();
@@ -224,7 +225,7 @@ fn public_paths(tree: &Tree) -> BTreeMap<Target, Vec<String>> {
     paths
 }
 
-/// What a public module offers, each with its name there.
+/// The items that a public module offers, each with its name there.
 fn exports(tree: &Tree, module: usize) -> Vec<(Target, String)> {
     let here = &tree.modules[module];
     let mut found = Vec::new();
@@ -262,7 +263,7 @@ fn exports(tree: &Tree, module: usize) -> Vec<(Target, String)> {
     found
 }
 
-/// What the root of the crate and its public modules export of other crates.
+/// What the crate's root and its public modules export from other crates.
 fn outside(tree: &Tree) -> Vec<(String, String)> {
     let mut found = Vec::new();
     for (module, item) in all_items(tree).filter(|(_, item)| item.is_public && !item.is_left_out())
@@ -296,7 +297,7 @@ fn is_reachable(tree: &Tree, mut module: usize) -> bool {
 mod tests {
     use super::*;
 
-    /// A crate in a folder of its own, which is gone with the value.
+    /// A crate in a temporary folder, which is removed when the value is dropped.
     struct Crate(PathBuf);
 
     impl Crate {

@@ -1,4 +1,4 @@
-//! Running a program with its output kept, so that only failures are shown.
+//! Runs a program and keeps its output, so that only failures are shown.
 
 use crate::step::{Failure, Tally};
 use crate::workspace;
@@ -6,41 +6,41 @@ use std::ffi::OsStr;
 use std::io::Read;
 use std::process::{Command, Stdio};
 
-/// What decides how programs of the profile `dev` and of those that inherit from it panic.
+/// Chooses how programs panic with the profile `dev` and profiles that inherit from it.
 pub const PANIC: &str = "CARGO_PROFILE_DEV_PANIC";
 
-/// Flags for compilers, in words.
+/// Variables with compiler flags, separated by spaces.
 const FLAGS: [&str; 2] = ["RUSTFLAGS", "RUSTDOCFLAGS"];
 
-/// A command to be run from the root of the source tree.
+/// A command that runs in the root of the source tree.
 pub struct Run {
     command: Command,
 }
 
 impl Run {
-    /// Any program.
+    /// Runs any program.
     pub fn program(program: impl AsRef<OsStr>, arguments: &[&str]) -> Self {
         let mut command = Command::new(program);
         command.args(arguments).current_dir(workspace::root()).stdin(Stdio::null());
         Self { command }
     }
 
-    /// Cargo: the one that runs us, so that the toolchain is the same.
+    /// Runs the cargo that runs this program, so that the toolchain is the same.
     pub fn cargo(arguments: &[&str]) -> Self {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        // Whoever runs every check builds once: what makes the next build fast costs time here, and
-        // so does what only a debugger reads. Test programs unwind; with programs that do as well,
-        // the libraries below both are built once.
+        // A run of all checks builds everything once, so incremental builds and debug information
+        // would only cost time. Test programs unwind; if other programs do so, too, the libraries
+        // are built only once.
         Self::program(cargo, arguments)
             .env("CARGO_INCREMENTAL", "0")
-            // Colours would be in the midst of what is looked for.
+            // Colours would disturb the search for words in the output.
             .env("CARGO_TERM_COLOR", "never")
             .env("CARGO_PROFILE_DEV_DEBUG", "none")
             .env(PANIC, "unwind")
     }
 
-    /// Sets an environment variable. Of flags for compilers cargo knows an encoded form, which it
-    /// prefers: one that we inherit would win.
+    /// Sets an environment variable. Cargo prefers an encoded form of compiler flags, so an
+    /// inherited encoded form is removed, as it would win.
     pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
         if FLAGS.contains(&name) {
             self.command.env_remove(format!("CARGO_ENCODED_{name}"));
@@ -55,7 +55,7 @@ impl Run {
         self
     }
 
-    /// Runs to the end; gives what it wrote on both outputs, in the order in which it wrote it.
+    /// Runs to the end. Returns what the program wrote to both outputs, in order.
     ///
     /// # Errors
     /// What the program wrote, if it failed, or why it could not be started.
@@ -72,7 +72,7 @@ impl Run {
         });
         let (mut reader, mut child) =
             started.map_err(|error| failed(format!("cannot be started: {error}\n")))?;
-        // The command holds our ends of the pipe: reading ends only when they are gone.
+        // The command holds our write ends of the pipe; reading ends only once they are closed.
         drop(command);
         let mut bytes = Vec::new();
         let read = reader.read_to_end(&mut bytes);
@@ -86,7 +86,7 @@ impl Run {
 fn shown(command: &Command) -> String {
     let mut words = Vec::new();
     for (name, value) in command.get_envs() {
-        // What is taken away has no value.
+        // A variable that is removed has no value.
         let Some(value) = value else { continue };
         words.push(format!("{}={}", name.to_string_lossy(), quoted(&value.to_string_lossy())));
     }

@@ -1,5 +1,5 @@
-//! What runs on virtual machines: kernels, and the only program of the Linux that the guest is
-//! compared with; built and kept small.
+//! Builds the programs that run on virtual machines, and checks that they stay small: kernels, and
+//! the init program of the Linux with which the guest is compared.
 
 use crate::command::Run;
 use crate::packages;
@@ -8,32 +8,32 @@ use crate::workspace;
 use std::path::PathBuf;
 use std::{fmt, fs};
 
-/// A package with a panic handler of its own, and linked in a way of its own, so that it is built
-/// apart from all others.
+/// A package with its own panic handler and its own way of linking, which is therefore built
+/// separately.
 #[derive(Debug)]
 pub struct Kernel {
     /// The package.
     pub package: &'static str,
-    /// What it is built for, where that is not the host.
+    /// The target for which it is built, if that is not the host.
     target: Option<&'static str>,
-    /// The most bytes that a loader may have to put into memory: all that the kernel brings,
-    /// without debugging information.
+    /// The most bytes that a loader may have to put into memory: everything in the kernel except
+    /// debug information.
     size_limit: u64,
 }
 
-/// The reference guest: library, drivers, shell with its workloads, tests of page tables. A fifth
-/// more than it needs.
+/// The reference guest: library, drivers, shell with its workloads, tests of page tables. The limit
+/// is a fifth above its size.
 pub const GUEST: Kernel = Kernel { package: "guest", target: None, size_limit: 1920 << 10 };
-/// The least that boots.
+/// The smallest kernel that boots.
 pub const MINIMAL: Kernel =
     Kernel { package: "minimal-kernel", target: None, size_limit: 512 << 10 };
-/// A kernel as most begin.
+/// A kernel in the form in which most begin.
 pub const HOBBY: Kernel =
     Kernel { package: "hobby-kernel", target: Some("x86_64-unknown-none"), size_limit: 512 << 10 };
-/// The only program of the Linux that the guest is compared with.
+/// The init program of the Linux with which the guest is compared.
 pub const LINUX_INIT: Kernel =
     Kernel { package: "linux-init", target: None, size_limit: 128 << 10 };
-/// All of them.
+/// All kernels.
 pub const KERNELS: [Kernel; 4] = [GUEST, MINIMAL, HOBBY, LINUX_INIT];
 
 /// A built kernel.
@@ -89,14 +89,14 @@ pub fn build(kernel: &Kernel) -> Result<Image, Failure> {
     }
 }
 
-/// The last `"executable":"..."` in cargo's messages. Paths with escapes are not expected in a
-/// build folder.
+/// The last `"executable":"..."` in cargo's messages. Paths in a build folder should need no
+/// escapes.
 pub fn executable(messages: &str) -> Option<PathBuf> {
     let (_, rest) = messages.rsplit_once("\"executable\":\"")?;
     rest.split_once('"').map(|(path, _)| PathBuf::from(path))
 }
 
-/// Bytes that the loadable segments of an ELF file bring, and bytes that they want zeroed on top.
+/// The bytes in the loadable segments of an ELF file, and the bytes that they need zeroed on top.
 fn load_segments(file: &[u8]) -> Option<(u64, u64)> {
     const PT_LOAD: u64 = 1;
     if file.get(..5)? != b"\x7fELF\x02" {

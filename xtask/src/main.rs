@@ -1,4 +1,4 @@
-//! Developer commands. `cargo xtask test` is what continuous integration runs, no more and no less.
+//! Developer commands. `cargo xtask test` is exactly what continuous integration runs.
 
 mod adopters;
 mod api;
@@ -82,10 +82,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// What `cargo xtask test` was asked.
+/// The options of `cargo xtask test`.
 enum Options<'a> {
     List,
-    /// The named steps, or all when there is no name.
+    /// Run the named steps, or all if no name is given.
     Run {
         only: Vec<&'a str>,
     },

@@ -1,4 +1,4 @@
-//! Programs of the system that tests need: found, or installed where that can be done without
+//! System programs that tests need: finds them, or installs them if that is possible without
 //! asking.
 
 use crate::command::Run;
@@ -8,16 +8,15 @@ use std::path::Path;
 
 /// A program.
 struct Program {
-    /// Its names, of which one is enough.
+    /// The program's names, of which one is enough.
     names: &'static [&'static str],
-    /// What Debian and Ubuntu have to install for it.
+    /// The packages of Debian and Ubuntu that contain it.
     debian: &'static [&'static str],
-    /// What to do where it is missing and cannot be installed.
+    /// What to do if it is missing and cannot be installed.
     missing: &'static str,
 }
 
-/// The emulator, its firmware, and the option ROM of the network card that QEMU's default machines
-/// have.
+/// The emulator, its firmware, and the option ROM of the network card in QEMU's default machines.
 const QEMU: Program = Program {
     names: &["qemu-system-x86_64"],
     debian: &["qemu-system-x86", "seabios", "ipxe-qemu"],
@@ -41,11 +40,11 @@ Install it with
   pacman -S grub libisoburn                                  (Arch)
 ",
 };
-/// Its modules, which are packages of their own, and who writes CDs.
+/// GRUB's modules, which are packages of their own, and the program that writes CDs.
 const GRUB_MODULES: &str = "/usr/lib/grub/i386-pc";
 const WRITER: &str = "xorriso";
 
-/// The browser, and letters for it to draw.
+/// The browser, and fonts for it.
 const BROWSER: Program = Program {
     names: &["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"],
     debian: &["chromium", "fonts-dejavu-core"],
@@ -57,25 +56,25 @@ Chromium is missing, and the tests of reports look at them in it. Install it wit
 ",
 };
 
-/// Makes sure that QEMU is there and gives its version.
+/// Makes sure that QEMU is there and returns its version.
 ///
 /// # Errors
-/// Where it is missing and cannot be installed: what to install.
+/// What to install, if it is missing and cannot be installed.
 pub fn qemu() -> Result<String, Failure> {
     provide(&QEMU).map(|version| version.replace("QEMU emulator version", "QEMU"))
 }
 
-/// Makes sure that GRUB is there and gives its version.
+/// Makes sure that GRUB is there and returns its version.
 ///
 /// # Errors
-/// Where it is missing and cannot be installed: what to install.
+/// What to install, if it is missing and cannot be installed.
 pub fn grub() -> Result<String, Failure> {
     let is_whole =
         Path::new(GRUB_MODULES).is_dir() && Run::program(WRITER, &["--version"]).output().is_ok();
     if is_whole { provide(&GRUB) } else { install(&GRUB) }
 }
 
-/// Makes sure that what runs us can compile for `target`.
+/// Makes sure that the toolchain in use can compile for `target`.
 ///
 /// # Errors
 /// Why it cannot be installed.
@@ -87,10 +86,10 @@ pub fn target(target: &str) -> Result<(), Failure> {
     Run::program("rustup", &["target", "add", target]).output().map(drop)
 }
 
-/// Makes sure that a browser is there and gives its version.
+/// Makes sure that a browser is there and returns its version.
 ///
 /// # Errors
-/// Where it is missing and cannot be installed: what to install.
+/// What to install, if it is missing and cannot be installed.
 pub fn browser() -> Result<String, Failure> {
     provide(&BROWSER)
 }
@@ -110,7 +109,7 @@ fn install(program: &Program) -> Result<String, Failure> {
         let run = if is_root() {
             Run::program("apt-get", arguments)
         } else {
-            // -n: without a password, or not at all; nobody may be there to type one.
+            // -n: fail rather than ask for a password, as nobody may be there to type one.
             Run::program("sudo", &["-n", "apt-get"]).args(arguments)
         };
         let explained = |mut failure: Failure| {
@@ -129,7 +128,7 @@ fn install(program: &Program) -> Result<String, Failure> {
 fn version(program: &Program) -> Option<String> {
     let output =
         program.names.iter().find_map(|name| Run::program(name, &["--version"]).output().ok())?;
-    // Wrappers may complain about something first.
+    // Wrapper scripts may complain about something first.
     output.lines().find(|line| !line.starts_with('/')).map(|line| line.trim().to_owned())
 }
 

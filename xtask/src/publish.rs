@@ -1,8 +1,8 @@
-//! Whether the libraries could be published as they are.
+//! Checks that the libraries could be published as they are.
 //!
 //! Cargo itself packs and builds every package against the packages before it, in a registry of its
-//! own. Where the index of dependencies cannot be reached, the files of each package are listed
-//! instead, and the step says so. What the manifests promise is looked at in any case.
+//! own. If the index of dependencies cannot be reached, the files of each package are listed
+//! instead, and the step says so. The manifests are checked in any case.
 
 use crate::command::Run;
 use crate::registry;
@@ -11,7 +11,7 @@ use crate::workspace;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-/// What every manifest of a library has, of its own or from the workspace.
+/// Keys that every library's manifest must have, its own or from the workspace.
 const KEYS: [&str; 9] = [
     "description",
     "version.workspace",
@@ -23,9 +23,9 @@ const KEYS: [&str; 9] = [
     "keywords",
     "categories",
 ];
-/// What lies in every folder of a library.
+/// Files that every library's folder must have.
 const FILES: [&str; 3] = ["README.md", "LICENSE-MIT", "LICENSE-APACHE"];
-/// Registries take no more keywords and no more categories.
+/// The most keywords, and the most categories, that registries accept.
 const MOST_WORDS: usize = 5;
 /// Where packages are packed and built.
 const TARGET: &str = "target/publish";
@@ -33,7 +33,7 @@ const TARGET: &str = "target/publish";
 /// The step.
 ///
 /// # Errors
-/// What manifests lack, or what cargo says.
+/// What manifests lack, or cargo's messages.
 pub fn check() -> Result<Passed, Failure> {
     let root = workspace::root();
     let libraries = libraries(root)?;
@@ -51,7 +51,7 @@ pub fn check() -> Result<Passed, Failure> {
     }
     forget_earlier_packages(root, &libraries, &version)?;
     let dry_run = ["publish", "--workspace", "--dry-run", "--allow-dirty", "--target-dir", TARGET];
-    // Nobody debugs these builds.
+    // Debug information is of no use in these builds.
     let publish = Run::cargo(&dry_run).env("CARGO_PROFILE_DEV_DEBUG", "none");
     let Err(failure) = publish.output() else {
         return Ok(Passed::note(format!("{} packages, packed and built", libraries.len())));
@@ -68,8 +68,8 @@ pub fn check() -> Result<Passed, Failure> {
     )))
 }
 
-/// Removes what an earlier run packed, unpacked and built: cargo takes a version that it has for
-/// the same as long as its number is.
+/// Removes what an earlier run packed, unpacked and built: cargo believes that packages with equal
+/// version numbers are equal.
 fn forget_earlier_packages(
     root: &Path,
     libraries: &[(String, PathBuf)],
@@ -78,7 +78,7 @@ fn forget_earlier_packages(
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| std::env::home_dir().map(|home| home.join(".cargo")));
     for registry in children(&home.unwrap_or_default().join("registry/src"))? {
-        // A registry in a folder has no host: its name begins with a dash.
+        // A registry in a folder has no host, so its name begins with a dash.
         if has_name(&registry, "-") {
             for (name, _) in libraries {
                 remove(&registry.join(format!("{name}-{version}")))?;
@@ -86,7 +86,7 @@ fn forget_earlier_packages(
         }
     }
     remove(&root.join(TARGET).join("package"))?;
-    // What others published is built once.
+    // Packages by others need not be built again.
     for built in children(&root.join(TARGET).join("debug/.fingerprint"))? {
         if libraries.iter().any(|(name, _)| has_name(&built, name)) {
             remove(&built)?;
@@ -95,7 +95,7 @@ fn forget_earlier_packages(
     Ok(())
 }
 
-/// What is in a folder; nothing when it is not there.
+/// The entries of a folder; none if the folder does not exist.
 fn children(folder: &Path) -> io::Result<Vec<PathBuf>> {
     if !folder.is_dir() {
         return Ok(Vec::new());
@@ -111,10 +111,10 @@ fn remove(folder: &Path) -> io::Result<()> {
     if folder.is_dir() { fs::remove_dir_all(folder) } else { Ok(()) }
 }
 
-/// The libraries for others, by name, with their folders: what `publish = false` does not keep.
+/// The public libraries by name, with their folders: those without `publish = false`.
 ///
 /// # Errors
-/// Those of reading the manifests.
+/// The errors of reading the manifests.
 pub fn libraries(root: &Path) -> io::Result<Vec<(String, PathBuf)>> {
     let mut libraries = Vec::new();
     for path in workspace::files(&root.join("crates"), "Cargo.toml")? {
@@ -160,7 +160,7 @@ fn version(manifest: &str) -> String {
     line.next().and_then(|line| line.split('"').nth(1)).unwrap_or_default().to_owned()
 }
 
-/// Libraries that name each other by another version than they have.
+/// Finds libraries whose dependencies on each other name another version than the workspace has.
 fn version_findings(manifest: &str, version: &str) -> Vec<String> {
     let ours = manifest.lines().filter(|line| line.contains("path = \"crates/"));
     let named = ours.filter(|line| line.contains("version = "));

@@ -1,11 +1,11 @@
-//! Whether cargo failed because it cannot reach a registry, which says nothing about what we wrote.
+//! Detects that cargo failed because it cannot reach a registry, which says nothing about our code.
 
 use crate::step::Failure;
 use crate::workspace;
 use std::path::Path;
 use std::{fs, io};
 
-/// How cargo says that nothing answers, or that it was told to ask nobody.
+/// Messages of cargo when nothing answers, or when it is offline.
 const OUT_OF_REACH: [&str; 6] = [
     "failed to download",
     "download of config.json failed",
@@ -14,21 +14,21 @@ const OUT_OF_REACH: [&str; 6] = [
     "failed to query replaced source",
     "nable to update registry",
 ];
-/// Somebody answers, and has it not: a name or a version that does not exist.
+/// Part of the message when a server answers but does not have the name or the version.
 const ANSWERED: &str = "got 404";
-/// What cargo says of a package that no index has, in front of the name.
+/// Cargo's message about a package that no index has, up to the name.
 const UNKNOWN: &str = "no matching package named `";
-/// What cargo has resolved once, beside a manifest.
+/// The file beside a manifest with the versions that cargo has resolved.
 const LOCK: &str = "Cargo.lock";
 
-/// Whether `failure`, of cargo on this manifest, is one of a registry that cannot be reached.
+/// Whether `failure`, of cargo on this manifest, is due to a registry that cannot be reached.
 ///
-/// A package that no index has is a mistake, unless the lock file has it from a registry: then it
-/// is the index that is missing, as where cargo was told to stay offline, or has but a part of it
-/// in a folder.
+/// A package that no index has is a mistake, unless the lock file has it from a registry: then the
+/// index is missing, for example because cargo is offline or has only a part of the index in a
+/// folder.
 ///
 /// # Errors
-/// Those of reading the lock file.
+/// The errors of reading the lock file.
 pub fn is_out_of_reach(failure: &Failure, manifest: &str) -> io::Result<bool> {
     let lock = workspace::root().join(Path::new(manifest).with_file_name(LOCK));
     let lock = fs::read_to_string(lock)?;
@@ -36,7 +36,7 @@ pub fn is_out_of_reach(failure: &Failure, manifest: &str) -> io::Result<bool> {
 }
 
 fn says_out_of_reach(output: &str, lock: &str) -> bool {
-    // Warnings tell of attempts that failed before one that did not.
+    // Warnings may report attempts that failed before one that succeeded.
     let mut lines = output.lines().skip_while(|line| !line.starts_with("error"));
     let error = lines.by_ref().collect::<Vec<_>>().join("\n");
     if let Some((_, rest)) = error.split_once(UNKNOWN) {

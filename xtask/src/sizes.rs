@@ -1,5 +1,5 @@
-//! What kernels of five kinds write and link: the programs of `adopters/profiles`, each built, run
-//! and measured.
+//! What kernels of five kinds have to write and link: builds, runs and measures the programs of
+//! `adopters/profiles`.
 
 use crate::command::Run;
 use crate::packages;
@@ -11,15 +11,14 @@ use std::path::PathBuf;
 const FOLDER: &str = "adopters/profiles";
 const TARGET: &str = "x86_64-unknown-none";
 const TARGET_DIR: &str = "target/profiles";
-/// What a program of Linux is built with, which nobody moves to another address, and which says
-/// where it panicked as if all sources lay in one folder: the length of the folder's name is no
-/// part of the library.
+/// The compiler flags for a Linux program that is not relocated. Paths in panic messages begin at
+/// the root, as the length of this folder's name must not count as a part of the library.
 fn flags() -> String {
     let root = workspace::root();
     format!("-Crelocation-model=static\x1f--remap-path-prefix={}=.", root.display())
 }
 
-/// A program of `adopters/profiles`, which is a feature of the package as well.
+/// A program of `adopters/profiles`, which is also a feature of the package.
 struct Profile {
     name: &'static str,
     about: &'static str,
@@ -35,7 +34,8 @@ const PROFILES: [Profile; 5] = [
     Profile { name: "everything", about: "everything", limit_kib: 475 },
 ];
 
-/// The program that puts a small library under traffic, and the features with which it does.
+/// The program that runs traffic on a small library, and the sets of features with which it does
+/// so.
 const CHECKED: &str = "checked";
 const CHECKED_WITH: [&str; 6] = [
     "one-cpu",
@@ -46,10 +46,11 @@ const CHECKED_WITH: [&str; 6] = [
     "one-cpu,framewright/default",
 ];
 
-/// The step: no profile links more than it may, and libraries without some of their parts do right.
+/// The step: checks that no profile links more than it may, and that libraries without some of
+/// their parts work.
 ///
 /// # Errors
-/// What the compiler says, that a profile failed, or by how much it is too large.
+/// The compiler's messages, that a profile failed, or by how much it is too large.
 pub fn step() -> Result<Passed, Failure> {
     packages::target(TARGET)?;
     for features in CHECKED_WITH {
@@ -71,7 +72,7 @@ pub fn step() -> Result<Passed, Failure> {
 /// Measures all profiles and prints a table.
 ///
 /// # Errors
-/// What the compiler says, or that a profile failed.
+/// The compiler's messages, or that a profile failed.
 pub fn run() -> Result<(), String> {
     packages::target(TARGET).map_err(|failure| failure.output)?;
     println!("| profile | lines to write | KiB linked | KiB of stack | KiB of metadata |");
@@ -86,7 +87,7 @@ pub fn run() -> Result<(), String> {
     Ok(())
 }
 
-/// What a profile needs.
+/// The needs of a profile.
 struct Measured {
     lines: usize,
     linked_bytes: u64,
@@ -127,13 +128,13 @@ fn build(name: &str, features: &str) -> Result<PathBuf, Failure> {
     Ok(workspace::root().join(TARGET_DIR).join(TARGET).join("release").join(name))
 }
 
-/// Neither empty nor a comment.
+/// Whether a line is neither empty nor a comment.
 fn is_code(line: &str) -> bool {
     let line = line.trim_start();
     !line.is_empty() && !line.starts_with("//")
 }
 
-/// Bytes of a section, as `size -A` says.
+/// The size of a section, as `size -A` prints it.
 fn size_of(output: &str, section: &str) -> Option<u64> {
     output.lines().find_map(|line| {
         let mut words = line.split_whitespace();

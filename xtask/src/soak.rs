@@ -1,21 +1,21 @@
-//! Random traffic on a fake machine of each shape, for some time.
+//! Runs random traffic on a fake machine of each shape for some time.
 
 use crate::command::Run;
 use crate::step::{Failure, Passed};
 use std::process::Command;
 
 const PROGRAM: [&str; 6] = ["run", "--quiet", "-p", "framewright-testkit", "--example", "soak"];
-/// As fast as it gets, for long runs.
+/// The build for long runs: as fast as possible.
 const LONG: &str = "--release";
-/// Fast, and soon built, for a few seconds.
+/// The build for a few seconds: fast, and quick to build.
 const SHORT: [&str; 2] = ["--profile", "model"];
-/// How long it takes as a step.
+/// How long the traffic runs as a step.
 const STEP_SECONDS: &str = "5";
 
-/// Runs it with these words, its output shown as it comes.
+/// Runs the program with these arguments and shows its output as it arrives.
 ///
 /// # Errors
-/// That it failed; why has been printed.
+/// That the program failed; it has printed why.
 pub fn run(words: &[&str]) -> Result<(), String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
@@ -27,10 +27,10 @@ pub fn run(words: &[&str]) -> Result<(), String> {
     }
 }
 
-/// A short one.
+/// The step: a short run.
 ///
 /// # Errors
-/// What it wrote, when it failed.
+/// What the program wrote, if it failed.
 pub fn step() -> Result<Passed, Failure> {
     let output = Run::cargo(&PROGRAM).args(SHORT).args(["--", STEP_SECONDS]).output()?;
     let machines = machines(&output)?;
@@ -38,7 +38,7 @@ pub fn step() -> Result<Passed, Failure> {
     Ok(Passed::note(format!("{machines} machines, {seed}")))
 }
 
-/// On how many machines there was traffic.
+/// The number of machines with traffic.
 fn machines(output: &str) -> Result<usize, Failure> {
     match output.lines().filter(|line| line.contains("operations/s")).count() {
         0 => Err(Failure::new(format!("{output}\nthere was traffic on no machine\n"))),

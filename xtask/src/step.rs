@@ -1,41 +1,41 @@
-//! Steps: one line each while all goes well, all of a step's output when it does not.
+//! Steps: one line each while all goes well, and a step's whole output if it fails.
 
 use crate::usage::{self, Program};
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-/// One check.
+/// A step of the checks.
 pub struct Step {
-    /// What `--only` calls it.
+    /// The step's name for `--only`.
     pub name: &'static str,
-    /// What it checks, for `--list`.
+    /// What the step checks, for `--list`.
     pub about: &'static str,
-    /// Does it.
+    /// The function that runs the step.
     pub run: fn() -> Result<Passed, Failure>,
 }
 
-/// A step that found nothing wrong.
+/// The result of a step that found nothing wrong.
 #[derive(Default)]
 pub struct Passed {
     /// The tests that ran.
     pub tests: Tally,
-    /// What else is worth knowing, in a few words.
+    /// Further remarks, in a few words.
     pub note: String,
 }
 
 impl Passed {
-    /// Nothing but a note.
+    /// A result with only a note.
     pub fn note(note: impl Into<String>) -> Self {
         Self { note: note.into(), ..Self::default() }
     }
 }
 
-/// A step that found something.
+/// The result of a step that found something wrong.
 #[derive(Debug)]
 pub struct Failure {
-    /// Everything that explains it.
+    /// Everything that explains the failure.
     pub output: String,
-    /// The tests that ran before it was over.
+    /// The tests that ran before the step ended.
     pub tests: Tally,
 }
 
@@ -52,16 +52,16 @@ impl From<std::io::Error> for Failure {
     }
 }
 
-/// Counted tests, and the programs that ran them.
+/// Counts of tests, and the programs that ran them.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Tally {
-    /// That passed.
+    /// Tests that passed.
     pub passed: u64,
-    /// That failed.
+    /// Tests that failed.
     pub failed: u64,
-    /// That did not run.
+    /// Tests that did not run.
     pub ignored: u64,
-    /// What ran them.
+    /// The programs that ran the tests.
     pub programs: Vec<Program>,
 }
 
@@ -86,7 +86,7 @@ impl Tally {
         tally
     }
 
-    /// Adds another count to this one.
+    /// Adds another tally to this one.
     pub fn add(&mut self, other: Self) {
         self.passed += other.passed;
         self.failed += other.failed;
@@ -103,7 +103,7 @@ impl Tally {
     }
 }
 
-/// The steps that were asked for, in their own order.
+/// The steps that were asked for, in the order of `all`.
 pub fn selected<'a>(all: &'a [Step], only: &[&str]) -> Vec<&'a Step> {
     all.iter().filter(|step| only.is_empty() || only.contains(&step.name)).collect()
 }
@@ -115,15 +115,15 @@ pub fn list(all: &[Step]) {
     }
 }
 
-/// Runs the steps until one fails, then says how many tests passed and failed, and what took
-/// longest. False when a step failed; its output has been printed.
+/// Runs the steps until one fails, then prints how many tests passed and failed, and the slowest
+/// steps and programs. Returns false if a step failed; its output has been printed.
 pub fn run_all(steps: &[&Step]) -> bool {
     let mut tests = Tally::default();
     let mut costs = Vec::new();
     let mut all_well = true;
     for step in steps {
         print!("{:<10} ", step.name);
-        // A step can take minutes: say which one it is before it ends.
+        // A step can take minutes, so show its name before it ends.
         std::io::stdout().flush().unwrap_or_default();
         let (start, user_before) = (Instant::now(), usage::user_time());
         let outcome = (step.run)();
@@ -164,7 +164,7 @@ pub fn run_all(steps: &[&Step]) -> bool {
     all_well
 }
 
-/// So many steps and test programs are named at the end.
+/// How many steps and test programs to name at the end.
 const SLOWEST_STEPS: usize = 5;
 const SLOWEST_PROGRAMS: usize = 10;
 

@@ -1,10 +1,10 @@
-//! What is checked, cheapest first.
+//! The steps of `cargo xtask test`, cheapest first.
 
 use crate::command::{PANIC, Run};
 use crate::step::{Failure, Passed, Step, Tally};
 use crate::{adopters, api, guest, house, packages, publish, sizes, soak, workspace};
 
-/// Every step, in the order in which they run.
+/// All steps, in the order in which they run.
 pub const ALL: &[Step] = &[
     Step { name: "format", about: "cargo fmt leaves nothing to change", run: format },
     Step {
@@ -65,13 +65,14 @@ pub const ALL: &[Step] = &[
     Step { name: "qemu", about: "whole machines boot in QEMU", run: qemu_tests },
 ];
 
-/// Integration tests of programs that boot machines begin with this.
+/// The prefix of integration tests of programs that boot machines.
 const QEMU_TESTS: &str = "qemu";
-/// And those that need a browser with this.
+/// The prefix of integration tests that need a browser.
 const BROWSER_TESTS: &str = "browser";
-/// Tests say so past their harness when a machine or a user does not allow what they try.
+/// Printed by tests, bypassing their harness, if the machine or the user does not allow what they
+/// try.
 const NOT_POSSIBLE: &str = "NOT POSSIBLE HERE: ";
-/// Programs that show how something is used.
+/// Programs that demonstrate the use of a library.
 const EXAMPLES: [&str; 4] =
     ["smallest_adopter", "kernel_heap", "parallel_prefault", "parallel_checksum"];
 
@@ -89,8 +90,8 @@ fn house() -> Result<Passed, Failure> {
     }
 }
 
-/// Features of `framewright` that stand for parts of the manager, after none of them, and those
-/// that are for other crates: each may be all that somebody wants.
+/// Features of `framewright` that stand for parts of the manager, preceded by none of them, and
+/// features for other crates. Each may be the only one that a user enables.
 const PARTS: [&str; 20] = [
     "",
     "smp",
@@ -120,13 +121,13 @@ fn clippy() -> Result<Passed, Failure> {
         .args(but_kernels())
         .args(deny)
         .output()?;
-    // What adopters of parts of the library build: the least, and each part with it.
+    // Check what users of parts of the library build: the minimum, and each part alone.
     for part in PARTS {
         Run::cargo(&["clippy", "-p", "framewright", "--no-default-features", "--features", part])
             .args(deny)
             .output()?;
     }
-    // Kernels have no tests to compile: they have panic handlers of their own.
+    // Kernels have no tests to compile, as they have panic handlers of their own.
     for kernel in &guest::KERNELS {
         Run::cargo(&["clippy", "-p", kernel.package, "--bins"])
             .args(deny)
@@ -144,9 +145,9 @@ fn docs() -> Result<Passed, Failure> {
     Ok(Passed::default())
 }
 
-/// Does something with all packages but the kernels. It names the same packages every time, so that
-/// cargo finds what it has built: which packages are named decides about the features of what they
-/// share.
+/// Runs a command for all packages except the kernels. It names the same packages every time, so
+/// that cargo reuses what it has built: the set of named packages decides on the features of their
+/// shared dependencies.
 fn workspace(command: &[&str]) -> Run {
     Run::cargo(command).args(["--workspace", "--all-features"]).args(but_kernels())
 }
@@ -155,7 +156,7 @@ fn test_workspace() -> Run {
     workspace(&["test", "--no-fail-fast"])
 }
 
-/// Runs an example; it checks its own claims. Tests have built it.
+/// Runs an example, which checks its own claims. The tests have built it.
 fn run_example(example: &str) -> Result<(), Failure> {
     let built = workspace(&["build", "--profile", "test", "--example", example])
         .args(["--message-format", "json-render-diagnostics"])
@@ -166,8 +167,8 @@ fn run_example(example: &str) -> Result<(), Failure> {
     Run::program(program, &[]).output().map(drop)
 }
 
-/// What many CPUs and devices with short addresses get of memory that is all one zone, which no
-/// other test has, as all have all features.
+/// Tests many CPUs, and devices with short addresses, on memory that is a single zone. No other
+/// test covers this, as all others enable all features.
 fn test_one_zone() -> Result<String, Failure> {
     Run::cargo(&["test", "--no-fail-fast", "-p", "framewright", "--no-default-features"])
         .args(["--features", "files,large-maps", "--test", "reach", "--test", "hammer"])
@@ -182,7 +183,7 @@ fn tests() -> Result<Passed, Failure> {
         .args(only(&targets))
         .env("FRAMEWRIGHT_LINUX_INIT", &init.path)
         .output();
-    // The examples in the documentation run as well, whatever the others say.
+    // Run the examples in the documentation, too, whatever the result of the other tests.
     let documentation = test_workspace().args(["--doc"]).output();
     let output = joined(joined(code, documentation), test_one_zone())?;
     for example in EXAMPLES {
@@ -191,11 +192,11 @@ fn tests() -> Result<Passed, Failure> {
     tested(&output, "")
 }
 
-/// What tests that passed have shown, with what they could not try on this machine, or as this
-/// user, behind `note`.
+/// The result of tests that passed, with a note about what they could not try on this machine or as
+/// this user, after `note`.
 ///
 /// # Errors
-/// No test ran: what was built is not what was meant.
+/// Fails if no test ran, as the wrong thing was built then.
 fn tested(output: &str, note: &str) -> Result<Passed, Failure> {
     let tests = Tally::of(output);
     if tests.passed == 0 {
@@ -215,7 +216,7 @@ fn tested(output: &str, note: &str) -> Result<Passed, Failure> {
     Ok(Passed { tests, note: notes.join("; ") })
 }
 
-/// What two runs wrote. One that failed tells of the other's tests, too.
+/// The output of two runs. If one failed, the failure also counts the other's tests.
 fn joined(one: Result<String, Failure>, other: Result<String, Failure>) -> Result<String, Failure> {
     match (one, other) {
         (Ok(one), Ok(other)) => Ok(one + &other),
@@ -236,15 +237,15 @@ fn needs_more(name: &str) -> bool {
     name.starts_with(QEMU_TESTS) || name.starts_with(BROWSER_TESTS)
 }
 
-/// Seed of the careful run, unless the environment has one.
+/// The seed of the careful run, unless the environment sets one.
 const CAREFUL_SEED: &str = "1";
-/// Where the test kit looks for it.
+/// The variable from which the test kit reads the seed.
 const CAREFUL: &str = "FRAMEWRIGHT_CAREFUL";
-/// Tests of `stepped` that do not look there: they would do once more what they have done.
+/// Tests of `stepped` that do not read the seed and would only repeat themselves.
 const NEVER_CAREFUL: &str = "holds::";
 
-/// The crowd is not among them: it has debug aids of its own, and all of its memory under poison is
-/// more than small machines have.
+/// The crowd is not included: it has debug aids of its own, and poisoning all of its memory needs
+/// more memory than small machines have.
 fn careful() -> Result<Passed, Failure> {
     let seed = std::env::var(CAREFUL).unwrap_or_else(|_| CAREFUL_SEED.to_owned());
     let output = test_workspace()
@@ -255,8 +256,8 @@ fn careful() -> Result<Passed, Failure> {
     tested(&output, &format!("{CAREFUL}={seed}"))
 }
 
-/// Without debug assertions, as release builds are: wrong frees and ranges are found where these
-/// say that they are. What others publish is built as for all tests.
+/// Tests without debug assertions, as in release builds: checks that these promise must still find
+/// bad frees and ranges. Dependencies are built as for all tests.
 fn misuse() -> Result<Passed, Failure> {
     let folders = std::fs::read_dir(workspace::root().join("crates"))?;
     let without: Vec<String> = folders
@@ -278,7 +279,7 @@ fn shuttle() -> Result<Passed, Failure> {
     model_checker("shuttle", &["framewright", "framewright-jobs"])
 }
 
-/// Runs the tests of `packages` that are called as the model checker is, with its atomics in place
+/// Runs the tests of `packages` that are named after the model checker, with its atomics in place
 /// of the processor's.
 fn model_checker(name: &str, packages: &[&str]) -> Result<Passed, Failure> {
     let mut flags = std::env::var("RUSTFLAGS").unwrap_or_default();
@@ -291,7 +292,8 @@ fn model_checker(name: &str, packages: &[&str]) -> Result<Passed, Failure> {
             .args(["--target-dir", &format!("target/{name}")])
             .env("RUSTFLAGS", flags.trim_start())
             .output();
-        // Without its flag the tests of a package are an empty program, which passes.
+        // Without the checker's flag, the tests of a package are an empty program, which would
+        // pass.
         match output.and_then(|output| tested(&output, "")) {
             Ok(passed) => {
                 tests.add(passed.tests);
@@ -334,7 +336,7 @@ fn browser_tests() -> Result<Passed, Failure> {
     tested(&output, &format!("{version}; pictures in target/report"))
 }
 
-/// The integration tests whose names begin with `start`. That there are none is a failure.
+/// The integration tests whose names begin with `start`. It is a failure if there are none.
 fn required(start: &str) -> Result<Vec<String>, Failure> {
     let targets = workspace::test_targets(|name| name.starts_with(start))?;
     if targets.is_empty() {
@@ -343,7 +345,7 @@ fn required(start: &str) -> Result<Vec<String>, Failure> {
     Ok(targets)
 }
 
-/// Leaves the kernels out of what is done for the whole workspace.
+/// Excludes the kernels from a command for the whole workspace.
 fn but_kernels() -> impl Iterator<Item = &'static str> {
     guest::KERNELS.iter().flat_map(|kernel| ["--exclude", kernel.package])
 }

@@ -1,19 +1,20 @@
-//! What checks cost: processor time of the programs that ran, and which of them took longest.
+//! The cost of checks: the processor time of programs that ran, and the slowest of them.
 
 use std::time::Duration;
 
-/// Ticks a second in `/proc`: part of Linux' interface to programs, whatever the kernel's own are.
+/// Ticks per second in `/proc`: a constant of Linux's interface to programs, whatever the kernel's
+/// own rate is.
 const TICKS: u64 = 100;
 
-/// Time in user mode of all programs that ended so far, those that they started included. Zero
-/// where the system does not say.
+/// The user time of all child programs that have ended, including their own children. Zero if the
+/// system does not say.
 pub fn user_time() -> Duration {
     let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     children_of(&text).unwrap_or_default()
 }
 
-/// The field `cutime` of a `stat` file, the 16th. The name of the program, the second, stands in
-/// brackets and may have spaces.
+/// The field `cutime` of a `stat` file, the 16th. The second field, the program's name, is in
+/// parentheses and may have spaces.
 fn children_of(stat: &str) -> Option<Duration> {
     let (_, fields) = stat.rsplit_once(')')?;
     let ticks: u64 = fields.split_whitespace().nth(13)?.parse().ok()?;
@@ -23,13 +24,13 @@ fn children_of(stat: &str) -> Option<Duration> {
 /// A test program and how long it ran.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Program {
-    /// Its name, or the package whose documentation was tested.
+    /// The program's name, or the package whose documentation was tested.
     pub name: String,
-    /// By the clock.
+    /// The elapsed time.
     pub took: Duration,
 }
 
-/// The programs that cargo ran, by what it printed of each before and after it.
+/// The programs that cargo ran, from what it printed before and after each.
 pub fn programs(output: &str) -> Vec<Program> {
     let mut name = None;
     let mut found = Vec::new();
@@ -50,7 +51,7 @@ pub fn programs(output: &str) -> Vec<Program> {
     found
 }
 
-/// `unittests src/lib.rs (target/debug/deps/name-0123456789abcdef)`.
+/// Parses `unittests src/lib.rs (target/debug/deps/name-0123456789abcdef)`.
 fn program_name(running: &str) -> Option<String> {
     let (source, path) = running.strip_suffix(')')?.rsplit_once(" (")?;
     let file = path.rsplit('/').next()?;
@@ -58,7 +59,7 @@ fn program_name(running: &str) -> Option<String> {
     Some(format!("{name} ({})", source.split_whitespace().last()?))
 }
 
-/// The `count` that took longest of things with times, longest first.
+/// The `count` slowest things, slowest first.
 pub fn longest<T>(mut all: Vec<(T, Duration)>, count: usize) -> Vec<(T, Duration)> {
     all.sort_by_key(|&(_, took)| std::cmp::Reverse(took));
     all.truncate(count);

@@ -1,4 +1,4 @@
-//! Where the source tree is and what lies in it.
+//! Finds the source tree and files in it.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -10,7 +10,7 @@ pub fn root() -> &'static Path {
         .expect("xtask lies in the root of the source tree")
 }
 
-/// All files below `folder` whose name ends in `ending`, sorted. Build outputs and hidden folders
+/// All files below `folder` whose names end in `ending`, sorted. Build outputs and hidden folders
 /// are left out.
 pub fn files(folder: &Path, ending: &str) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
@@ -35,8 +35,8 @@ fn collect(folder: &Path, ending: &str, found: &mut Vec<PathBuf>) -> io::Result<
     Ok(())
 }
 
-/// The names of the integration tests of all packages that `wanted` picks, sorted: the files of
-/// their `tests` folders, and the folders in them that hold a `main.rs`.
+/// The names of those integration tests of all packages that `wanted` accepts, sorted: the files of
+/// their `tests` folders, and folders in these that hold a `main.rs`.
 pub fn test_targets(wanted: impl Fn(&str) -> bool) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for parent in [root().to_owned(), root().join("crates")] {
@@ -65,7 +65,7 @@ fn collect_targets(folder: &Path, names: &mut Vec<String>) -> io::Result<()> {
     Ok(())
 }
 
-/// `path` as seen from the root, for messages.
+/// `path` relative to the root, for messages.
 pub fn shown(path: &Path) -> String {
     path.strip_prefix(root()).unwrap_or(path).display().to_string()
 }

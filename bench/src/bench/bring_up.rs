@@ -1,4 +1,4 @@
-//! `framewright-bench bring-up`: how long bringing up all memory takes on made-up machines.
+//! `framewright-bench bring-up`: how long bringing up all memory takes on synthetic machines.
 
 use super::common::{failed, synthetic};
 use super::section::{Column, Section, Table, shown, table};
@@ -13,7 +13,7 @@ use framewright_hosted::Machine;
 use serde_json::Value;
 use std::process::{Command, Stdio};
 
-/// What is timed, in words that go with the numbers.
+/// Describes the timing, for readers of the numbers.
 const TIMED: &str = "\
 timed by the library on the platform's clock, one thread, from the beginning of intake (memory \
 map, nodes, command line) to all memory \
@@ -23,13 +23,13 @@ dirty as on bare metal; \
 first touch: each run in a fresh process, where the system supplies that memory page by page \
 during the run";
 
-/// What the library itself takes; `framewright-bench init` measures the memory map.
+/// Only the library's own work is timed; `framewright-bench init` measures the memory map.
 const PARAMETERS: &str = "memmap_init=on-demand pages=none";
 
 const REPETITIONS: usize = 15;
 const QUICK_REPETITIONS: usize = 3;
 
-/// A made-up machine.
+/// A synthetic machine.
 struct Subject {
     name: &'static str,
     memory_bytes: u64,
@@ -48,10 +48,10 @@ impl Subject {
     }
 }
 
-/// One bring-up of one machine, in this fresh process.
+/// Brings up one machine once, in this fresh process.
 ///
 /// # Errors
-/// A machine that this process cannot stand in for.
+/// Fails if this process cannot emulate the machine.
 pub fn first_touch_of(index: usize) -> Result<(), Error> {
     let subject =
         SUBJECTS.get(index).ok_or_else(|| Error::Usage(format!("there is no machine {index}")))?;
@@ -63,7 +63,7 @@ pub fn first_touch_of(index: usize) -> Result<(), Error> {
 /// Measures all machines.
 ///
 /// # Errors
-/// A machine that this process cannot stand in for.
+/// Fails if a machine cannot be emulated by this process.
 pub fn section(quick: bool) -> Result<Section, Error> {
     let repetitions = if quick { QUICK_REPETITIONS } else { REPETITIONS };
     let mut rows = Vec::new();
@@ -87,8 +87,8 @@ fn backed(subject: &Subject, repetitions: usize) -> Result<Vec<Value>, Error> {
     Ok(totals)
 }
 
-/// Totals of several bring-ups, each the first and only one of a process: nothing that an earlier
-/// one left, not even the system's page tables, can help.
+/// Totals of several bring-ups, each the only one of its process: nothing is left by an earlier
+/// one, not even the system's page tables.
 fn first_touch(index: usize, repetitions: usize) -> Result<Vec<Value>, Error> {
     (0..repetitions).map(|_| first_touch_once(index)).collect()
 }
@@ -145,7 +145,7 @@ const COLUMNS: [Column<BringUp>; 9] = [
     (">managed", |row| shown(row.managed_gib.get(), |gib| format!("{gib:.2} GiB"))),
 ];
 
-/// Rows for people.
+/// Tables for people.
 pub fn tables(rows: &Rows) -> Vec<Table> {
     table(&COLUMNS, &rows.bring_up).into_iter().collect()
 }

@@ -1,4 +1,4 @@
-//! What all benchmarks share: text for people, and what went wrong.
+//! Helpers that all benchmarks share.
 
 use framewright_cli::error::Error;
 pub use framewright_cli::grid::{median, wrapped};
@@ -9,10 +9,10 @@ pub fn failed(why: impl ToString) -> Error {
     Error::Failed(why.to_string())
 }
 
-/// A made-up machine.
+/// A synthetic machine.
 ///
 /// # Errors
-/// This process cannot stand in for it.
+/// Fails if this process cannot emulate the machine.
 pub fn synthetic(memory_bytes: u64, nodes: u32, cpus: u32) -> Result<Machine, Error> {
     Machine::synthetic(memory_bytes, nodes, cpus).map_err(failed)
 }

@@ -12,7 +12,7 @@ use crate::rows::{Fragment, Rows, Spread};
 use framewright::units::{Order, PAGES_PER_BLOCK};
 use framewright_cli::error::Error;
 
-/// What is done and counted, in words that go with the numbers.
+/// Describes what is done and counted, for readers of the numbers.
 const DONE: &str = "\
 one thread fills the memory page by page, frees half of the pages at random, then frees a random \
 page and allocates one, twice as often as \
@@ -22,7 +22,7 @@ its 512 pages is allocated, which is told from the pages that were handed out, t
 own count is what the allocator itself \
 counts as free in blocks of 2 MiB and more, with its per-CPU caches emptied";
 
-/// Each is a repetition.
+/// The seed of each repetition.
 const SEEDS: [u64; 3] = [1, 2, 3];
 const MANAGED_GIB: u64 = 8;
 const QUICK_GIB: u64 = 1;
@@ -30,7 +30,7 @@ const QUICK_GIB: u64 = 1;
 /// Measures all allocators.
 ///
 /// # Errors
-/// A machine that this process cannot stand in for, or an allocator that did not do what it must.
+/// Fails if a machine cannot be emulated by this process, or an allocator did not do its task.
 pub fn section(quick: bool) -> Result<Section, Error> {
     let managed_gib = if quick { QUICK_GIB } else { MANAGED_GIB };
     let bytes = managed_gib << 30;
@@ -43,7 +43,7 @@ pub fn section(quick: bool) -> Result<Section, Error> {
     Ok(Section::of(SEEDS.len(), done, &rows))
 }
 
-/// What one history leaves of an allocator's memory, and the allocator's name.
+/// The state of an allocator's memory after one history, and the allocator's name.
 fn worn<S: Subject>(subject: &S, seed: u64) -> Result<(&'static str, Outcome), Error> {
     progress::step(&format_args!("fragment: {}", S::NAME))?;
     let outcome = crew::alone(subject, || wear(subject, seed))?;
@@ -72,17 +72,17 @@ fn row(
 
 /// What is left of the memory.
 struct Outcome {
-    /// Pages that were allocated at the beginning.
+    /// The pages that were allocated at the beginning.
     used: u64,
-    /// Those that still are.
+    /// The pages that are still allocated.
     allocated: u64,
-    /// Those that are free in whole blocks.
+    /// The free pages that are in whole blocks.
     whole_pages: u64,
-    /// What became free since the memory was full, by the allocator's own count.
+    /// What became free since the memory was full, as the allocator counts it.
     own: Option<Free>,
 }
 
-/// Uses all memory for a while. Nothing when the allocator refuses a page that it must have.
+/// Uses all memory for a while. Returns `None` if the allocator refuses a page that it must have.
 fn wear<S: Subject>(subject: &S, seed: u64) -> Option<Outcome> {
     let mut random = Random::new(seed);
     let mut used = PageSet::default();
@@ -139,7 +139,7 @@ const COLUMNS: [Column<Fragment>; 5] = [
     (">own count", |row| of_hundred(row.own_count_percent)),
 ];
 
-/// Rows for people.
+/// Tables for people.
 pub fn tables(rows: &Rows) -> Vec<Table> {
     table(&COLUMNS, &rows.fragment).into_iter().collect()
 }

@@ -1,4 +1,4 @@
-//! The CPUs of the host, threads that stay on them, and the time that they take.
+//! The CPUs of the host, threads that are pinned to them, and CPU time.
 
 use crate::bench::common::failed;
 use framewright_cli::error::Error;
@@ -8,7 +8,7 @@ use std::io;
 /// The CPUs on which this process may run, ascending.
 ///
 /// # Errors
-/// The system does not say.
+/// Fails if the system does not say.
 pub fn cpus() -> Result<Vec<usize>, Error> {
     let mut set = empty();
     // SAFETY: the set is a live value of the size that is passed.
@@ -21,13 +21,13 @@ pub fn cpus() -> Result<Vec<usize>, Error> {
     Ok((0..libc::CPU_SETSIZE as usize).filter(allowed).collect())
 }
 
-/// Keeps the calling thread on one CPU.
+/// Pins the calling thread to one CPU.
 ///
 /// # Errors
-/// The system refuses.
+/// Fails if the system refuses.
 pub fn stay_on(cpu: usize) -> Result<(), Error> {
     let mut set = empty();
-    // SAFETY: `cpu` comes from `cpus`, so that it is below the size of the set.
+    // SAFETY: `cpu` comes from `cpus`, so it is below the size of the set.
     unsafe { libc::CPU_SET(cpu, &mut set) };
     let result =
         // SAFETY: the set is a live value of the size that is passed.
@@ -38,7 +38,7 @@ pub fn stay_on(cpu: usize) -> Result<(), Error> {
     Err(failed(format!("a thread cannot be kept on CPU {cpu}: {}", io::Error::last_os_error())))
 }
 
-/// Time that CPUs have spent on the calling thread.
+/// The CPU time of the calling thread.
 pub fn thread_cpu_seconds() -> f64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the argument is a live value of the type that the call fills.
@@ -46,9 +46,9 @@ pub fn thread_cpu_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// How often the system had to find a page for this process, without reading one from a disk.
+/// The number of minor page faults of this process, which needed no read from a disk.
 pub fn page_faults() -> u64 {
-    // SAFETY: the structure is made of integers, for which zero is a value.
+    // SAFETY: the structure consists of integers, for which zero is a valid value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: the argument is a live value of the type that the call fills.
     unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
@@ -56,7 +56,7 @@ pub fn page_faults() -> u64 {
 }
 
 fn empty() -> libc::cpu_set_t {
-    // SAFETY: a set is an array of integers, for which zero is a value: the empty set.
+    // SAFETY: a set is an array of integers, for which zero is a valid value: the empty set.
     unsafe { std::mem::zeroed() }
 }
 

@@ -1,4 +1,4 @@
-//! `framewright-bench hotplug`: memory that comes and goes.
+//! `framewright-bench hotplug`: adding and removing memory.
 
 use super::common::failed;
 use super::section::{Column, Section, Table, shown, table};
@@ -12,31 +12,31 @@ use framewright::zone::Grade;
 use framewright_cli::error::Error;
 use framewright_cli::grid::microseconds;
 
-/// What is timed, in words that go with the numbers.
+/// Describes the timing, for readers of the numbers.
 const TIMED: &str = "\
 time of the call, on one thread, on a machine of 256 MiB; its memory is a mapping that the host \
 backs when it is touched. taken: by how much more free memory shrank, or grew less, than pages \
 came: the tables of what came that lie in memory that was there. Each repetition is a machine of \
 its own. No page descriptors";
 
-/// What targets look for.
+/// The row that targets look for.
 pub const ADD_TEBIBYTE: &str = "add 1 TiB";
 const BOOT: &str = "mem=256M pages=none";
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
-/// Where synthetic machines have memory again behind the hole below 4 GiB.
+/// Where the memory of synthetic machines goes on behind the hole below 4 GiB.
 const START: u64 = 4 * GIB;
 
-/// One call: what it took, and from whom.
+/// One call: how long it took, and how much existing memory.
 struct Run {
     call_us: f64,
     taken_kib: f64,
 }
 
-/// Measures all of it.
+/// Measures everything.
 ///
 /// # Errors
-/// A machine that this process cannot stand in for, or memory that was not taken.
+/// Fails if a machine cannot be emulated by this process, or memory was not accepted.
 pub fn section(quick: bool) -> Result<Section, Error> {
     let repetitions = if quick { 2 } else { 9 };
     let names = [ADD_TEBIBYTE, "remove 1 TiB, all free", "add 12 GiB", "add 1 GiB by 2 MiB, each"];
@@ -76,7 +76,7 @@ fn row(what: &str, runs: &[Run]) -> Hotplug {
     }
 }
 
-/// A call that changes memory by so many pages.
+/// Times a call that changes memory by a number of pages.
 fn timed(
     ours: &Ours<'_>,
     range: PhysRange,
@@ -93,8 +93,8 @@ fn timed(
     Ok(Run { call_us: call_ns as f64 / 1000.0, taken_kib })
 }
 
-/// Nanoseconds from one look at the clock to the next. A machine without one would take no time at
-/// all for anything.
+/// Nanoseconds between two readings of the clock. Without a clock, every call would seem to take no
+/// time.
 fn between(then: Option<u64>, now: Option<u64>) -> Result<u64, Error> {
     let passed = then.zip(now).and_then(|(then, now)| now.checked_sub(then));
     passed.ok_or_else(|| failed("the machine has no clock that goes forward"))
@@ -112,7 +112,7 @@ fn add(ours: &Ours<'_>, range: PhysRange) -> Result<Run, Error> {
 fn remove(ours: &Ours<'_>, range: PhysRange) -> Result<Run, Error> {
     let hotplug = ours.manager().hotplug();
     timed(ours, range, || {
-        // SAFETY: nobody looks at descriptors (invariant 49).
+        // SAFETY: nobody looks at page descriptors (invariant 49).
         let removed = unsafe { hotplug.remove(range, Budget::UNLIMITED) };
         removed.map(|removed| -removed.pages.cast_signed()).map_err(|error| error.to_string())
     })
@@ -124,7 +124,7 @@ const COLUMNS: [Column<Hotplug>; 3] = [
     (">taken", |row| shown(row.taken_kib.middle, |kib| format!("{kib:.0} KiB"))),
 ];
 
-/// Rows for people.
+/// Tables for people.
 pub fn tables(rows: &Rows) -> Vec<Table> {
     table(&COLUMNS, &rows.hotplug).into_iter().collect()
 }

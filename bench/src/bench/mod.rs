@@ -1,20 +1,20 @@
 //! Measurements, as rows for people or for programs.
 //!
-//! `all` runs the others, each in a process of its own, and keeps what they find; every one of them
-//! makes a `section`, which is shown in one way. `bring_up` times the library's bring-up; `alloc`,
-//! `traffic` and `fragment` put the manager beside allocators of others, all behind `subject`;
-//! `contig` moves memory and puts it beside a plain copy; `longest` looks for the longest call, on
-//! a machine that is `watched`; `hugepages` fills and empties pools; `jobs` puts parallel jobs
-//! beside other ways to run a loop; `reporting` watches free memory go back to the host; `scaling`
-//! has the sources' tables of times by threads; `simulate` says what more CPUs would do than this
-//! host has.
+//! `all` runs the others, each in a process of its own, and keeps their results; each of them makes
+//! a `section`, and all sections are shown in one way. `bring_up` times the library's bring-up;
+//! `alloc`, `traffic` and `fragment` compare the manager with other allocators, all behind
+//! `subject`; `contig` moves memory and compares this with a plain copy; `longest` looks for the
+//! longest call, on a machine that is `watched`; `hugepages` fills and empties pools; `jobs`
+//! compares parallel jobs with other ways to run a loop; `reporting` watches free memory go back to
+//! the host; `scaling` makes the tables of times by threads that its sources published; `simulate`
+//! says what more CPUs would do than this host has.
 //!
-//! # Adding one
+//! # Adding a benchmark
 //!
 //! 1. Write it in a file of its own here. It makes a `Section`: rows (`rows`), repetitions, and the
 //!    sentence that says what is timed.
-//! 2. Add its command to `args`, the bench with its tables, figures and limits (`targets`) to
-//!    `registry`. The report then draws it and says met or missed.
+//! 2. Add its command to `args`, and the benchmark with its tables, figures and limits (`targets`)
+//!    to `registry`. The report then draws it and says met or missed.
 //! 3. Say in `docs/performance.md` what the limit is, why, and what was measured on which machine,
 //!    with the command. When the numbers are replaced later, the old ones move to `docs/log`.
 
@@ -51,7 +51,7 @@ use framewright_cli::error::Error;
 /// Runs one benchmark.
 ///
 /// # Errors
-/// A machine that this process cannot stand in for, or an allocator that did not do what it must.
+/// Fails if a machine cannot be emulated by this process, or an allocator did not do its task.
 pub fn run(bench: &Bench) -> Result<(), Error> {
     if !matches!(bench, Bench::All(_)) {
         progress::begin(0);

@@ -1,8 +1,8 @@
-//! Sets of pages, one bit each.
+//! Sets of pages, with one bit for each page.
 
 use framewright::units::BLOCK_ORDER;
 
-/// Pages in a 2 MiB block.
+/// The pages in a 2 MiB block.
 pub const BLOCK_PAGES: usize = 1 << BLOCK_ORDER;
 const WORDS_PER_BLOCK: usize = BLOCK_PAGES / u64::BITS as usize;
 
@@ -18,7 +18,7 @@ impl PageSet {
         (usize::try_from(pfn / 64).expect("a machine of this process"), 1 << (pfn % 64))
     }
 
-    /// Adds a page. False: it was there before.
+    /// Adds a page. Returns false if it was in the set already.
     pub fn insert(&mut self, pfn: u64) -> bool {
         let (word, bit) = Self::place(pfn);
         if word >= self.words.len() {
@@ -30,7 +30,7 @@ impl PageSet {
         new
     }
 
-    /// Takes a page out. False: it was not there.
+    /// Removes a page. Returns false if it was not in the set.
     pub fn remove(&mut self, pfn: u64) -> bool {
         let (word, bit) = Self::place(pfn);
         let Some(word) = self.words.get_mut(word).filter(|word| **word & bit != 0) else {
@@ -41,7 +41,7 @@ impl PageSet {
         true
     }
 
-    /// How many pages.
+    /// The number of pages.
     pub fn len(&self) -> u64 {
         self.len
     }

@@ -1,4 +1,4 @@
-//! Numbers that look random and are the same in every run.
+//! Numbers that look random but are equal in every run.
 
 /// A generator: a counter whose values are mixed (splitmix64).
 pub struct Random(u64);
@@ -16,14 +16,15 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `end`, which is not zero.
+    /// A number below `end`, which must not be zero.
     pub fn below(&mut self, end: usize) -> usize {
-        // The high half of the product: every value about equally likely, and no division.
+        // The high half of the product: every value is about equally likely, and no division is
+        // needed.
         let product = u128::from(self.next()) * end as u128;
         usize::try_from(product >> 64).expect("less than a usize")
     }
 
-    /// Puts `items` in another order.
+    /// Shuffles `items`.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for end in (2..=items.len()).rev() {
             items.swap(end - 1, self.below(end));

@@ -1,5 +1,5 @@
 //! `framewright-bench scaling`: boot and initialisation by threads, as a share of a node's CPUs, in
-//! the layout of the tables that Linux's parallel initialisation was published with.
+//! the layout of the tables with which Linux's parallel initialisation was published.
 
 use super::common::{failed, synthetic};
 use super::host;
@@ -17,9 +17,9 @@ use framewright_cli::qemu::protocol::Transcript;
 use framewright_cli::qemu::run::Watch;
 use serde_json::Value;
 
-/// Times come in microseconds; none is taken for less.
+/// The clock has a resolution of a microsecond, so no time counts as less.
 const LEAST_MS: f64 = 0.001;
-/// What is timed, in words that go with the numbers.
+/// Describes the timing, for readers of the numbers.
 const TIMED: &str = "\
 boot: from the beginning of intake to the last page of what the row is about, by the library's \
 clock; init: that work alone. deferred: memmap_init=deferred with \
@@ -33,7 +33,7 @@ once";
 /// Shares of a node's CPUs.
 const PERCENT: [usize; 7] = [0, 12, 25, 37, 50, 75, 100];
 
-/// How much is done.
+/// How much is measured.
 #[derive(Clone, Copy)]
 struct Scale {
     memory_bytes: u64,
@@ -84,17 +84,17 @@ impl What {
     }
 }
 
-/// One boot, in milliseconds.
+/// The times of one boot, in milliseconds.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Sample {
     boot_ms: f64,
     init_ms: f64,
 }
 
-/// Measures all.
+/// Measures everything.
 ///
 /// # Errors
-/// A machine that cannot be had, or one that did not do what it must.
+/// Fails if a machine cannot be started, or did not do its task.
 pub fn section(on: Where, quick: bool) -> Result<Section, Error> {
     let cpus = host::cpus()?.len();
     let scale = match (on, quick) {
@@ -104,7 +104,7 @@ pub fn section(on: Where, quick: bool) -> Result<Section, Error> {
         (Where::Qemu, true) => QUICK_GUEST,
     };
     let mut rows = Vec::new();
-    // Once is enough to learn that KVM does not work.
+    // If KVM does not work, it is tried only once.
     let mut accel = Accel::Auto;
     for what in What::ALL {
         let mut threads = threads_of(cpus, &PERCENT);
@@ -127,7 +127,7 @@ pub fn section(on: Where, quick: bool) -> Result<Section, Error> {
     Ok(Section::of(scale.repetitions, timed, &rows))
 }
 
-/// Boots in this process: the first makes tables and array backed and dirty, the others count.
+/// Boots in this process: the first boot makes tables and array backed and dirty, the others count.
 fn hosted(what: What, threads: usize, cpus: usize, scale: Scale) -> Result<Vec<Sample>, Error> {
     let cpus = u32::try_from(cpus).unwrap_or(1);
     let machine = synthetic(scale.memory_bytes, 1, cpus)?;
@@ -156,7 +156,7 @@ fn hosted(what: What, threads: usize, cpus: usize, scale: Scale) -> Result<Vec<S
     Ok(samples)
 }
 
-/// Boots of the reference guest, whose memory QEMU takes from the host beforehand.
+/// Boots of the reference guest, whose memory QEMU preallocates.
 fn guest(
     what: What,
     threads: usize,
@@ -188,7 +188,7 @@ fn guest(
     Ok(samples)
 }
 
-/// What a boot says of its times.
+/// Reads the times in a boot's report.
 fn sample<'a>(
     what: What,
     report: &Value,
@@ -207,7 +207,7 @@ fn sample<'a>(
     Some(Sample { boot_ms: all_memory_ms + init_ms, init_ms })
 }
 
-/// One row. `first` is the time of the first one of its table.
+/// Makes a row. `first` is the time of the first row of its table.
 fn row(
     what: What,
     threads: usize,
@@ -236,7 +236,7 @@ fn row(
     }
 }
 
-/// The standard deviation of a sample, as a share of its mean.
+/// The standard deviation of a sample, as a percentage of its mean.
 fn deviation_percent(values: &[f64]) -> Option<f64> {
     let mean = values.iter().sum::<f64>() / values.len() as f64;
     deviation(values).map(|deviation| deviation / mean * 100.0)
@@ -253,7 +253,7 @@ const COLUMNS: [Column<Scaling>; 8] = [
     (">(stdev)", |row| stdev(row.init_ms, &row.init_deviation_percent)),
 ];
 
-/// Rows for people: a table for each thing that is initialised.
+/// Tables for people: one for each thing that is initialised.
 pub fn tables(rows: &Rows) -> Vec<Table> {
     let alike = rows.scaling.chunk_by(|one, next| one.what == next.what);
     let table = |rows: &[Scaling]| {
@@ -262,7 +262,7 @@ pub fn tables(rows: &Rows) -> Vec<Table> {
     alike.filter_map(table).collect()
 }
 
-/// How much less than the first row.
+/// How much less the time is than in the first row.
 fn less(ratio: Spread) -> String {
     match ratio.middle {
         Some(ratio) if (ratio - 1.0).abs() > 1e-9 => format!("{:.1}%", (1.0 - 1.0 / ratio) * 100.0),
@@ -278,7 +278,7 @@ fn stdev(ms: Spread, percent: &Measured<f64>) -> String {
     shown(ms.middle.zip(percent.get()), |(ms, percent)| format!("({:.3})", ms * percent / 100.0))
 }
 
-/// Nobody looks at what the guest says.
+/// Ignores what the guest says.
 struct Nobody;
 
 impl Watch for Nobody {}

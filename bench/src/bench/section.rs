@@ -1,5 +1,5 @@
-//! What every benchmark comes to, and the one way in which it is shown: rows as docs/usage.md
-//! describes them.
+//! The results of a benchmark and the one way of showing them: rows as docs/usage.md describes
+//! them.
 
 use super::common::wrapped;
 use crate::progress;
@@ -12,35 +12,35 @@ use serde_json::{Map, Value, json};
 /// The results of one benchmark.
 #[derive(Debug)]
 pub struct Section {
-    /// Its name, which is that of the table to which most of its rows belong.
+    /// The section's name, which is that of the table to which most of its rows belong.
     pub bench: String,
-    /// Timed repetitions of a row at most.
+    /// The most timed repetitions of a row.
     pub repetitions: usize,
-    /// What is timed, in words that go with the numbers.
+    /// Describes the timing, for readers of the numbers.
     pub timed: String,
     /// What was not measured, and why.
     pub left_out: Vec<String>,
-    /// What else there is to say about all rows, by name.
+    /// Further remarks about all rows, by name.
     pub further: Map<String, Value>,
     /// The rows.
     pub rows: Vec<Value>,
 }
 
-/// Rows for people.
+/// A table of rows for people.
 pub struct Table {
-    /// What they are about, where there are several tables.
+    /// What the rows are about, if there are several tables.
     pub title: Option<String>,
     /// The rows.
     pub grid: Grid,
 }
 
-/// How rows of a benchmark become tables for people.
+/// Makes tables for people from the rows of a benchmark.
 pub type Tables = fn(&Rows) -> Vec<Table>;
 
-/// A column: its title after `<` or `>` for the side to which it keeps, and what is in it.
+/// A column: its title after `<` or `>` for left or right alignment, and how to show a row in it.
 pub type Column<R> = (&'static str, fn(&R) -> String);
 
-/// A table of these rows; none where there are no rows.
+/// A table of these rows; `None` without rows.
 pub fn table<'a, R: 'a>(
     columns: &[Column<R>],
     rows: impl IntoIterator<Item = &'a R>,
@@ -54,13 +54,13 @@ pub fn table<'a, R: 'a>(
     (!is_empty).then_some(Table { title: None, grid })
 }
 
-/// A number, as `how` writes it; `-` where there is none.
+/// A number in the form of `how`; `-` if there is none.
 pub fn shown<T>(number: Option<T>, how: impl FnOnce(T) -> String) -> String {
     number.map_or_else(|| "-".to_owned(), how)
 }
 
 impl Section {
-    /// A section in which nothing is left out and nothing else is to be said, of one table.
+    /// A section of one table, with nothing left out and no further remarks.
     pub fn of<R: Row>(repetitions: usize, timed: impl Into<String>, rows: &[R]) -> Self {
         Self::new(R::BENCH, repetitions, timed, to_json(rows))
     }
@@ -91,7 +91,7 @@ impl Section {
     /// Reads such an object.
     ///
     /// # Errors
-    /// What it lacks.
+    /// Says what the object lacks.
     pub fn from_json(text: &str) -> Result<Self, String> {
         let mut value: Value =
             serde_json::from_str(text).map_err(|error| format!("not JSON: {error}"))?;
@@ -111,21 +111,21 @@ impl Section {
         Ok(Self { bench, repetitions, timed, left_out, further: std::mem::take(object), rows })
     }
 
-    /// Prints it for people, or as one JSON object and nothing else. `tables` makes tables of the
-    /// rows.
+    /// Prints the section for people, or as one JSON object and nothing else. `tables` makes tables
+    /// from the rows.
     ///
     /// # Errors
-    /// Standard output is gone.
+    /// Fails if standard output is gone.
     pub fn print(&self, json: bool, tables: Tables) -> Result<(), Error> {
         progress::end();
         let mut output = Output::new();
         if json { output.line(&self.to_json().to_string()) } else { self.show(&mut output, tables) }
     }
 
-    /// Prints it for people, with the tables that `tables` makes of the rows.
+    /// Prints the section for people, with the tables that `tables` makes from the rows.
     ///
     /// # Errors
-    /// Standard output is gone.
+    /// Fails if standard output is gone.
     pub fn show(&self, output: &mut Output, tables: Tables) -> Result<(), Error> {
         let style = output.style();
         for Table { title, grid } in tables(&Rows::of(&self.rows)) {
@@ -137,7 +137,7 @@ impl Section {
         }
         let further = self.further.iter().filter_map(|(name, value)| match value {
             Value::String(words) => Some(format!("{words}; ")),
-            // Of use to programs only.
+            // These are only of use to programs.
             Value::Object(_) | Value::Array(_) | Value::Null => None,
             other => Some(format!("{name}: {other}; ")),
         });

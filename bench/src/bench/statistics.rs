@@ -1,14 +1,14 @@
-//! The middle of ratios, and how sure it is.
+//! The median of ratios, and how certain it is.
 
 use crate::bench::common::median;
 use crate::bench::random::Random;
 use crate::rows::Interval;
 
-/// Samples that are drawn from the measured values.
+/// The number of samples that are drawn from the measured values.
 const DRAWS: usize = 4000;
 
-/// The middle of values and its interval by the bootstrap: as many values are drawn from them, with
-/// repetition, again and again; 95 of 100 middles of these lie in it.
+/// The median of values with its interval by the bootstrap: from the values, as many are drawn with
+/// replacement, again and again; 95 of 100 of the medians of these samples lie in the interval.
 pub fn bootstrap(values: &[f64]) -> Interval {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -56,7 +56,8 @@ mod tests {
             assert!(low <= middle && middle <= high, "{low} {middle} {high}");
             high - low
         };
-        // The middle of n values that are spread evenly from 0 to 1 varies by half a root of n.
+        // The median of n values that are spread evenly from 0 to 1 has a deviation of 1 / (2
+        // sqrt(n)).
         let (few, many) = (of(spread(16)), of(spread(400)));
         assert!((0.3..0.6).contains(&few) && (0.07..0.13).contains(&many), "{few} {many}");
         assert_eq!(of(vec![3.0; 5]), 0.0);

@@ -1,4 +1,4 @@
-//! A machine in this process that notes how long interrupts were off.
+//! A machine in this process that records how long interrupts are off.
 
 use crate::bench::common::{failed, synthetic};
 use crate::bench::host;
@@ -14,12 +14,12 @@ use std::num::NonZeroU64;
 use std::ptr::NonNull;
 use std::time::Instant;
 
-/// Small marks, so that a filled machine is nearly full.
+/// Small watermarks, so that a filled machine is nearly full.
 const PARAMETERS: &str = "min_free_kbytes=128 watermark_scale_factor=1 pages=none";
 
 thread_local! {
     static CLOCK: Cell<fn() -> f64> = const { Cell::new(host::thread_cpu_seconds) };
-    /// When interrupts went off, in seconds by that clock.
+    /// When interrupts went off, in seconds of the chosen clock.
     static OFF_SINCE: Cell<f64> = const { Cell::new(0.0) };
     static LONGEST: Cell<f64> = const { Cell::new(0.0) };
     static TOTAL: Cell<f64> = const { Cell::new(0.0) };
@@ -28,26 +28,26 @@ thread_local! {
 /// The platform of such a machine.
 pub struct Watched(&'static HostedPlatform);
 
-/// What one call took, in seconds. By the usual clock these are those that CPUs spent on it: what
-/// the host did meanwhile is not counted.
+/// How long one call took, in seconds. The default clock counts the time that CPUs spent on the
+/// call, not what the host did meanwhile.
 #[derive(Clone, Copy, Default)]
 pub struct Took {
     pub call: f64,
-    /// The longest time in it with interrupts off.
+    /// The longest time in the call with interrupts off.
     pub hold: f64,
-    /// All time in it with interrupts off.
+    /// The total time in the call with interrupts off.
     pub held: f64,
 }
 
 impl Took {
-    /// The longer of each.
+    /// The greater value of each field.
     pub fn max(self, other: Self) -> Self {
         let Self { call, hold, held } = other;
         Self { call: self.call.max(call), hold: self.hold.max(hold), held: self.held.max(held) }
     }
 }
 
-/// Does something and says what it took.
+/// Runs `work` and says how long it took.
 pub fn watch<T>(work: impl FnOnce() -> T) -> (T, Took) {
     LONGEST.set(0.0);
     TOTAL.set(0.0);
@@ -58,7 +58,7 @@ pub fn watch<T>(work: impl FnOnce() -> T) -> (T, Took) {
     (result, Took { call, hold: LONGEST.get(), held: TOTAL.get() })
 }
 
-/// Has this thread's times told by the clock on the wall, which is read sooner.
+/// Makes this thread use the wall clock, which is faster to read.
 pub fn use_wall_clock() {
     fn seconds() -> f64 {
         thread_local! {
@@ -70,11 +70,11 @@ pub fn use_wall_clock() {
 }
 
 impl Watched {
-    /// A machine of one node with so much memory, and its manager, which live as long as the
-    /// process.
+    /// Brings up a machine of one node with this much memory. The machine and its manager live as
+    /// long as the process.
     ///
     /// # Errors
-    /// A machine that this process cannot stand in for.
+    /// Fails if this process cannot emulate the machine.
     pub fn bring_up(memory_bytes: u64) -> Result<Manager<Self>, Error> {
         let machine = synthetic(memory_bytes, 1, 1)?;
         let (mut ranges, mut claims) = (machine.map_storage(), machine.topology_storage());
@@ -86,7 +86,7 @@ impl Watched {
         let inner = HostedPlatform::new(map, 1).map_err(failed)?;
         let platform: &'static Self = Box::leak(Box::new(Self(inner)));
         let mut regions = MemblockStorage::new();
-        // SAFETY: the machine was just made, so that its memory holds nothing, and it has this one
+        // SAFETY: the machine was just made, so its memory holds nothing, and it has only this
         // manager (invariant 1).
         let early = unsafe { Memblock::new(platform, &mut regions, map, &topology) }
             .map_err(|error| failed(format!("the memblock allocator cannot start: {error}")))?;
@@ -94,16 +94,16 @@ impl Watched {
             .map_err(|error| failed(format!("memory cannot be brought up: {error}")))
     }
 
-    /// Makes this thread its CPU.
+    /// Makes this thread the machine's CPU.
     ///
     /// # Errors
-    /// Another thread is.
+    /// Fails if another thread is the CPU.
     pub fn enter(&self) -> Result<CpuToken<'_>, Error> {
         self.0.enter_cpu(0).map_err(failed)
     }
 }
 
-// SAFETY: as the platform in it, to which all is passed on; between, only a clock is read.
+// SAFETY: every call is passed on to the inner platform; in between, only a clock is read.
 unsafe impl Platform for Watched {
     fn direct(&self, pa: u64) -> NonNull<u8> {
         self.0.direct(pa)
@@ -114,7 +114,7 @@ unsafe impl Platform for Watched {
     }
 
     unsafe fn unpin(&self, cpu: PinnedCpu) {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the obligation is passed on to the caller.
         unsafe { self.0.unpin(cpu) };
     }
 
@@ -129,7 +129,7 @@ unsafe impl Platform for Watched {
 
     unsafe fn irq_restore(&self, state: IrqState) {
         let now = CLOCK.get()();
-        // SAFETY: passed on to the caller.
+        // SAFETY: the obligation is passed on to the caller.
         unsafe { self.0.irq_restore(state) };
         if self.0.can_wait() {
             let hold = now - OFF_SINCE.get();

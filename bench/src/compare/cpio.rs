@@ -1,16 +1,16 @@
-//! An initial RAM disk: the archive that Linux unpacks before it has file systems (`cpio`, the form
-//! called newc).
+//! An initial RAM disk: the archive (`cpio`, in the newc format) that Linux unpacks before it
+//! mounts file systems.
 
 use cpio::newc::{Builder, trailer};
 use std::io::Write;
 
-/// Kinds of entries, and what anybody may do with them.
+/// The kinds of entries with their permissions.
 const FOLDER: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;
 const FILE: u32 = 0o100_644;
 const CHARACTER_DEVICE: u32 = 0o020_600;
 
-/// An archive that grows.
+/// An archive that is being built.
 #[derive(Default)]
 pub struct Archive {
     bytes: Vec<u8>,
@@ -28,17 +28,17 @@ impl Archive {
         self.entry(name, FILE, contents, (0, 0));
     }
 
-    /// Adds a file that can be run.
+    /// Adds an executable file.
     pub fn program(&mut self, name: &str, contents: &[u8]) {
         self.entry(name, PROGRAM, contents, (0, 0));
     }
 
-    /// Adds a device of two numbers.
+    /// Adds a character device with its major and minor number.
     pub fn character_device(&mut self, name: &str, numbers: (u32, u32)) {
         self.entry(name, CHARACTER_DEVICE, &[], numbers);
     }
 
-    /// The archive with its end.
+    /// Completes the archive.
     pub fn finish(self) -> Vec<u8> {
         trailer(self.bytes).expect(MEMORY)
     }
@@ -54,7 +54,7 @@ impl Archive {
     }
 }
 
-/// Why nothing fails.
+/// Why writing cannot fail.
 const MEMORY: &str = "memory takes all that is written";
 
 #[cfg(test)]
@@ -64,7 +64,7 @@ mod tests {
     /// The name that ends an archive.
     const LAST: &str = "TRAILER!!!";
 
-    /// Name, mode, device and contents.
+    /// Name, mode, device numbers and contents.
     type Entry = (String, u32, (u32, u32), Vec<u8>);
 
     /// Reads an archive as Linux does.

@@ -1,5 +1,6 @@
-//! Debian's newest kernel for virtual machines, by apt, from where the system has its packages and
-//! without a change to it: lists, settings and packages are in a folder of our own.
+//! Fetches Debian's newest kernel for virtual machines with apt, from the system's own package
+//! sources and without a change to the system: lists, settings and packages are in a folder of our
+//! own.
 
 use super::version::newest;
 use crate::bench::common::failed;
@@ -9,20 +10,20 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The package that names the newest.
+/// The meta package that depends on the newest kernel.
 const META: &str = "linux-image-cloud-amd64";
 const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// What to do without apt.
+/// Advice for systems without apt.
 const HOW: &str = "give a kernel with --kernel: a bzImage such as /boot/vmlinuz-*, or Debian's, \
     from any machine with apt: \
                    `apt-get download linux-image-VERSION-cloud-amd64` and `dpkg-deb -x \
                    linux-image-*.deb FOLDER`, then --kernel FOLDER/boot/vmlinuz-*";
 
-/// A kernel that was fetched before, or is now.
+/// A kernel that was fetched before, or is fetched now.
 ///
 /// # Errors
-/// This is no Debian, or apt failed; how to get a kernel otherwise.
+/// Fails if this is not Debian or apt failed, and says how to get a kernel otherwise.
 pub fn provide() -> Result<PathBuf, Error> {
     let folder = cache();
     if let Some(kernel) = kept(&folder) {
@@ -42,7 +43,7 @@ pub fn provide() -> Result<PathBuf, Error> {
         .ok_or_else(|| failed(format!("the package that was fetched has no kernel; {HOW}")))
 }
 
-/// Where what was fetched is kept.
+/// The folder for fetched files.
 fn cache() -> PathBuf {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("/"));
     let cache = std::env::var_os("XDG_CACHE_HOME").filter(|path| !path.is_empty());
@@ -63,7 +64,7 @@ fn kept(folder: &Path) -> Option<PathBuf> {
     Some(folder.join("root/boot").join(format!("vmlinuz-{version}")))
 }
 
-/// The name of a Debian release, such as `bookworm`; `None` for other systems.
+/// The name of the Debian release, such as `bookworm`; `None` on other systems.
 fn debian_suite(os_release: &str) -> Option<String> {
     let value = |name: &str| {
         let line =
@@ -94,7 +95,7 @@ fn fetch(folder: &Path, suite: &str) -> Result<(), String> {
     if mirrors.is_empty() {
         return Err(format!("apt's sources on this machine name no mirror of Debian's {suite}"));
     }
-    // Backports have newer kernels; a release that is new has none yet.
+    // Backports have newer kernels; a new release has no backports yet.
     let backports = format!("{suite}-backports");
     if let Err(why) = update(&folder, &mirrors, &[&backports, suite]) {
         update(&folder, &mirrors, &[suite]).map_err(|_| why)?;
@@ -110,7 +111,7 @@ fn fetch(folder: &Path, suite: &str) -> Result<(), String> {
     };
     let file = files.filter_map(|file| Some(file.ok()?.path())).find(is_it);
     let file = file.ok_or_else(|| format!("apt fetched no {package}"))?;
-    // Only a complete folder gets the name that is looked for.
+    // Only a complete folder gets the final name.
     let (unpacked, root) = (folder.join("unpacked"), folder.join("root"));
     let _ = fs::remove_dir_all(&unpacked);
     run(&folder, Command::new("dpkg-deb").arg("-x").arg(&file).arg(&unpacked))?;
@@ -118,15 +119,15 @@ fn fetch(folder: &Path, suite: &str) -> Result<(), String> {
     fs::rename(&unpacked, &root).map_err(text)
 }
 
-/// Where a release of Debian comes from, each place once, of what apt's sources have: lines of a
-/// place, a component, the release as it was asked for and, where that is known, its name.
+/// The mirrors of a Debian release, each once, among apt's sources, which are listed as lines of
+/// mirror, component, release as requested, and, if known, the release's name.
 fn mirrors<'a>(listed: &'a str, suite: &str) -> Vec<&'a str> {
     let mut mirrors = Vec::new();
     for line in listed.lines() {
         let mut words = line.split_whitespace();
         let (Some(place), Some("main")) = (words.next(), words.next()) else { continue };
         let place = place.trim_end_matches('/');
-        // Others have releases of the same names. A place may be a list of mirrors in a file.
+        // Other vendors use equal release names. A mirror may also be a file that lists mirrors.
         let is_debian = place.strip_suffix(".list").unwrap_or(place).ends_with("/debian");
         if is_debian && words.any(|release| release == suite) && !mirrors.contains(&place) {
             mirrors.push(place);
@@ -145,7 +146,7 @@ fn update(folder: &Path, mirrors: &[&str], suites: &[&str]) -> Result<(), String
         .map(|_| ())
 }
 
-/// One of apt's programs, with everything that it writes in our folder.
+/// A command of one of apt's programs that writes only in our folder.
 fn apt(program: &str, folder: &Path) -> Command {
     let option = |name: &str, value: &Path| {
         let mut text = OsString::from(name);
@@ -158,7 +159,7 @@ fn apt(program: &str, folder: &Path) -> Command {
         option("Dir::Etc::sourceparts", Path::new("/dev/null")),
         option("Dir::State::lists", &folder.join("lists")),
         option("Dir::Cache", &folder.join("cache")),
-        // Whoever fetches as root would otherwise have to let another user write here.
+        // Otherwise root would have to let apt's sandbox user write here.
         option("APT::Sandbox::User", Path::new("root")),
         option("Acquire::Languages", Path::new("none")),
     ];
@@ -169,7 +170,7 @@ fn apt(program: &str, folder: &Path) -> Command {
     command
 }
 
-/// Runs a command; what it printed, or why it failed.
+/// Runs a command. Returns its output, or why it failed.
 fn run(folder: &Path, command: &mut Command) -> Result<String, String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.current_dir(folder).env("LC_ALL", "C").stdin(Stdio::null()).output();
@@ -182,8 +183,8 @@ fn run(folder: &Path, command: &mut Command) -> Result<String, String> {
     Err(format!("{name}: {}", why.unwrap_or("failed without a word")))
 }
 
-/// From apt's description of the meta package in all its versions: the newest package that it
-/// stands for, and its version.
+/// Parses apt's description of all versions of the meta package. Returns the newest kernel package
+/// and its version.
 fn choose(shown: &str) -> Option<(String, String)> {
     let field = |stanza: &str, name: &str| {
         stanza

@@ -1,4 +1,4 @@
-//! The Linux kernel that is compared with: a file that is one, its version, and its drivers.
+//! The Linux kernel of the comparison: its image, its version, and its drivers.
 
 use crate::bench::common::failed;
 use framewright_cli::error::Error;
@@ -6,14 +6,14 @@ use std::fs;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
-/// What a kernel image for PCs begins with, by Linux's boot protocol: the mark of a boot sector and
-/// that of the header.
+/// The beginning of a kernel image for PCs, by Linux's boot protocol: the marks of the boot sector
+/// and of the header.
 const BOOT_MARK: (usize, [u8; 2]) = (0x1fe, [0x55, 0xaa]);
 const HEADER_MARK: (usize, [u8; 4]) = (0x202, *b"HdrS");
-/// Where the header says where the version's text is, less this.
+/// Where the header has the offset of the version's text, and what to add to that offset.
 const VERSION_AT: usize = 0x20e;
 const VERSION_BASE: usize = 0x200;
-/// A version's text is shorter.
+/// A version's text is shorter than this.
 const LONGEST_VERSION: usize = 200;
 
 /// Where the drivers are, below the folder of all modules.
@@ -23,20 +23,20 @@ const VIRTIO_MEM: &str = "kernel/drivers/virtio/virtio_mem.ko";
 /// A kernel.
 #[derive(Debug)]
 pub struct Kernel {
-    /// The file.
+    /// The image file.
     pub path: PathBuf,
-    /// Such as `6.12.95+deb12-cloud-amd64`.
+    /// The version, such as `6.12.95+deb12-cloud-amd64`.
     pub version: String,
-    /// The balloon driver, where it is a module that is at hand.
+    /// The balloon driver, if it is a module and was found.
     pub balloon: Option<Vec<u8>>,
-    /// The virtio-mem driver, likewise.
+    /// The virtio-mem driver, if it is a module and was found.
     pub virtio_mem: Option<Vec<u8>>,
 }
 
-/// Looks at the file that is to be the kernel.
+/// Opens and checks the kernel image.
 ///
 /// # Errors
-/// It cannot be read, or is no kernel.
+/// Fails if the file cannot be read, or is no kernel.
 pub fn open(path: &Path) -> Result<Kernel, Error> {
     let wrong = |what: &str| Error::Usage(format!("--kernel {}: {what}", path.display()));
     let bytes = fs::read(path).map_err(|error| wrong(&error.to_string()))?;
@@ -51,7 +51,7 @@ pub fn open(path: &Path) -> Result<Kernel, Error> {
     Ok(Kernel { path: path.to_owned(), version, balloon, virtio_mem })
 }
 
-/// The first word of a kernel's version; `None` for what is no kernel.
+/// The first word of a kernel's version; `None` if the file is no kernel.
 fn version(image: &[u8]) -> Option<String> {
     let has = |at: usize, mark: &[u8]| image.get(at..at + mark.len()) == Some(mark);
     if !has(BOOT_MARK.0, &BOOT_MARK.1) || !has(HEADER_MARK.0, &HEADER_MARK.1) {
@@ -67,8 +67,8 @@ fn version(image: &[u8]) -> Option<String> {
     (!word.is_empty()).then(|| word.to_owned())
 }
 
-/// A driver of a kernel: beside it, as packages lay it out, or among those of this
-/// machine.
+/// Finds a driver of a kernel: beside the kernel, where packages put it, or among the modules of
+/// this machine.
 fn module(path: &Path, version: &str, name: &str) -> Result<Option<Vec<u8>>, Error> {
     let root = path.parent().and_then(Path::parent).unwrap_or(Path::new("/"));
     let folders = ["lib/modules", "usr/lib/modules"].map(|folder| root.join(folder));
@@ -104,7 +104,7 @@ fn unpack(file: &Path) -> std::io::Result<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// The beginning of a kernel with this version.
+    /// The beginning of a kernel image with this version.
     fn image(version: &str) -> Vec<u8> {
         let mut bytes = vec![0; 0x400];
         bytes[0x1fe..0x200].copy_from_slice(&[0x55, 0xaa]);

@@ -19,30 +19,29 @@ use std::process::ChildStdin;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-/// What both are told: no memory is cleared when it is allocated or freed, and nothing is done
-/// about faults of processors.
+/// Parameters for both: memory is not cleared on allocation or free.
 pub const SAME_FOR_BOTH: &str = "init_on_alloc=0 init_on_free=0";
-/// What Linux is told besides. (Without `no_timer_check` it gives up where a busy host keeps the
+/// Further parameters for Linux. (Without `no_timer_check` it gives up if a busy host keeps the
 /// emulator from a timer interrupt for too long.)
 pub const LINUX_WORDS: &str =
     "mitigations=off console=ttyS0 no_timer_check oops=panic panic=-1 rdinit=/init";
-/// Linux's names of drivers in the initial RAM disk.
+/// Linux's drivers in the initial RAM disk.
 pub const BALLOON_MODULE: &str = "/virtio_balloon.ko";
 pub const VIRTIO_MEM_MODULE: &str = "/virtio_mem.ko";
-/// What QEMU writes down about memory that may be added.
+/// QEMU's trace events for requests about additional memory.
 const TRACED: [&str; 2] = ["virtio_mem_plug_request", "virtio_mem_unplug_request"];
 
 /// How long one run may take.
 const LONGEST_RUN: Duration = Duration::from_secs(180);
-/// The emulator's processor for both. In QEMU 7.2 Linux 6.12 dies now and then at a random place,
-/// after a `cmpxchg16b` that left a part of a pointer in the flags; without the instruction it has
-/// another way (performance.md has the numbers).
+/// The emulated CPU for both. In QEMU 7.2, Linux 6.12 dies now and then at a random place, after a
+/// `cmpxchg16b` that left a part of a pointer in the flags; without the instruction it uses another
+/// way (performance.md has the numbers).
 pub const EMULATED_CPU: &str = "max,-cx16";
-/// How often Linux may die for no reason of its own before that counts as a failure.
+/// How often Linux may die for no reason of its own before it counts as a failure.
 const DEATHS: usize = 2;
-/// Under KVM a machine that is silent for so long does not run at all.
+/// Under KVM, a machine that is silent for this long does not run at all.
 const KVM_SILENCE: Duration = Duration::from_secs(10);
-/// The guest's exit status when all went well.
+/// The guest's exit status if all went well.
 const GUEST_DONE: i32 = 33;
 /// The first line that the program in Linux prints, and its last.
 pub const FIRST: &str = "@init";
@@ -54,11 +53,11 @@ pub struct Shape {
     pub memory_bytes: u64,
     pub nodes: u32,
     pub cpus: u32,
-    /// A balloon that takes reports.
+    /// Whether the machine has a balloon that takes reports.
     pub balloon: bool,
-    /// QEMU takes all memory before the machine begins; otherwise it comes as it is touched.
+    /// Whether QEMU allocates all memory before the machine starts, rather than on first touch.
     pub preallocated: bool,
-    /// Memory that may be added; then there is a monitor.
+    /// The memory that may be added; if it is not zero, there is a monitor.
     pub more_bytes: u64,
 }
 
@@ -71,16 +70,16 @@ pub struct Lab {
     qemu: String,
     folder: Folder,
     deaths: Cell<usize>,
-    /// Who hears lines as they come.
+    /// Receives lines as they arrive.
     ears: RefCell<Option<Sender<String>>>,
 }
 
-/// What the guest's shell is for.
+/// What the guest's shell is used for.
 #[derive(Clone, Copy)]
 pub enum Words<'a> {
-    /// Wait for its prompt, and leave.
+    /// To wait for its prompt, and exit.
     Prompt,
-    /// Run these commands.
+    /// To run these commands.
     Commands(&'a str),
 }
 
@@ -88,16 +87,16 @@ pub enum Words<'a> {
 pub struct Heard {
     spawned: Instant,
     first_line: Option<Duration>,
-    /// When the shell's prompt, or the line of Linux's first program, was there.
+    /// When the shell's prompt, or the first line of Linux's program, arrived.
     prompt: Option<Instant>,
-    /// Lines of log and shell as they came.
+    /// The lines of log and shell, in order of arrival.
     pub lines: Vec<(Instant, String)>,
     /// The guest's report.
     pub report: Value,
 }
 
 impl Heard {
-    /// A machine that said just this.
+    /// A machine that said exactly these lines.
     #[cfg(test)]
     pub fn of(lines: &[&str]) -> Self {
         let now = Instant::now();
@@ -105,12 +104,12 @@ impl Heard {
         Self { spawned: now, first_line: None, prompt: None, lines, report: Value::Null }
     }
 
-    /// Milliseconds from the start of QEMU to the first line.
+    /// The milliseconds from the start of QEMU to the first line.
     pub fn first_line_ms(&self) -> Option<f64> {
         self.first_line.map(|time| time.as_secs_f64() * 1e3)
     }
 
-    /// Milliseconds from the start of QEMU to the shell, or to Linux's first program.
+    /// The milliseconds from the start of QEMU to the shell, or to Linux's first program.
     pub fn prompt_ms(&self) -> Option<f64> {
         Some(self.prompt?.saturating_duration_since(self.spawned).as_secs_f64() * 1e3)
     }
@@ -120,17 +119,17 @@ impl Heard {
         self.lines.iter().map(|line| line.1.as_str())
     }
 
-    /// When a line came.
+    /// When a line arrived.
     pub fn time_of(&self, line: &str) -> Option<Instant> {
         self.lines.iter().find(|(_, said)| said == line).map(|(time, _)| *time)
     }
 }
 
 impl Lab {
-    /// Finds QEMU, both kernels, and out whether KVM works.
+    /// Finds QEMU and both kernels, and tests whether KVM works.
     ///
     /// # Errors
-    /// What is missing.
+    /// Says what is missing.
     pub fn new(kernel: Kernel, accel: Accel) -> Result<Self, Error> {
         let qemu = run::version(run::LONGEST_ANSWER)?;
         let guest = guest_image::provide(&Package::GUEST)?;
@@ -176,7 +175,7 @@ impl Lab {
         }
     }
 
-    /// How QEMU runs them.
+    /// How QEMU runs both.
     pub fn accelerator(&self) -> Accelerator {
         self.accelerator
     }
@@ -186,16 +185,16 @@ impl Lab {
         &self.qemu
     }
 
-    /// The kernel that ours is compared with.
+    /// The Linux kernel for the comparison.
     pub fn kernel(&self) -> &Kernel {
         &self.kernel
     }
 
-    /// Boots Linux, has its only program follow a script, and switches off. `words` are further
-    /// boot parameters.
+    /// Boots Linux, lets its only program run a script, and powers off. `words` are further boot
+    /// parameters.
     ///
     /// # Errors
-    /// QEMU did not run, or the script was not followed to its end.
+    /// Fails if QEMU did not run, or the script did not run to its end.
     pub fn linux(&self, shape: &Shape, words: &str, script: &str) -> Result<Heard, Error> {
         let disk = self.folder.0.join("initrd");
         fs::write(&disk, self.initial_disk(script))
@@ -228,7 +227,7 @@ impl Lab {
     /// Boots the guest. `words` are further boot parameters.
     ///
     /// # Errors
-    /// QEMU did not run, or the guest did not come to its end.
+    /// Fails if QEMU did not run, or the guest did not run to its end.
     pub fn ours(&self, shape: &Shape, words: &str, shell: Words<'_>) -> Result<Heard, Error> {
         let (mode, input) = match shell {
             Words::Prompt => ("shell".to_owned(), Some(None)),
@@ -291,14 +290,14 @@ impl Lab {
         self.folder.0.join("trace")
     }
 
-    /// How many requests the last machine with memory to add sent for it.
+    /// How many requests about additional memory the last machine sent.
     pub fn requests(&self) -> u64 {
         let trace = fs::read_to_string(self.trace()).unwrap_or_default();
         let is_one = |line: &&str| TRACED.iter().any(|event| line.contains(event));
         trace.lines().filter(is_one).count() as u64
     }
 
-    /// Sends lines of machines to `ears` as they come, while `run` runs.
+    /// Sends the lines of machines to `ears` as they arrive, while `run` runs.
     pub fn heard_by<T>(&self, ears: Sender<String>, run: impl FnOnce() -> T) -> T {
         *self.ears.borrow_mut() = Some(ears);
         let result = run();
@@ -323,7 +322,7 @@ impl Lab {
     }
 }
 
-/// Whether QEMU takes a machine's memory before it begins.
+/// The QEMU arguments that preallocate memory, if the shape wants that.
 fn memory(shape: &Shape) -> Vec<String> {
     if shape.preallocated { vec!["-mem-prealloc".to_owned()] } else { Vec::new() }
 }
@@ -340,24 +339,24 @@ fn failed(what: &str, ended: &Ended) -> Error {
         End::TimeOut => format!("no end within {} s", LONGEST_RUN.as_secs()),
         End::Silence => "not a word".to_owned(),
         End::KvmFailed => "KVM gave up the machine".to_owned(),
-        // The system kills who takes too much memory.
+        // The status may show that the system's OOM killer ended QEMU.
         End::Exit(status) => format!("QEMU: {status}"),
     };
     Error::Failed(explained(&format!("{what} ({how})"), ended, false))
 }
 
-/// Lines of one machine at most, and bytes of a line: one that has gone astray must not eat our
-/// memory.
+/// The most lines of one machine, and the most bytes of a line, so that a machine that has gone
+/// astray cannot use up our memory.
 const MOST_LINES: usize = 1 << 17;
 const LONGEST_LINE: usize = 1 << 20;
 
-/// Writes down what comes and when.
+/// Records what arrives and when.
 struct Listener {
     lines: Vec<(Instant, String)>,
     prompt: Option<Instant>,
-    /// What the shell said since its last line.
+    /// The shell's output since its last line.
     partial: Vec<u8>,
-    /// For the shell at a terminal: the line to it, once it is there.
+    /// If the shell has a terminal: the input to it, once it exists.
     input: Option<Option<ChildStdin>>,
     ears: Option<Sender<String>>,
 }
@@ -367,13 +366,13 @@ impl Listener {
         Self { lines: Vec::new(), prompt: None, partial: Vec::new(), input, ears }
     }
 
-    /// One more line, now.
+    /// Records a line that arrives now.
     fn keep(&mut self, now: Instant, line: String) -> Result<(), Error> {
         if self.lines.len() == MOST_LINES {
             return Err(Error::Failed(format!("a machine said more than {MOST_LINES} lines")));
         }
         if let Some(ears) = &self.ears {
-            // Whoever has heard enough need not hear more.
+            // A receiver that has heard enough may have gone.
             let _ = ears.send(line.clone());
         }
         self.lines.push((now, line));
@@ -419,7 +418,7 @@ impl Watch for Listener {
         if let Some(input) = &mut self.input {
             self.prompt.get_or_insert(now);
             if let Some(mut input) = input.take() {
-                // A guest that is gone shows by its exit status.
+                // If the guest is gone, its exit status shows it.
                 let _ = input.write_all(b"exit\r");
             }
         }
@@ -436,7 +435,7 @@ impl Watch for Listener {
     }
 }
 
-/// A folder that goes away with the value.
+/// A folder that is removed when the value is dropped.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -450,7 +449,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // Leaving it behind would be untidy, not wrong.
+        // Leaving the folder behind would be untidy, not wrong.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -1,5 +1,5 @@
-//! What Linux said: lines of its kernel, which begin with `[`, and of its only program, which begin
-//! with `@` (see the package `linux-init`).
+//! Parses what Linux said: lines of its kernel, which begin with `[`, and of its only program,
+//! which begin with `@` (see the package `linux-init`).
 
 use super::lab::Heard;
 
@@ -11,12 +11,12 @@ pub struct Resize {
     pub ms: f64,
 }
 
-/// The sum behind a word in a file: `@sum FILE WORD SUM`.
+/// The sum of the numbers behind a word in a file: `@sum FILE WORD SUM`.
 pub fn sum(heard: &Heard, file: &str, word: &str) -> Option<u64> {
     sums(heard, file, word).first().copied()
 }
 
-/// The sums behind a word, one for each time that they were asked for.
+/// The sums behind a word, one for each request.
 pub fn sums(heard: &Heard, file: &str, word: &str) -> Vec<u64> {
     let found = heard.text().filter_map(|line| {
         line.strip_prefix("@sum ")?
@@ -30,7 +30,7 @@ pub fn sums(heard: &Heard, file: &str, word: &str) -> Vec<u64> {
     found.collect()
 }
 
-/// What writing to a file took: `@time FILE NANOSECONDS`.
+/// The time for writing to a file: `@time FILE NANOSECONDS`.
 pub fn time_ms(heard: &Heard, file: &str) -> Option<f64> {
     let ns = heard.text().find_map(|line| {
         line.strip_prefix("@time ")?.strip_prefix(file)?.trim().parse::<u64>().ok()
@@ -52,8 +52,8 @@ fn resize(numbers: &str) -> Option<Resize> {
     Some(Resize { wanted, reached, ms: numbers.next()?.parse::<u64>().ok()? as f64 / 1e6 })
 }
 
-/// What each node's memory map took after the boot's beginning: `node 0 deferred pages initialised
-/// in 24ms`.
+/// The time for each node's memory map after early boot:
+/// `node 0 deferred pages initialised in 24ms`.
 pub fn deferred_ms(heard: &Heard) -> Vec<f64> {
     heard.text().filter(|line| line.starts_with('[')).filter_map(deferred).collect()
 }
@@ -66,9 +66,9 @@ fn deferred(line: &str) -> Option<f64> {
     time.trim().strip_suffix("ms")?.parse().ok()
 }
 
-/// What filling pools took at boot: from the call of their initialisation to the first line about
-/// what there is. Both come from the kernel's own log as `@log LINE`, with a number for the weight
-/// of the line in front.
+/// The time for filling pools at boot: from the call of their initialisation to the first line
+/// about the result. Both come from the kernel's own log as `@log LINE`, with the line's log level
+/// as a number in front.
 pub fn pools_at_boot_ms(heard: &Heard) -> Option<f64> {
     let logged = |words: &str| {
         heard.text().find(|line| line.starts_with("@log ") && line.contains(words)).and_then(stamp)
@@ -77,13 +77,13 @@ pub fn pools_at_boot_ms(heard: &Heard) -> Option<f64> {
     Some((ended - began) * 1e3).filter(|&ms| ms >= 0.0)
 }
 
-/// Seconds in a line's time stamp.
+/// The seconds in a line's time stamp.
 fn stamp(line: &str) -> Option<f64> {
     line.split_once('[')?.1.split_once(']')?.0.trim().parse().ok()
 }
 
-/// What calling the other CPUs took, by the kernel's own log: `smp: Bringing up secondary CPUs ...`
-/// to `smp: Brought up 1 node, 16 CPUs`.
+/// The time for starting the other CPUs, by the kernel's own log: from
+/// `smp: Bringing up secondary CPUs ...` to `smp: Brought up 1 node, 16 CPUs`.
 pub fn cpus_up_ms(heard: &Heard) -> Option<f64> {
     let logged = |words: &str| {
         heard.text().find(|line| line.starts_with('[') && line.contains(words)).and_then(stamp)
@@ -92,13 +92,13 @@ pub fn cpus_up_ms(heard: &Heard) -> Option<f64> {
     Some((ended - began) * 1e3).filter(|&ms| ms >= 0.0)
 }
 
-/// Pages of a size that the pool got at boot, by the kernel's words for the size.
+/// The pages of a size that the pool got at boot; `size` is in the kernel's words.
 pub fn allocated_at_boot(heard: &Heard, size: &str) -> Option<u64> {
     let start = format!("HugeTLB: registered {size} page size, pre-allocated ");
     heard.text().find_map(|line| line.split_once(&start)?.1.strip_suffix(" pages")?.parse().ok())
 }
 
-/// Iterations a second: `@fault NAME CPUS RATE`.
+/// The iterations a second: `@fault NAME CPUS RATE`.
 pub fn fault(heard: &Heard, name: &str, cpus: u32) -> Option<f64> {
     let start = format!("@fault {name} {cpus} ");
     heard.text().find_map(|line| line.strip_prefix(&start)?.parse().ok())
@@ -109,7 +109,7 @@ pub fn failures(heard: &Heard) -> Vec<&str> {
     heard.text().filter_map(|line| line.strip_prefix("@failed ")).collect()
 }
 
-/// Whether a file was there.
+/// Whether a file existed.
 pub fn exists(heard: &Heard, file: &str) -> bool {
     heard.text().any(|line| {
         line.strip_prefix("@exists ").and_then(|rest| rest.strip_prefix(file)) == Some(" yes")

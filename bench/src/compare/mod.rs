@@ -1,9 +1,9 @@
-//! `framewright-bench compare linux`: Linux and the guest by turns on the same virtual machine.
+//! `framewright-bench compare linux`: runs Linux and the guest in turn on one virtual machine.
 //!
-//! A `Lab` boots either kernel on a machine of some `Shape`; sections say what both do there and
-//! make rows of what they said (`linux` and `ours` read it). The kernel is the user's or Debian's
-//! (`fetch`, `kernel`); its initial RAM disk (`cpio`) holds one program of our own, the package
-//! `linux-init`, and its script.
+//! A `Lab` boots either kernel on a machine of some `Shape`; sections choose what both do there,
+//! and make rows from what they said (parsed by `linux` and `ours`). The kernel is the user's or
+//! Debian's (`fetch`, `kernel`); its initial RAM disk (`cpio`) holds one program of our own, the
+//! package `linux-init`, and its script.
 
 mod cpio;
 mod fetch;
@@ -28,7 +28,7 @@ use lab::Lab;
 use plan::Plan;
 use serde_json::Value;
 
-/// A section: its name, what it measures, and how.
+/// A section: its name, what it measures, and its function.
 type Section = (&'static str, &'static str, fn(&Lab, &Plan) -> Result<Vec<Value>, Error>);
 
 /// All sections, in the order in which they run.
@@ -95,11 +95,11 @@ const SECTIONS: [Section; 6] = [
     ),
 ];
 
-/// Compares, writes the file, and prints a table.
+/// Compares both, writes the file, and prints a table.
 ///
 /// # Errors
-/// Options that cannot be, no kernel, no QEMU, a signal; or what did not work of the comparison,
-/// after everything else was printed.
+/// Fails on impossible options, a missing kernel or QEMU, or a signal; or, after everything else
+/// was printed, with what failed in the comparison.
 pub fn run(options: &CompareLinux) -> Result<(), Error> {
     let plan = Plan::new(options)?;
     let names = SECTIONS.map(|section| section.0);
@@ -138,7 +138,7 @@ pub fn run(options: &CompareLinux) -> Result<(), Error> {
                 plan.tell(&format!("{name}: {why}"));
                 failures.push(format!("{name}: {}", why.lines().next().unwrap_or_default()));
             }
-            // What there is so far is not lost.
+            // Keep what was measured so far.
             Err(error) => {
                 stopped = Some(error);
                 break;
@@ -153,7 +153,7 @@ pub fn run(options: &CompareLinux) -> Result<(), Error> {
     }
     let mut shown = Ok(());
     if !results.is_empty() {
-        // First: whoever reads the table may have gone.
+        // Write the file first, as the reader of the table may be gone.
         if let Some(file) = &options.json {
             results.write(file)?;
         }

@@ -1,10 +1,10 @@
-//! What the guest said: its log, its report and its shell.
+//! Parses what the guest said: its log, its report and its shell.
 
 use super::lab::Heard;
 use super::linux::Resize;
 
-/// What each node's memory map took: `deferred` of the report. With nothing deferred, what the
-/// whole node took.
+/// The time for each node's memory map: `deferred` of the report. If nothing was deferred, the time
+/// for the whole node.
 pub fn map_ms(heard: &Heard) -> Vec<f64> {
     let times = |list: &str, name: &str| -> Vec<f64> {
         let nodes = heard.report[list].as_array().map_or(&[][..], Vec::as_slice);
@@ -14,29 +14,29 @@ pub fn map_ms(heard: &Heard) -> Vec<f64> {
     if deferred.is_empty() { times("nodes", "init_ms") } else { deferred }
 }
 
-/// A number of the report's totals.
+/// A number in the report's totals.
 pub fn total(heard: &Heard, name: &str) -> Option<f64> {
     heard.report["totals"][name].as_f64()
 }
 
-/// Bytes that the log calls available: `Memory: 8254680K/8388084K available`.
+/// The bytes that the log calls available: `Memory: 8254680K/8388084K available`.
 pub fn available_bytes(heard: &Heard) -> Option<f64> {
     let find = |line: &str| line.split_once("Memory: ")?.1.split_once("K/")?.0.parse::<u64>().ok();
     heard.text().find_map(find).map(|kib| (kib << 10) as f64)
 }
 
-/// Bytes behind a name in `/proc/meminfo`.
+/// A value of `/proc/meminfo`, in bytes.
 pub fn meminfo_bytes(heard: &Heard, name: &str) -> Option<f64> {
     meminfo_kib(heard, name).map(|kib| (kib << 10) as f64)
 }
 
-/// KiB behind a name in `/proc/meminfo`.
+/// A value of `/proc/meminfo`, in KiB.
 pub fn meminfo_kib(heard: &Heard, name: &str) -> Option<u64> {
     heard.text().find_map(|line| line.strip_prefix(name)?.trim().strip_suffix(" kB")?.parse().ok())
 }
 
-/// Pages that `compact` moved, and milliseconds: `9 blocks made whole, moved 2000 pages in 19
-/// runs, 0 runs refused in 1500 us`.
+/// The pages that `compact` moved, and the milliseconds:
+/// `9 blocks made whole, moved 2000 pages in 19 runs, 0 runs refused in 1500 us`.
 pub fn compacted(heard: &Heard) -> Option<(u64, f64)> {
     heard.text().find_map(|line| {
         let (_, moved) = line.split_once(" made whole, moved ")?;
@@ -45,7 +45,8 @@ pub fn compacted(heard: &Heard) -> Option<(u64, f64)> {
     })
 }
 
-/// What the shell's `resize` said of a size: `2.00 MiB: 100 pages to stay, 0 surplus, 2500629 ns`.
+/// The output of the shell's `resize` for a size:
+/// `2.00 MiB: 100 pages to stay, 0 surplus, 2500629 ns`.
 pub fn resizes(heard: &Heard, size: &str) -> Vec<Resize> {
     heard
         .text()
@@ -57,18 +58,18 @@ fn resize(line: &str) -> Option<Resize> {
     let (reached, rest) = line.split_once(" to stay, ")?;
     let reached = reached.split_once(" page")?.0.parse().ok()?;
     let ns: u64 = rest.strip_suffix(" ns")?.rsplit(' ').next()?.parse().ok()?;
-    // The command does not repeat what was wanted.
+    // The command does not repeat the wanted number.
     Some(Resize { wanted: reached, reached, ms: ns as f64 / 1e6 })
 }
 
-/// What filling pools took at boot: `HugeTLB: allocation took 1.250ms with`.
+/// The time for filling pools at boot: `HugeTLB: allocation took 1.250ms with`.
 pub fn pools_at_boot_ms(heard: &Heard) -> Option<f64> {
     heard.text().find_map(|line| {
         line.split_once("HugeTLB: allocation took ")?.1.split_once("ms ")?.0.parse().ok()
     })
 }
 
-/// What calling the other CPUs took: `smp: Brought up 1 node, 16 CPUs in 3.922 ms`.
+/// The time for starting the other CPUs: `smp: Brought up 1 node, 16 CPUs in 3.922 ms`.
 pub fn cpus_up_ms(heard: &Heard) -> Option<f64> {
     heard.text().find_map(|line| {
         line.split_once("smp: Brought up ")?
@@ -81,7 +82,7 @@ pub fn cpus_up_ms(heard: &Heard) -> Option<f64> {
     })
 }
 
-/// Iterations a second: `page_fault1 cpus 1: 10240743 iterations/s`.
+/// The iterations a second: `page_fault1 cpus 1: 10240743 iterations/s`.
 pub fn fault(heard: &Heard, name: &str, cpus: u32) -> Option<f64> {
     let start = format!("{name} cpus {cpus}: ");
     heard

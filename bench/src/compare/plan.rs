@@ -1,4 +1,4 @@
-//! How much is measured, and on machines of which shape.
+//! How much to measure, and on machines of which shape.
 
 use super::lab::Shape;
 use crate::args::CompareLinux;
@@ -7,18 +7,18 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 const GIB: u64 = 1 << 30;
-/// CPUs unless the user wants others.
+/// The number of CPUs unless the user chooses it.
 const CPUS: u32 = 2;
-/// With less, Linux has no room for its initial RAM disk and for what is measured.
+/// With less memory, Linux has no room for its initial RAM disk and the measurements.
 const LEAST_BYTES: u64 = 512 << 20;
-/// What the host keeps when QEMU takes a machine's memory.
+/// How much memory the host keeps when QEMU preallocates a machine's memory.
 const HOST_KEEPS: u64 = 4 * GIB;
 
-/// After so long nothing more is begun: a comparison is to take at most ten minutes where both are
-/// emulated.
+/// After this time nothing more is begun: a comparison should take at most ten minutes even if both
+/// are emulated.
 const LONGEST: Duration = Duration::from_secs(540);
 
-/// What the user wants, and where there is nothing said what is good.
+/// The user's choices, with defaults for the rest.
 pub struct Plan {
     memory_bytes: Option<u64>,
     nodes: Option<u32>,
@@ -32,7 +32,7 @@ impl Plan {
     /// Reads the options.
     ///
     /// # Errors
-    /// A machine that is too small to compare anything on, or that this one cannot hold.
+    /// Fails if the machine is too small for a comparison, or too large for this host.
     pub fn new(options: &CompareLinux) -> Result<Self, Error> {
         let host_bytes = available_bytes().unwrap_or(u64::MAX);
         match options.memory {
@@ -63,8 +63,8 @@ impl Plan {
         })
     }
 
-    /// A machine with so much memory and so many nodes, unless the user wants another or the host
-    /// has less. QEMU takes its memory beforehand, unless a balloon is to give it back.
+    /// A machine with this much memory and this many nodes, unless the user chose others or the
+    /// host has less. QEMU preallocates its memory, unless a balloon is to give it back.
     pub fn shape(&self, memory_gib: u64, nodes: u32, balloon: bool) -> Shape {
         let mut bytes = memory_gib * GIB;
         while bytes > LEAST_BYTES && bytes > self.host_bytes.saturating_sub(HOST_KEEPS) {
@@ -81,7 +81,7 @@ impl Plan {
         }
     }
 
-    /// Repetitions of a section: at most so many, as long as they take no more time than it has.
+    /// The repetitions of a section: at most `most`, as long as its time budget lasts.
     pub fn repetitions(&self, most: usize, budget_seconds: u64) -> Repetitions {
         let most = if self.quick { 1 } else { most };
         let left = LONGEST.saturating_sub(self.started.elapsed());
@@ -89,9 +89,9 @@ impl Plan {
         Repetitions { most, done: 0, budget, started: Instant::now() }
     }
 
-    /// Tells whoever waits how far it is.
+    /// Tells waiting users about the progress.
     pub fn tell(&self, what: &str) {
-        // If standard error is gone there is nobody left to tell.
+        // If standard error is gone, there is nobody left to tell.
         let _ = writeln!(std::io::stderr(), "[{:4} s] {what}", self.started.elapsed().as_secs());
     }
 }
@@ -105,7 +105,7 @@ pub struct Repetitions {
 }
 
 impl Repetitions {
-    /// Whether there is another one, and which. There is always a first.
+    /// The number of the next repetition, if there is one. There is always a first.
     pub fn another(&mut self) -> Option<usize> {
         let elapsed = self.started.elapsed();
         let each = elapsed / u32::try_from(self.done.max(1)).unwrap_or(u32::MAX);
@@ -116,18 +116,18 @@ impl Repetitions {
         Some(self.done)
     }
 
-    /// Whether there is no time left, so that the rest of a repetition is left out.
+    /// Whether no time is left, so that the rest of a repetition is left out.
     pub fn is_late(&self) -> bool {
         self.started.elapsed() >= self.budget
     }
 
-    /// How far it is, in words.
+    /// The progress in words.
     pub fn shown(&self) -> String {
         format!("{} of at most {}", self.done, self.most)
     }
 }
 
-/// What programs can have on this machine.
+/// The memory that is available to programs on this machine.
 fn available_bytes() -> Option<u64> {
     let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;

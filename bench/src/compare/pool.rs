@@ -1,4 +1,4 @@
-//! Pools of huge pages, filled and emptied by both in the same way.
+//! Pools of huge pages, filled and emptied by both in one way.
 
 use super::linux::Resize;
 use super::rows::{Demand, Row, Unit};
@@ -6,22 +6,22 @@ use super::rows::{Demand, Row, Unit};
 const OPTIMIZE: &str = "/proc/sys/vm/hugetlb_optimize_vmemmap";
 const RESTORE: &str = "/sys/module/framewright/parameters/hugetlb_restore";
 
-/// Pages of 2 MiB at most, and those of 1 GiB.
+/// The most pages of 2 MiB, or of 1 GiB.
 const MOST_PAGES: u64 = 2048;
-/// A pool of fewer says nothing.
+/// A smaller pool shows nothing.
 const LEAST_PAGES: u64 = 128;
 
-/// How many times faster than Linux ours must be without HVO and with it.
+/// How many times faster than Linux ours must be, without HVO and with it.
 const DEMANDED: [f64; 2] = [2.0, 10.0];
 
-/// A pool: how large its pages are, and how many it gets.
+/// A pool: the size and the number of its pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pool {
     pub size_kb: u64,
     pub pages: u64,
 }
 
-/// Whether pages in the pool give up their part of the memory map.
+/// Whether pages in the pool give up their part of the memory map (HVO).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reclaim {
     Off,
@@ -36,10 +36,10 @@ pub enum Measured {
 }
 
 impl Reclaim {
-    /// Both ways, in the order in which they are measured.
+    /// Both variants, in the order in which they are measured.
     pub const ALL: [Self; 2] = [Self::Off, Self::On];
 
-    /// As it is called in rows.
+    /// The variant's name in rows.
     pub fn name(self) -> &'static str {
         match self {
             Self::Off => "off",
@@ -48,8 +48,8 @@ impl Reclaim {
     }
 }
 
-/// Pools for a machine of this size: a quarter of it in pages of 1 GiB, which come first, while all
-/// memory is in one piece, and half of it in pages of 2 MiB.
+/// The pools for a machine of this size: a quarter of it in 1 GiB pages, which come first, while
+/// memory is not fragmented, and half of it in 2 MiB pages.
 pub fn all(memory_bytes: u64) -> Vec<Pool> {
     let (small, large) = (small(memory_bytes), large(memory_bytes));
     [large, small].into_iter().flatten().collect()
@@ -89,7 +89,7 @@ pub fn skipped(memory_bytes: u64) -> Vec<Row> {
 }
 
 impl Pool {
-    /// The file that Linux resizes it by.
+    /// The file by which Linux resizes the pool.
     pub fn linux_file(self) -> &'static str {
         if self.size_kb == 2 << 10 {
             "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
@@ -98,7 +98,7 @@ impl Pool {
         }
     }
 
-    /// What the guest's shell, and both logs, call the size.
+    /// The name of the size in the guest's shell and in both logs.
     pub fn our_name(self) -> &'static str {
         if self.size_kb == 2 << 10 { "2.00 MiB" } else { "1.00 GiB" }
     }
@@ -107,14 +107,14 @@ impl Pool {
         if self.size_kb == 2 << 10 { "2 MiB" } else { "1 GiB" }
     }
 
-    /// Boot parameters of both to fill it.
+    /// The boot parameters, for both, that fill the pool.
     pub fn boot_words(self, reclaim: Reclaim) -> String {
         let size = if self.size_kb == 2 << 10 { "2M" } else { "1G" };
         let on = if reclaim == Reclaim::On { "on" } else { "off" };
         format!("hugepagesz={size} hugepages={} hugetlb_free_vmemmap={on}", self.pages)
     }
 
-    /// Rows for filling and emptying.
+    /// The rows for filling and emptying.
     pub fn rows(self, reclaim: Reclaim, when: &str, measured: Measured) -> [Row; 2] {
         ["fill", "empty"].map(|what| {
             let row = Row::new(&format!("pool of {}, {what}", self.name()), Unit::Milliseconds)
@@ -132,8 +132,8 @@ impl Pool {
         })
     }
 
-    /// Adds resizes of both, fill and empty in turn, to the two rows. A run in which one of them
-    /// did not get what it wanted, or kept some, counts for neither.
+    /// Adds resizes of both, alternately fill and empty, to the two rows. A run in which either did
+    /// not get all pages, or kept some, counts for neither.
     pub fn add(self, rows: &mut [Row; 2], linux: &[Resize], ours: &[Resize]) {
         for (theirs, our) in linux.chunks(2).zip(ours.chunks(2)) {
             let ([their_fill, their_empty], [our_fill, our_empty]) = (theirs, our) else {
@@ -167,7 +167,7 @@ impl Pool {
         rows.iter_mut().for_each(|row| row.skipped = Some(why.to_owned()));
     }
 
-    /// What Linux's program does.
+    /// The script for Linux's program.
     pub fn linux_script(self, reclaim: Reclaim, cycles: usize) -> String {
         let on = u8::from(reclaim == Reclaim::On);
         let file = self.linux_file();
@@ -175,8 +175,8 @@ impl Pool {
         format!("write {OPTIMIZE} {on}\n{}", cycle.repeat(cycles))
     }
 
-    /// What the guest's shell does, with a `;` in front. Between two timed fills the pages get
-    /// their part of the map back, as they have in Linux.
+    /// The commands for the guest's shell, with a `;` in front. Between two timed fills the pages
+    /// get their part of the map back, as they do in Linux.
     pub fn commands(self, reclaim: Reclaim, cycles: usize) -> String {
         let size = if self.size_kb == 2 << 10 { "2M" } else { "1G" };
         let (pages, file) = (self.pages, self.linux_file());
@@ -242,7 +242,7 @@ mod tests {
             (Some(8.0), Some(10.0))
         );
         assert_eq!(value["met"], false);
-        // What was measured before still counts.
+        // Earlier measurements still count.
         let short = [resize(64, 63, 4.0), resize(0, 0, 8.0)];
         pool.add(&mut rows, &short, &full);
         let value = rows[0].value(&Compare::default());

@@ -10,26 +10,26 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Instant;
 
-/// The command, as far as it says what is measured.
+/// The command, with those options that change what is measured.
 fn command(options: &CompareLinux) -> String {
     let only = options.only.as_ref().map_or_else(String::new, |only| format!(" --only {only}"));
     let quick = if options.quick { " --quick" } else { "" };
     format!("compare linux{quick}{only}")
 }
 
-/// What was measured so far.
+/// The measurements so far.
 pub struct Results {
     command: String,
     started: String,
     machine: Value,
-    /// What both kernels were told, and how QEMU was.
+    /// The parameters of both kernels and of QEMU, in sentences.
     conditions: Vec<String>,
     sections: Vec<Value>,
     rows: Vec<Value>,
 }
 
 impl Results {
-    /// Nothing yet.
+    /// Starts without measurements.
     pub fn new(lab: &Lab, options: &CompareLinux) -> Self {
         let taken = "QEMU takes a machine's memory before it begins (-mem-prealloc), but for times \
             to the prompt and for reporting";
@@ -57,7 +57,7 @@ impl Results {
     /// Measures a section.
     ///
     /// # Errors
-    /// Those of `measure`; the section is then listed as left out.
+    /// The errors of `measure`; the section is then listed as left out.
     pub fn section(
         &mut self,
         name: &str,
@@ -86,7 +86,7 @@ impl Results {
         measured.map(|_| ())
     }
 
-    /// Adds to the conditions.
+    /// Adds a sentence to the conditions.
     pub fn remark(&mut self, text: String) {
         self.conditions.push(text);
     }
@@ -108,12 +108,12 @@ impl Results {
             .filter_map(|section| Some((section["name"].as_str()?, section["timed"].as_str()?)))
     }
 
-    /// What both were told.
+    /// The parameters of both, in sentences.
     pub fn conditions(&self) -> &[String] {
         &self.conditions
     }
 
-    /// The machine that all of it ran on.
+    /// The machine that everything ran on.
     pub fn machine(&self) -> &Value {
         &self.machine
     }
@@ -121,7 +121,7 @@ impl Results {
     /// Writes the file, whole or not at all.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// Fails if the file cannot be written.
     pub fn write(&self, path: &Path) -> Result<(), Error> {
         let object = json!({
             "format": FORMAT,

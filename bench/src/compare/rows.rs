@@ -1,16 +1,16 @@
-//! Rows: the same thing done by both, as it goes into a file of results (docs/usage.md).
+//! Rows of a comparison: one operation by both, as a file of results has it (docs/usage.md).
 
 use crate::rows::{Both, Compare, LateRemark, Measured, Row as _, Spread};
 pub use crate::rows::{Demand, Unit};
 use serde_json::Value;
 
-/// One row before it is written down.
+/// A row before it is written.
 #[derive(Default)]
 pub struct Row {
     unit: Unit,
     /// What was measured.
     details: Compare,
-    /// Measurements; those with the same place were made one after the other.
+    /// The measurements; those with equal index were made one after the other.
     pub linux: Vec<f64>,
     pub ours: Vec<f64>,
     /// Why there is no number, or why some runs do not count.
@@ -27,19 +27,18 @@ impl Row {
         }
     }
 
-    /// With more that says what was measured.
+    /// Adds settings that say what was measured.
     pub fn with(mut self, set: impl FnOnce(&mut Compare)) -> Self {
         set(&mut self.details);
         self
     }
 
-    /// With what it must show.
+    /// Sets what the row must show.
     pub fn demanding(self, demand: Demand) -> Self {
         self.with(|row| row.demand = demand)
     }
 
-    /// Adds what was measured of both in one repetition; numbers stay together, even where only one
-    /// has some.
+    /// Adds the measurements of both in one repetition; either side may have none.
     pub fn add(
         &mut self,
         linux: impl IntoIterator<Item = f64>,
@@ -49,14 +48,15 @@ impl Row {
         self.ours.extend(ours);
     }
 
-    /// Adds how long both took in one repetition until what one may never have reached. Never is
-    /// longer than any time: were it left out, the rest would be judged alone, and their neighbours
-    /// would be those of other repetitions.
+    /// Adds how long both took in one repetition to reach something that one may never have
+    /// reached. Never counts as longer than any time: if it were left out, only the other
+    /// repetitions would be judged, and later numbers would be paired with those of other
+    /// repetitions.
     pub fn add_reached(&mut self, linux: Option<f64>, ours: Option<f64>) {
         self.add([linux.unwrap_or(f64::INFINITY)], [ours.unwrap_or(f64::INFINITY)]);
     }
 
-    /// The row as an object; `common` has what all rows of a machine share.
+    /// The row as an object; `common` has the fields that all rows of a machine share.
     pub fn value(&self, common: &Compare) -> Value {
         let [linux, ours] =
             [&self.linux, &self.ours].map(|values| Spread::of(values.iter().copied()));
@@ -68,7 +68,7 @@ impl Row {
             Demand::Ratio(least) => Some(ratio.is_some_and(|ratio| ratio >= least)),
             Demand::AtMost(_, most) => Some(ours.middle.is_some_and(|ours| ours <= most)),
         };
-        // A number of one of them alone compares nothing.
+        // A number of only one of them compares nothing.
         let is_number = |spread: Spread| spread.middle.is_some_and(f64::is_finite);
         let is_skipped = self.skipped.is_some() && !(is_number(linux) && is_number(ours));
         let left_out = self.skipped.as_ref().map(|why| format!("left out where {why}"));
@@ -77,7 +77,7 @@ impl Row {
         let Compare { kernel, accel, cpus, memory_bytes, nodes, .. } = common.clone();
         let row = Compare {
             both: Both { unit: Some(self.unit), linux, ours },
-            // Of the middles; its ends are those of neighbours.
+            // The ratio of the medians; its ends are those of pairs from one repetition.
             ratio: Spread { middle: ratio, ..Spread::of(pairs) },
             skipped: self.skipped.clone().filter(|_| is_skipped).map(Measured::from),
             met: met.filter(|_| !is_skipped).map(Measured::from),
@@ -95,7 +95,7 @@ impl Row {
 }
 
 impl Row {
-    /// How often something was never reached, in words.
+    /// Says how often something was never reached.
     fn not_reached(&self) -> Option<String> {
         let never = [("Linux", &self.linux), ("ours", &self.ours)].map(|(name, values)| {
             let count = values.iter().filter(|value| value.is_infinite()).count();
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(met(Demand::Ratio(3.0), &[3.0], &[1.0]), true);
         assert_eq!(met(Demand::AtMost(Unit::Seconds, 3.0), &[1.0], &[3.5]), false);
         assert_eq!(met(Demand::AtMost(Unit::Seconds, 3.0), &[], &[2.5]), true);
-        // What was not seen was not reached.
+        // A value that was not seen was not reached.
         assert_eq!(met(Demand::AtMost(Unit::Seconds, 3.0), &[1.0], &[]), false);
         assert_eq!(met(Demand::Ratio(3.0), &[1.0], &[0.0]), false);
     }
@@ -170,7 +170,7 @@ mod tests {
             assert_eq!((&met["met"], &met["ours_seconds"]), (&json!(true), &json!(2.0)));
             assert_eq!((&met["ours_seconds_max"], &met["ratio_max"]), (&json!(null), &json!(2.0)));
         }
-        // Of no use without Linux's driver.
+        // Without Linux's driver the row is of no use.
         let mut row = Row::new("x", Unit::Seconds).demanding(Demand::Ratio(1.0));
         row.add_reached(None, Some(1.0));
         row.skipped = Some("no driver".into());

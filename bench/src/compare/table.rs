@@ -1,4 +1,4 @@
-//! Rows for people: both side by side, what was demanded, and what falls short of it.
+//! Shows rows to people: both side by side, the requirement, and which rows fall short of it.
 
 use super::results::Results;
 use crate::bench::section::{Column, shown, table};
@@ -8,13 +8,13 @@ use framewright_cli::error::Error;
 use framewright_cli::grid::{counted, microseconds, size};
 use framewright_cli::output::Output;
 
-/// Stands behind what is less than was demanded.
+/// Marks a row that falls short of its requirement.
 const FALLS_SHORT: &str = "FALLS SHORT";
 
 /// Prints everything.
 ///
 /// # Errors
-/// Those of writing.
+/// The errors of writing.
 pub fn show(results: &Results, output: &mut Output) -> Result<(), Error> {
     let style = output.style();
     let rows = Rows::of(results.rows()).compare;
@@ -78,7 +78,7 @@ const COLUMNS: [Column<Compare>; 8] = [
     (">runs", |row| shown(row.repetitions.get(), |runs| runs.to_string())),
 ];
 
-/// What a row is about, with everything that tells it from others.
+/// What a row is about, with everything that tells it from other rows.
 fn title(row: &Compare) -> String {
     let number = |number: Option<u64>, before: &str| {
         number.map_or_else(String::new, |number| format!(", {before} {number}"))
@@ -116,7 +116,7 @@ fn number(value: f64, unit: Option<Unit>) -> String {
     }
 }
 
-/// The middle, and where they differ the ends.
+/// The median, with the extremes if they differ.
 fn with_ends(spread: Spread, how: impl Fn(f64) -> String) -> String {
     match (spread.middle, spread.least, spread.most) {
         (None, ..) => "-".to_owned(),

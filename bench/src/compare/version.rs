@@ -1,4 +1,4 @@
-//! Versions of packages in Debian's order.
+//! Compares versions of packages in Debian's order.
 
 use std::cmp::Ordering;
 
@@ -7,8 +7,8 @@ pub fn newest<'a>(versions: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     versions.max_by(|left, right| compare(left, right))
 }
 
-/// Which of two versions is older. An epoch before `:` counts most, then what is before the last
-/// `-`, then the rest.
+/// Compares two versions. The epoch before `:` counts most, then the part before the last `-`, then
+/// the rest.
 fn compare(left: &str, right: &str) -> Ordering {
     let parts = |version: &'_ str| {
         let (epoch, rest) = version.split_once(':').unwrap_or(("0", version));
@@ -21,7 +21,7 @@ fn compare(left: &str, right: &str) -> Ordering {
         .then_with(|| pieces(&left.2, &right.2))
 }
 
-/// By turns what is no digit, letter by letter, and a number.
+/// Compares alternately a part without digits, letter by letter, and a number.
 fn pieces(mut left: &str, mut right: &str) -> Ordering {
     while !left.is_empty() || !right.is_empty() {
         let (left_word, left_rest) = split(left, |letter| !letter.is_ascii_digit());

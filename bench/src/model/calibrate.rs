@@ -1,7 +1,8 @@
-//! Measures the costs here, in a few seconds. None of them is measured on what the checks predict:
-//! machines and pools have other sizes, and rates are those of plain loops and system calls.
+//! Measures the costs on this machine, in a few seconds. None is measured on what the checks
+//! predict: machines and pools have other sizes, and rates are those of plain loops and system
+//! calls.
 //!
-//! The least of some runs counts: what others do to the machine only adds.
+//! The least time of several runs counts, as other load on the machine only adds to it.
 
 use super::costs::{Costs, Line, Rate};
 use super::here::{self, Pool};
@@ -22,21 +23,21 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Runs of each measurement at least.
+/// The least number of runs of each measurement.
 const RUNS: usize = 7;
-/// Plain fills are repeated for so long, so that some of them are left alone.
+/// How long to repeat plain fills, so that some of them run undisturbed.
 const LONG_ENOUGH: Duration = Duration::from_millis(200);
-/// Bytes of a plain fill.
+/// The size of a plain fill.
 const BUFFER_BYTES: usize = 256 << 20;
-/// Bytes that the system takes back or supplies: few, so that some runs are left alone.
+/// The memory that the system takes back or supplies: little, so that some runs are undisturbed.
 const SYSTEM_BUFFER_BYTES: usize = 8 << 20;
-/// Bytes of descriptors of a section.
+/// The size of a section's descriptors.
 const SECTION_BYTES: f64 = (2 << 20) as f64;
 
-/// All constants.
+/// Measures all constants.
 ///
 /// # Errors
-/// A machine that this process cannot stand in for, or threads that cannot be had.
+/// Fails if a machine cannot be emulated by this process, or threads cannot be started.
 pub fn measure() -> Result<Costs, Error> {
     let threads = host::cpus()?.len();
     let mut costs = Costs::NONE;
@@ -55,7 +56,7 @@ pub fn measure() -> Result<Costs, Error> {
     Ok(costs)
 }
 
-/// The best of some runs.
+/// The least time of several runs.
 fn least(mut run: impl FnMut() -> Result<f64, Error>) -> Result<f64, Error> {
     let started = Instant::now();
     let (mut least, mut runs) = (f64::INFINITY, 0);
@@ -66,17 +67,17 @@ fn least(mut run: impl FnMut() -> Result<f64, Error>) -> Result<f64, Error> {
     Ok(least)
 }
 
-/// The time of a single thread's own is what others lengthen least.
+/// The time of `work`. A single thread's CPU time is used, as other load disturbs it least.
 fn timed(threads: usize, work: impl FnOnce() -> Result<f64, Error>) -> Result<f64, Error> {
     let before = host::thread_cpu_seconds();
     let elapsed = work()?;
     Ok(if threads == 1 { host::thread_cpu_seconds() - before } else { elapsed })
 }
 
-/// Plain fills of memory that is there.
+/// Measures plain fills of memory that is backed.
 fn bandwidth(costs: &mut Costs, threads: usize) -> Result<(), Error> {
     let fills = Fill::of_this_cpu(false);
-    // Nothing comes up to it where it is.
+    // Where CLZERO exists, it is the fastest fill.
     let fills = if fills.contains(&Fill::Clzero) { vec![Fill::Clzero] } else { fills };
     costs.write = rate(BUFFER_BYTES, threads, &mut |buffer, threads| {
         let mut best = f64::INFINITY;
@@ -89,10 +90,10 @@ fn bandwidth(costs: &mut Costs, threads: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// What several threads reach together: bandwidth, and what their helpers are worth.
+/// Measures what several threads reach together: bandwidth, and how much their helpers add.
 ///
 /// # Errors
-/// Threads that cannot be had.
+/// Fails if threads cannot be started.
 pub fn together(costs: &mut Costs) -> Result<(), Error> {
     let threads = host::cpus()?.len();
     bandwidth(costs, threads)?;
@@ -100,11 +101,11 @@ pub fn together(costs: &mut Costs) -> Result<(), Error> {
     Ok(())
 }
 
-/// Giving memory back to the system, and writing memory that it supplies meanwhile. What this takes
-/// changes with what the system, and a host below it, has to do besides.
+/// Measures giving memory back to the system, and writing to memory that it supplies. The cost
+/// changes with what else the system, and a host below it, have to do.
 ///
 /// # Errors
-/// Threads that cannot be had.
+/// Fails if threads cannot be started.
 pub fn system(costs: &mut Costs) -> Result<(), Error> {
     let threads = host::cpus()?.len();
     costs.release = rate(SYSTEM_BUFFER_BYTES, threads, &mut |buffer, threads| {
@@ -118,7 +119,7 @@ pub fn system(costs: &mut Costs) -> Result<(), Error> {
     Ok(())
 }
 
-/// A rate of one and of all threads; `work` gives seconds.
+/// Measures a rate with one and with all threads; `work` returns seconds.
 fn rate(
     bytes: usize,
     threads: usize,
@@ -131,8 +132,8 @@ fn rate(
     Ok(Rate::through((1, single), (u32::try_from(threads).unwrap_or(u32::MAX), all)))
 }
 
-/// Machines of 2 and 6 GiB, which differ by a zone, of 1 and 8 TiB, of one node, two and eight, of
-/// one CPU and sixty-five.
+/// Brings up machines of 2 and 6 GiB, which differ by a zone, of 1 and 8 TiB, of one, two and eight
+/// nodes, and of one and 65 CPUs.
 fn bring_up(costs: &mut Costs) -> Result<(), Error> {
     const GIB: u64 = 1 << 30;
     let one = |gib: u64, nodes, cpus| {
@@ -148,13 +149,13 @@ fn bring_up(costs: &mut Costs) -> Result<(), Error> {
     let (halved, halved_zones) = one(1 << 10, 2, 2)?;
     let (divided, divided_zones) = one(1 << 10, 8, 8)?;
     costs.cpu_zone_ns = ((crowded - small) / (64.0 * small_zones)).max(0.0);
-    // Two unknowns: what the large machine has beyond the small one are GiB and zones, and what the
-    // one with another zone has is a few GiB.
+    // There are two unknowns: the large machine has more GiB and more zones than the small one, and
+    // the one with another zone has a few GiB more.
     let gib_ns = (large - zoned) / (8192.0 - 6.0);
     costs.zone_ns = ((zoned - small - 4.0 * gib_ns) / (zoned_zones - small_zones)).max(0.0);
     let large = large - costs.zone_ns * (large_zones - small_zones);
     costs.bring_up = Line::through((2.0, small), (8192.0, large));
-    // What firmware says of nodes is read as soon as there are two.
+    // The firmware's tables of nodes are only read if there are at least two nodes.
     let of_nodes = |ns: f64, zones: f64, further_cpus: f64| {
         ns - whole
             - costs.zone_ns * (zones - whole_zones)
@@ -167,13 +168,13 @@ fn bring_up(costs: &mut Costs) -> Result<(), Error> {
     Ok(())
 }
 
-/// One section that comes up because a request wants it: nanoseconds.
+/// The time of initialising one section because a request needs it, in nanoseconds.
 fn section_ns() -> Result<f64, Error> {
     let order = Order::new(15).ok_or_else(|| failed("order 15 is 128 MiB"))?;
     let machine = synthetic(16 << 30, 1, 1)?;
     let session = Session::open(&machine, "memmap_init=deferred")?;
-    // Large, so that its array is not in a cache. The first one makes the array's memory backed and
-    // dirty.
+    // The machine is large, so that its array is not in a cache. The first bring-up makes the
+    // array's memory backed and dirty.
     let mut session = session.bring_up(&mut Silent)?.end_dirty()?;
     let mut best = f64::INFINITY;
     for _ in 0..RUNS {
@@ -185,13 +186,13 @@ fn section_ns() -> Result<f64, Error> {
     best.is_finite().then_some(best).ok_or_else(|| failed("no section came up by request"))
 }
 
-/// What helpers are worth at this moment.
+/// Measures how much helpers add at this moment.
 fn helpers(costs: &mut Costs, threads: usize) {
     costs.helper_share = helper_share(threads);
     costs.helper_ns = helper_ns(threads);
 }
 
-/// From asking for a helper until it works, as jobs themselves learn it.
+/// The time from asking for a helper until it works, as jobs themselves measure it.
 fn helper_ns(threads: usize) -> f64 {
     if threads < 2 {
         return 0.0;
@@ -207,13 +208,13 @@ fn helper_ns(threads: usize) -> f64 {
             Ok::<(), Infallible>(())
         });
         black_box(done.is_ok());
-        // A helper that has gone to sleep is what a job at boot finds.
+        // Let the helpers go to sleep, as a job at boot finds them asleep.
         std::thread::sleep(Duration::from_micros(500));
     }
     helpers.mean_start_ns() as f64
 }
 
-/// How much of a CPU helpers get: by how much a job of arithmetic is faster with all of them.
+/// The share of a CPU that helpers get: how much faster a job of arithmetic is with all of them.
 fn helper_share(threads: usize) -> f64 {
     const UNITS: u64 = 400;
     if threads < 2 {
@@ -244,8 +245,7 @@ fn helper_share(threads: usize) -> f64 {
     ((time(1) / time(most) - 1.0) / f64::from(most - 1)).clamp(0.0, 1.0)
 }
 
-/// A page that is taken out of this process's translations, while other CPUs run it and while none
-/// does.
+/// Measures unmapping a page of this process, while other CPUs run the process and while none does.
 fn flush(threads: usize) -> Result<Line, Error> {
     let alone = flush_ns()?;
     if threads < 2 {
@@ -257,7 +257,7 @@ fn flush(threads: usize) -> Result<Line, Error> {
         for &cpu in &cpus[1..] {
             let over = &over;
             scope.spawn(move || {
-                // Somewhere else it runs, too, and only less surely on another CPU.
+                // If pinning fails, the thread still runs, only less surely on another CPU.
                 let _ = host::stay_on(cpu);
                 while !over.load(Ordering::Relaxed) {
                     std::hint::spin_loop();
@@ -271,7 +271,7 @@ fn flush(threads: usize) -> Result<Line, Error> {
     Ok(Line { call_ns: alone, unit_ns: ((crowded - alone) / (threads - 1) as f64).max(0.0) })
 }
 
-/// The middle here, since a CPU that others have taken need not be told.
+/// Takes the median here, as a CPU that other load has taken need not be notified at all.
 fn flush_ns() -> Result<f64, Error> {
     let mut page = Buffer::new(4096)?;
     let mut times: Vec<f64> = (0..2000)
@@ -286,7 +286,7 @@ fn flush_ns() -> Result<f64, Error> {
     Ok(median(&times).unwrap_or(0.0))
 }
 
-/// Pools of sizes that are not among those which are predicted.
+/// Measures pools of other sizes than those that are predicted.
 fn pools(costs: &mut Costs) -> Result<(), Error> {
     let machine = synthetic(64 << 30, 1, 1)?;
     let plain = Pool::open(&machine, false)?;
@@ -315,14 +315,15 @@ fn pools(costs: &mut Costs) -> Result<(), Error> {
     };
     let (few, many) = (128, 384);
     let map_ns = |rate: Rate| few as f64 * 32768.0 / rate.of(1.0) * 1e9;
-    // So few pages are one call of the system, and are taken apart at other prices than many: what
-    // they cost without maps is measured, too.
+    // So few pages take one system call and are split at other costs than many, so their cost
+    // without maps is measured separately.
     let (kept_fill, kept_empty) = run(PoolSize::TwoMib, few, Maps::Kept)?;
     let (fill, few_leave) = run(PoolSize::TwoMib, few, Maps::Lazy)?;
     costs.withdraw_ns = ((fill - kept_fill - map_ns(costs.release)) / few as f64).max(0.0);
     let (_, empty) = run(PoolSize::TwoMib, few, Maps::Eager)?;
     costs.restore_ns = ((empty - kept_empty - map_ns(costs.supply)) / few as f64).max(0.0);
-    // The system has just taken the map back, and the caches with it: not the same as without maps.
+    // The system has just taken the map back and polluted the caches, so this costs more than
+    // without maps.
     let (_, many_leave) = run(PoolSize::TwoMib, many, Maps::Lazy)?;
     costs.leave_two_mib = Line::through((few as f64, few_leave), (many as f64, many_leave));
     let leave =

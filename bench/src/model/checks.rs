@@ -1,5 +1,5 @@
-//! Predictions beside what is measured here, on machines and pools of other sizes than those which
-//! calibrate.
+//! Predictions beside measurements on this machine, for machines and pools of other sizes than
+//! those that calibrate the model.
 
 use super::calibrate;
 use super::costs::{Costs, Line};
@@ -13,34 +13,35 @@ use crate::rows::{Measured, Model, Signed};
 use framewright::hugetlb::PoolSize;
 use framewright_cli::error::Error;
 
-/// How much is done.
+/// How much is measured.
 #[derive(Clone, Copy)]
 pub struct Scale {
-    /// Runs of each row.
+    /// The number of runs of each row.
     pub runs: usize,
-    /// Memory of machines with all policies.
+    /// The memory sizes of machines that are measured with all policies.
     pub memory_bytes: &'static [u64],
-    /// Memory of the machine with a vmemmap whose pools are resized.
+    /// The memory size of the machine with a vmemmap whose pools are resized.
     pub map_memory_bytes: u64,
 }
 
-/// For a first look.
+/// The scale for a first look.
 pub const QUICK: Scale = Scale { runs: 9, memory_bytes: &[8 << 30], map_memory_bytes: 8 << 30 };
-/// All of it.
+/// The full scale.
 pub const FULL: Scale =
     Scale { runs: 25, memory_bytes: &[8 << 30, 32 << 30], map_memory_bytes: 16 << 30 };
 
-/// Machines whose bring-up is predicted: the same as those of `framewright-bench bring-up`.
+/// Machines whose bring-up is predicted: those of `framewright-bench bring-up`.
 const MACHINES: [(&str, u64, u32); 3] =
     [("8G/1 node", 8 << 30, 1), ("768G/2 nodes", 768 << 30, 2), ("24T/16 nodes", 24 << 40, 16)];
 
-/// With less of a CPU for each helper, rows of several threads would tell of the neighbours.
+/// If helpers get less of a CPU than this, rows of several threads would only measure the load by
+/// others.
 pub const LEAST_SHARE: f64 = 0.8;
 
 /// All rows, and what is left out.
 ///
 /// # Errors
-/// A machine that this process cannot stand in for, or a pool that did not get its pages.
+/// Fails if a machine cannot be emulated by this process, or a pool did not get its pages.
 pub fn rows(costs: &Costs, scale: Scale) -> Result<(Vec<Model>, Vec<String>), Error> {
     let mut cpus = u32::try_from(host::cpus()?.len()).unwrap_or(u32::MAX);
     let (mut rows, mut left_out) = (Vec::new(), Vec::new());
@@ -52,8 +53,7 @@ pub fn rows(costs: &Costs, scale: Scale) -> Result<(Vec<Model>, Vec<String>), Er
         rows.push(not_measured(cpus));
         cpus = 1;
     }
-    // Calls of the system that take translations away flush them, too, which is part of the rate at
-    // which they do so.
+    // System calls that unmap memory also flush translations, so their rate includes the flushes.
     let mut costs = Costs { flush: Line::default(), ..*costs };
     for (name, memory_bytes, nodes) in MACHINES {
         progress::step(&format_args!("model: bring-up of {name}"))?;
@@ -74,8 +74,8 @@ pub fn rows(costs: &Costs, scale: Scale) -> Result<(Vec<Model>, Vec<String>), Er
         ));
         for threads in all_or_one(cpus) {
             if threads > 1 {
-                // Where the hypervisor runs this machine's CPUs, and so what they have in common,
-                // changes within seconds.
+                // Which host CPUs run this machine's CPUs, and so what they share, changes within
+                // seconds.
                 calibrate::together(&mut costs)?;
             }
             let predicted = predict::deferred(&costs, &shape, |_| threads, true);
@@ -118,7 +118,7 @@ pub fn rows(costs: &Costs, scale: Scale) -> Result<(Vec<Model>, Vec<String>), Er
     Ok((rows, left_out))
 }
 
-/// In place of all rows of several threads: the rest do not say how far off the model is.
+/// One row in place of all rows of several threads; the other rows cannot vouch for these.
 pub fn not_measured(threads: u32) -> Model {
     Model {
         source: "here".into(),
@@ -132,7 +132,7 @@ fn all_or_one(cpus: u32) -> Vec<u32> {
     if cpus > 1 { vec![1, cpus] } else { vec![1] }
 }
 
-/// Filling and emptying, predicted and measured.
+/// Filling and emptying a pool, predicted and measured.
 fn resized(
     costs: &Costs,
     resize: Resize,
@@ -155,7 +155,7 @@ fn row(what: &str, machine: &str, threads: u32, predicted_ns: f64, measured: Tim
     Model { source: "here".into(), ..checked(what, machine, threads, predicted_ns / 1e6, of) }
 }
 
-/// A prediction beside what was measured, from the least to the most.
+/// A prediction beside the least and the greatest measurement.
 pub fn checked(
     what: &str,
     machine: &str,

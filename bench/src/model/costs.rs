@@ -1,32 +1,32 @@
-//! What the model is made from: costs on one CPU, rates of one and of all threads, and what it
-//! costs to reach other CPUs. docs/log/model.md says where each comes from.
+//! The constants of the model: costs on one CPU, rates of one and of all threads, and the costs of
+//! reaching other CPUs. docs/log/model.md says where each comes from.
 
 use serde_json::{Map, Value, json};
 
-/// A rate by threads: `each` for one that has memory and system to itself, and never more than
-/// `limit`, which all approach together.
+/// A rate by number of threads: `each` for a thread that has memory and system to itself, and a
+/// `limit` that many threads approach together and never exceed.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Rate {
-    /// Of a thread that nothing limits.
+    /// The rate of a thread that nothing limits.
     pub each: f64,
-    /// What memory or system allow however many threads there are; none where none was seen.
+    /// What memory or system allow for any number of threads; `None` if no limit was seen.
     pub limit: Option<f64>,
 }
 
-/// So far above its limit a rate is its limit.
+/// A rate this many times above its limit is taken to be at the limit.
 const FAR: f64 = 1e3;
 
 impl Rate {
-    /// The rate that is met exactly with two numbers of threads, few and many: [`Rate::of`] solved
-    /// for its two unknowns.
+    /// The rate that exactly meets two measurements, with few and with many threads: [`Rate::of`]
+    /// solved for its two unknowns.
     pub fn through((few, few_rate): (u32, f64), (many, many_rate): (u32, f64)) -> Self {
         let (few, many) = (f64::from(few), f64::from(many));
         let unlimited = Self { each: few_rate / few, limit: None };
-        // Where many do what few do, each as much, there is no limit; a fiftieth is noise.
+        // If each of many threads does as much as each of few, there is no limit; 2 % is noise.
         if many <= few || many_rate >= unlimited.of(many) * 0.98 {
             return unlimited;
         }
-        // More of them do not do more: the few alone are at the limit.
+        // More threads do not do more: the few alone are at the limit.
         if many_rate <= few_rate {
             return Self { each: few_rate * FAR, limit: Some(few_rate) };
         }
@@ -36,16 +36,17 @@ impl Rate {
         Self { each, limit: (rest > 0.0).then(|| rest.sqrt().recip()) }
     }
 
-    /// Of so many threads together; a thread that has its CPU for half of the time is half a
-    /// thread. Their own rate and the limit add up as the sides of a right angle do: threads wait
-    /// for memory more often the more there are, long before it is all taken.
+    /// The rate of this many threads together; a thread that has its CPU for half of the time
+    /// counts as half a thread. Their own rate and the limit combine like the sides of a right
+    /// angle, as threads wait for memory more often the more there are, long before its rate is
+    /// used up.
     pub fn of(self, threads: f64) -> f64 {
         let free = self.each * threads;
         self.limit.map_or(free, |limit| (free.powi(-2) + limit.powi(-2)).sqrt().recip())
     }
 }
 
-/// A cost for each call and one for each unit.
+/// A cost for each call plus a cost for each unit.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Line {
     /// Nanoseconds for a call.
@@ -55,64 +56,66 @@ pub struct Line {
 }
 
 impl Line {
-    /// Through two measurements: units and nanoseconds. No cost is below zero.
+    /// The line through two measurements of units and nanoseconds. No cost is below zero.
     pub fn through((few, few_ns): (f64, f64), (many, many_ns): (f64, f64)) -> Self {
         let unit_ns = ((many_ns - few_ns) / (many - few)).max(0.0);
         Self { call_ns: (few_ns - few * unit_ns).max(0.0), unit_ns }
     }
 
-    /// Nanoseconds for so many units.
+    /// Nanoseconds for a call with this many units.
     pub fn of(self, units: f64) -> f64 {
         self.call_ns + self.unit_ns * units
     }
 }
 
-/// All constants. Times are nanoseconds, rates bytes a second.
+/// All constants. Times are in nanoseconds, rates in bytes a second.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Costs {
-    /// Bring-up of a machine, by GiB; a call is a machine of two zones and one CPU.
+    /// Bring-up of a machine, by GiB; the cost of a call is that of two zones and one CPU.
     pub bring_up: Line,
-    /// On top for each zone beyond two.
+    /// The additional cost of each zone beyond two.
     pub zone_ns: f64,
-    /// On top where there are several nodes, besides their zones: a call once, a unit for each
+    /// The additional cost of several nodes, besides their zones: a call once, a unit for each node
     /// beyond one.
     pub nodes: Line,
-    /// On top for each further CPU in each zone.
+    /// The additional cost of each further CPU in each zone.
     pub cpu_zone_ns: f64,
-    /// Descriptors written by plain fills.
+    /// Writing descriptors with plain fills.
     pub write: Rate,
     /// Handing out a section's memory, beyond writing its descriptors.
     pub section_ns: f64,
-    /// From asking for a helper until it works.
+    /// The time from asking for a helper until it works.
     pub helper_ns: f64,
-    /// How much of a CPU a helper gets, which has the lowest priority: 1 where nobody else is at
+    /// The share of a CPU that a helper gets, which has the lowest priority: 1 if nobody else is at
     /// work.
     pub helper_share: f64,
     /// Filling a pool of 2 MiB pages without HVO, by pages.
     pub fill_two_mib: Line,
-    /// Emptying it.
+    /// Emptying such a pool.
     pub empty_two_mib: Line,
     /// Filling a pool of 1 GiB pages.
     pub fill_one_gib: Line,
-    /// Emptying it.
+    /// Emptying such a pool.
     pub empty_one_gib: Line,
-    /// Bytes of the map that the system takes back.
+    /// The rate at which the system takes back bytes of the map.
     pub release: Rate,
-    /// Bytes of the map that the system supplies and that are written for the first time.
+    /// The rate at which the system supplies bytes of the map that are written for the first time.
     pub supply: Rate,
-    /// Taking 2 MiB out of the map, beyond what the system does.
+    /// Taking 2 MiB out of the map, beyond the system's part.
     pub withdraw_ns: f64,
-    /// Emptying a pool of 2 MiB pages without a map where nothing is restored: all of it, by pages.
+    /// Emptying a pool of 2 MiB pages without a map if nothing is restored: the whole cost, by
+    /// pages.
     pub leave_two_mib: Line,
-    /// Emptying a pool of 1 GiB pages without a map where nothing is restored: all of it, by pages.
+    /// Emptying a pool of 1 GiB pages without a map if nothing is restored: the whole cost, by
+    /// pages.
     pub leave_one_gib: Line,
-    /// Putting 2 MiB back into the map, beyond what the system does.
+    /// Putting 2 MiB back into the map, beyond the system's part.
     pub restore_ns: f64,
-    /// A flush of translations: a call is the calling CPU's own, a unit another CPU.
+    /// A flush of translations: a call is the calling CPU's own part, a unit another CPU.
     pub flush: Line,
 }
 
-/// Names and places of the plain numbers.
+/// The name of a plain number and how to access it.
 type Field = (&'static str, fn(&mut Costs) -> &mut f64);
 
 const FIELDS: [Field; 27] = [
@@ -145,7 +148,7 @@ const FIELDS: [Field; 27] = [
     ("flush_ns", |costs| &mut costs.flush.call_ns),
 ];
 
-/// Numbers that need not be there: what is not limited has no limit, and one CPU has no other.
+/// Numbers that may be missing: a rate without a limit has none.
 type Optional = (&'static str, fn(&mut Costs) -> &mut Option<f64>);
 
 const LIMITS: [Optional; 3] = [
@@ -157,7 +160,7 @@ const LIMITS: [Optional; 3] = [
 const FLUSH_CPU: &str = "flush_cpu_ns";
 
 impl Costs {
-    /// Nothing costs anything, and rates are one byte a second.
+    /// Costs of zero, and rates of one byte a second.
     pub const NONE: Self = Self {
         bring_up: Line { call_ns: 0.0, unit_ns: 0.0 },
         zone_ns: 0.0,
@@ -180,7 +183,7 @@ impl Costs {
         flush: Line { call_ns: 0.0, unit_ns: 0.0 },
     };
 
-    /// As an object of numbers.
+    /// The costs as an object of numbers.
     pub fn to_json(mut self) -> Value {
         let mut object = Map::new();
         for (name, place) in FIELDS {
@@ -196,7 +199,7 @@ impl Costs {
     /// Reads such an object.
     ///
     /// # Errors
-    /// Which number is missing, or is none that a cost can be.
+    /// Says which number is missing, or is no possible cost.
     pub fn from_json(object: &Value) -> Result<Self, String> {
         let mut costs = Self::NONE;
         let number = |name: &str| {
@@ -229,7 +232,7 @@ mod tests {
     #[test]
     fn rates_grow_towards_their_limit() {
         let rate = Rate { each: 3.0, limit: Some(4.0) };
-        // 3, 4 and 5 are the sides of a right angle.
+        // 3, 4 and 5 are the sides of a right-angled triangle.
         assert!((rate.of(1.0) - 12.0 / 5.0).abs() < 1e-12);
         assert!(rate.of(1000.0) < 4.0 && rate.of(1000.0) > 3.99);
         assert_eq!(Rate { each: 3.0, limit: None }.of(7.0), 21.0);
@@ -244,8 +247,8 @@ mod tests {
                 assert!((rate.of(f64::from(threads)) / expected - 1.0).abs() < 1e-9, "{rate:?}");
             }
         }
-        // What two threads do is twice what one does, or more: nothing limits them. One alone tells
-        // nothing.
+        // Two threads do twice as much as one, or more, so nothing limits them. One measurement
+        // alone shows no limit.
         assert_eq!(
             (Rate::through((1, 3.0), (2, 6.1)).limit, Rate::through((1, 3.0), (1, 3.0)).limit),
             (None, None)

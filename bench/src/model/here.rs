@@ -1,5 +1,4 @@
-//! What is measured on this machine: machines brought up and pools resized, as the benchmarks do
-//! it.
+//! Measurements on this machine: machines brought up and pools resized, as in the benchmarks.
 
 use super::predict::Maps;
 use super::shape::Shape;
@@ -14,15 +13,15 @@ use framewright_hosted::Machine;
 use framewright_jobs::NoHelpers;
 use std::time::{Duration, Instant};
 
-/// Short runs are repeated for so long, so that some of them have the CPU to themselves.
+/// How long to repeat short runs, so that some of them have the CPU to themselves.
 const LONG_ENOUGH: Duration = Duration::from_millis(60);
-/// How long runs are repeated where most of the time goes into what is not timed.
+/// How long to repeat runs whose untimed part takes most of the time.
 const LONG_ENOUGH_AT_BRING_UP: Duration = Duration::from_millis(400);
-/// How long runs are repeated where the system takes memory back and supplies it.
+/// How long to repeat runs in which the system takes memory back and supplies it.
 const LONG_ENOUGH_WITH_MAPS: Duration = Duration::from_millis(200);
-/// How long runs are repeated where a whole vmemmap is made old between them.
+/// How long to repeat runs between which a whole vmemmap is backed and dirtied.
 const LONG_ENOUGH_FOR_A_MAP: Duration = Duration::from_millis(800);
-/// More runs are not worth it.
+/// The most runs that are worthwhile.
 const MOST_RUNS: usize = 10_000;
 
 /// Whether there were enough runs.
@@ -30,12 +29,12 @@ fn is_enough(runs: usize, least: usize, started: Instant, long_enough: Duration)
     runs > least && (started.elapsed() > long_enough || runs > MOST_RUNS)
 }
 
-/// Milliseconds of some runs.
+/// The extremes of several runs, in milliseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// The least.
+    /// The least time.
     pub least: f64,
-    /// The most.
+    /// The greatest time.
     pub most: f64,
 }
 
@@ -47,11 +46,11 @@ impl Times {
     }
 }
 
-/// Bring-ups over memory that is backed and dirty, on demand and without descriptors, and the
-/// machine's shape.
+/// Times bring-ups over memory that is backed and dirty, on demand and without descriptors. Also
+/// returns the machine's shape.
 ///
 /// # Errors
-/// A machine that this process cannot stand in for.
+/// Fails if this process cannot emulate the machine.
 pub fn bring_up(machine: &Machine, runs: usize) -> Result<(Times, Shape), Error> {
     let mut pass =
         Session::open(machine, "memmap_init=on-demand pages=none")?.bring_up(&mut Silent)?;
@@ -65,10 +64,11 @@ pub fn bring_up(machine: &Machine, runs: usize) -> Result<(Times, Shape), Error>
     Ok((Times::of(times)?, shape))
 }
 
-/// Bring-ups of all memory with a policy and so many threads, tables and array backed and dirty.
+/// Times bring-ups of all memory with a policy and this many threads, with tables and array backed
+/// and dirty.
 ///
 /// # Errors
-/// As [`bring_up`]; no memory for the array.
+/// The errors of [`bring_up`]; or there is no memory for the array.
 pub fn all_memory(
     machine: &Machine,
     policy: &str,
@@ -78,7 +78,7 @@ pub fn all_memory(
     let line = format!("memmap_init={policy} memmap_init_threads={threads}");
     let mut session = with_array(Session::open(machine, &line)?)?;
     let mut times = Vec::new();
-    // The first one touches everything.
+    // The first bring-up touches everything.
     session = session.bring_up(&mut Silent)?.end_dirty()?;
     let started = Instant::now();
     while !is_enough(times.len(), runs, started, LONG_ENOUGH_FOR_A_MAP) {
@@ -105,10 +105,10 @@ fn with_array(session: Session<'_>) -> Result<Session<'_>, Error> {
 pub struct Pool<'a>(Pass<'a>);
 
 impl<'a> Pool<'a> {
-    /// Brings it up, with a vmemmap or without.
+    /// Brings the machine up, with or without a vmemmap.
     ///
     /// # Errors
-    /// As [`bring_up`].
+    /// The errors of [`bring_up`].
     pub fn open(machine: &'a Machine, has_array: bool) -> Result<Self, Error> {
         let session = if has_array {
             with_array(Session::open(machine, "memmap_init=eager")?)?
@@ -118,11 +118,11 @@ impl<'a> Pool<'a> {
         Ok(Self(session.bring_up(&mut Silent)?))
     }
 
-    /// Fills and empties a pool some times, after once to warm up: with helpers where there is more
-    /// than one thread.
+    /// Fills and empties a pool several times, after one run to warm up, with helpers if there is
+    /// more than one thread.
     ///
     /// # Errors
-    /// A pool that did not get its pages.
+    /// Fails if a pool did not get its pages.
     pub fn resize(
         &self,
         size: PoolSize,
@@ -133,9 +133,9 @@ impl<'a> Pool<'a> {
     ) -> Result<(Times, Times), Error> {
         let manager = self.0.manager();
         let to = |target: u64| {
-            // What takes long enough for its clock is told by the thread's own time, which others
-            // do not lengthen. Reading that clock takes as long as some hundred pages take to
-            // leave.
+            // Work that is long enough for the thread's CPU clock is timed with that clock, which
+            // other load does not affect. Reading it takes as long as some hundred pages take to
+            // leave the pool.
             let by_cpu = threads == 1 && (maps == Maps::Eager || maps == Maps::Lazy && target != 0);
             let (started, cpu_seconds) =
                 (Instant::now(), if by_cpu { thread_cpu_seconds() } else { 0.0 });
@@ -158,22 +158,22 @@ impl<'a> Pool<'a> {
         while !is_enough(run, runs, started, long_enough) {
             set();
             let (fill, empty) = (to(pages)?, to(0)?);
-            // The first one warms up.
+            // The first run warms up.
             if run > 0 {
                 fills.push(fill);
                 empties.push(empty);
             }
             run += 1;
             if maps == Maps::Lazy {
-                // Not timed: which pages come next is the zone's business, so all have their map
-                // again for the next run.
+                // Not timed: restore all maps for the next run, which may get any pages of the
+                // zone.
                 self.make_whole()?;
             }
         }
         if maps == Maps::Lazy {
-            // A microsecond right after milliseconds in the system tells of the system's traces in
-            // the caches. So emptying is timed with pages that had no map before, which come
-            // without a call of the system.
+            // A microsecond right after milliseconds in the system would measure the system's
+            // traces in the caches. So emptying is timed with pages that had no map before, which
+            // need no system call.
             empties.clear();
             set();
             let (mut run, started) = (0, Instant::now());
@@ -187,8 +187,8 @@ impl<'a> Pool<'a> {
         Ok((Times::of(fills)?, Times::of(empties)?))
     }
 
-    /// The state in which each row begins: pools are empty, and every page has its map. All of
-    /// memory goes through a pool that restores it.
+    /// Restores the state in which each row begins: pools are empty, and every page has its map.
+    /// All memory goes through a pool that restores maps.
     fn make_whole(&self) -> Result<(), Error> {
         let manager = self.0.manager();
         manager.hugetlb().set_optimize_vmemmap(false);

@@ -1,10 +1,11 @@
-//! `framewright-bench model` and `framewright-bench check-model`: how long a machine that is not at
-//! hand would take, from what things cost here, and how far such predictions are off.
+//! `framewright-bench model` and `framewright-bench check-model`: predict times on a machine that
+//! is not at hand from the costs of operations on this one, and show how far such predictions are
+//! off.
 //!
-//! `costs` are the constants and `calibrate` measures them, `shape` is what of a machine counts,
-//! `predict` the model. `checks` puts predictions beside measurements of this machine (`here`),
-//! `published` beside what others measured on theirs. docs/log/model.md has the terms and their
-//! errors.
+//! `costs` has the constants and `calibrate` measures them; `shape` has the properties of a machine
+//! that count, `predict` the model. `checks` compares predictions with measurements of this machine
+//! (`here`), `published` with measurements by others of theirs. docs/log/model.md has the terms and
+//! their errors.
 
 mod calibrate;
 mod checks;
@@ -30,7 +31,7 @@ use shape::Shape;
 use std::fs;
 use std::path::Path;
 
-/// What rows of the benchmark are, in words that go with the numbers.
+/// Describes the rows of the benchmark, for readers of the numbers.
 const CHECKED: &str = "\
 costs are measured first: plain fills, releases and first touches of memory by one and by all \
 threads, bring-up of machines of 2 GiB to 8 TiB with one node, two and eight, one section brought \
@@ -43,7 +44,7 @@ its CPU time; published: others' tables, predicted from their times of one threa
 fewest and the most threads; \
 error: predicted against measured";
 
-/// What predictions for a machine are.
+/// Describes the predictions for a machine.
 const PREDICTED: &str = "\
 predicted from costs of this machine: its processor, its memory and its system; each node is taken \
 to have as much bandwidth as this machine, and all nodes work at the same time. \
@@ -54,7 +55,7 @@ on the machine that the costs are from, and where the costs come from a file wha
 /// Measures the costs and how far predictions are off.
 ///
 /// # Errors
-/// A machine that this process cannot stand in for, or a pool that did not get its pages.
+/// Fails if a machine cannot be emulated by this process, or a pool did not get its pages.
 pub fn check(quick: bool) -> Result<Section, Error> {
     let scale = if quick { checks::QUICK } else { checks::FULL };
     let costs = calibrate::measure()?;
@@ -69,18 +70,18 @@ fn section(costs: &Costs, repetitions: usize, timed: &str, rows: &[Model]) -> Se
     section
 }
 
-/// Predicts for one machine.
+/// Predicts times for one machine.
 ///
 /// # Errors
-/// A machine or a file of results that cannot be read, or a machine that this process cannot stand
-/// in for.
+/// Fails if the machine or the file of results cannot be read, or this process cannot emulate the
+/// machine.
 pub fn run(options: &ModelOptions) -> Result<(), Error> {
     let machine = machine(options)?;
     if let Some(path) = &options.json {
         file::check("--json", path)?;
         file::claim("--json", path, Kind::Results)?;
     }
-    // Whatever is wrong with a file shows before anything is measured.
+    // Read the file first, so that its errors show before anything is measured.
     let known = options.results.as_deref().map(read).transpose()?;
     progress::begin(0);
     let shape = Shape::of(&machine)?;
@@ -127,15 +128,15 @@ fn machine(options: &ModelOptions) -> Result<Machine, Error> {
     Ok(machine)
 }
 
-/// Costs and checks from a file of results.
+/// Reads costs and checks from a file of results.
 fn read(path: &Path) -> Result<(Costs, Vec<Model>), Error> {
     let bad = |why: String| Error::Usage(format!("{}: {why}", path.display()));
     let text = fs::read_to_string(path).map_err(|error| bad(format!("cannot be read: {error}")))?;
     costs_in(&text).map_err(bad)
 }
 
-/// The costs that a file of results has, or the object of the benchmark alone, with the rows of its
-/// checks.
+/// Reads the costs in a file of results, or in the object of the benchmark alone, and the rows of
+/// its checks.
 fn costs_in(text: &str) -> Result<(Costs, Vec<Model>), String> {
     let file: Value =
         serde_json::from_str(text).map_err(|error| format!("no file of results: {error}"))?;
@@ -153,9 +154,9 @@ fn costs_in(text: &str) -> Result<(Costs, Vec<Model>), String> {
     Ok((costs, rows.collect()))
 }
 
-/// Everything about one machine.
+/// All predictions for one machine.
 fn predictions(costs: &Costs, shape: &Shape, checked: &[Model]) -> Vec<Model> {
-    // There helpers have the CPUs to themselves.
+    // On that machine, helpers have the CPUs to themselves.
     let costs = &Costs { helper_share: 1.0, ..*costs };
     let mut rows = Vec::new();
     let mut add = |what: &str, threads: u32, chunk_sections: Option<u64>, ns: f64| {
@@ -194,7 +195,7 @@ fn predictions(costs: &Costs, shape: &Shape, checked: &[Model]) -> Vec<Model> {
     rows
 }
 
-/// The greatest error of what is of the same kind.
+/// The greatest error among the checks of one kind.
 fn worst(checked: &[Model], what: &str) -> Option<f64> {
     let kind = what.split_once(", node").map_or(what, |(kind, _)| kind);
     let same = checked.iter().filter(|row| row.what == kind);
@@ -232,7 +233,7 @@ const CHECKS: [Column<Model>; 7] = [
     (">error", error),
 ];
 
-/// Rows for people: what is predicted, what was measured here, what others published.
+/// Tables for people: what is predicted, what was measured here, and what others published.
 pub fn tables(rows: &Rows) -> Vec<Table> {
     let of = |source: &str| -> Vec<&Model> {
         rows.model.iter().filter(|row| row.source == source).collect()
@@ -250,7 +251,7 @@ pub fn tables(rows: &Rows) -> Vec<Table> {
     tables.into_iter().flatten().collect()
 }
 
-/// How many predictions are good.
+/// Says how many predictions are good.
 fn summary(rows: &[&Model]) -> String {
     let errors: Vec<f64> =
         rows.iter().filter_map(|row| row.error_percent.0.get()).map(f64::abs).collect();

@@ -1,5 +1,5 @@
-//! The model itself: pure functions of costs and of a machine's shape. How work is divided is asked
-//! of the functions that the code itself asks.
+//! The model itself: pure functions of costs and of a machine's shape. The functions that divide
+//! work are those that the library itself uses.
 
 use super::costs::{Costs, Rate};
 use super::shape::{Node, Shape};
@@ -7,28 +7,28 @@ use framewright::hugetlb::{PoolSize, resize_threads};
 use framewright::units::{Order, PAGES_PER_BLOCK};
 use framewright_jobs::plan::{Grid, chunk_units, threads_wanted};
 
-/// Bytes of a page's descriptor.
+/// The size of a page's descriptor.
 const DESCRIPTOR_BYTES: f64 = 64.0;
-/// Bytes of the map for 2 MiB.
+/// The size of the part of the map for 2 MiB.
 const BLOCK_MAP_BYTES: f64 = PAGES_PER_BLOCK as f64 * DESCRIPTOR_BYTES;
-/// Zones of the smallest machine that calibrates.
+/// The zones of the smallest machine that calibrates the model.
 const SMALLEST_ZONES: f64 = 2.0;
-/// Pages of a section.
+/// The pages of a section.
 pub const SECTION_PAGES: u64 = 1 << 15;
 
 /// How a job is divided.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Division {
-    /// Threads, the caller among them.
+    /// The number of threads, the caller included.
     pub threads: u32,
-    /// Sections of a chunk.
+    /// The number of sections in a chunk.
     pub chunk_sections: u64,
 }
 
 /// What happens to the memory map of pages in a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Maps {
-    /// It stays, or there is none.
+    /// It is kept, or there is none.
     Kept,
     /// It is given up, and not restored.
     Lazy,
@@ -37,10 +37,10 @@ pub enum Maps {
 }
 
 impl Maps {
-    /// All.
+    /// All variants.
     pub const ALL: [Self; 3] = [Self::Kept, Self::Lazy, Self::Eager];
 
-    /// What rows call it.
+    /// The name in rows.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Kept => "HVO off",
@@ -50,7 +50,7 @@ impl Maps {
     }
 }
 
-/// All memory available, on demand: nanoseconds.
+/// The time until all memory is available, on demand, in nanoseconds.
 pub fn bring_up(costs: &Costs, shape: &Shape) -> f64 {
     let gib = shape.present_bytes as f64 / f64::from(1 << 30);
     let further_zones = f64::from(shape.zones) - SMALLEST_ZONES;
@@ -65,14 +65,14 @@ pub fn bring_up(costs: &Costs, shape: &Shape) -> f64 {
         + costs.cpu_zone_ns * further_cpus
 }
 
-/// Writing one page's descriptor and its share of handing its section out, where `threads` threads
-/// do so at the same time.
+/// The time to write one page's descriptor, with its share of handing out its section, while
+/// `threads` threads do so at the same time.
 fn page_ns(costs: &Costs, threads: f64) -> f64 {
     let rate = costs.write.of(threads) / threads;
     DESCRIPTOR_BYTES / rate * 1e9 + costs.section_ns / SECTION_PAGES as f64
 }
 
-/// How the job of a node is divided when it may have `most` threads (as in
+/// How the job of a node is divided if it may have `most` threads (as in
 /// `Vmemmap::initialise_deferred`: chunks of at least one section).
 pub fn division(node: &Node, most: u32) -> Division {
     let sections = node.sections();
@@ -80,9 +80,10 @@ pub fn division(node: &Node, most: u32) -> Division {
     Division { threads, chunk_sections: chunk_units(sections, threads, 1, 1) }
 }
 
-/// The job of one node, while `others` threads work on the same memory for others: nanoseconds.
+/// The time of one node's job, in nanoseconds, while `others` threads of other jobs work on the
+/// same memory.
 ///
-/// Threads take chunk after chunk. How fast each of them is depends on how many are at work at that
+/// Threads take chunk after chunk. The speed of each depends on how many are at work at that
 /// moment.
 pub fn node_job(costs: &Costs, node: &Node, most: u32, others: f64) -> f64 {
     if node.deferred.is_empty() {
@@ -95,7 +96,7 @@ pub fn node_job(costs: &Costs, node: &Node, most: u32, others: f64) -> f64 {
     let mut chunks = chunks.map(|chunk| {
         node.pages_within(chunk.start * SECTION_PAGES..chunk.end * SECTION_PAGES) as f64
     });
-    // The caller is there at once, its helpers some time later, with the share of a CPU that they
+    // The caller begins at once, its helpers some time later, with the share of a CPU that they
     // get.
     let share = |thread: usize| if thread == 0 { 1.0 } else { costs.helper_share };
     let mut left: Vec<Option<f64>> =
@@ -114,7 +115,7 @@ pub fn node_job(costs: &Costs, node: &Node, most: u32, others: f64) -> f64 {
             return now;
         }
         let each_ns = page_ns(costs, busy + others);
-        // Until the first of them is through, or the helpers come.
+        // The step lasts until the first thread finishes its chunk, or the helpers begin.
         let ends = left
             .iter()
             .enumerate()
@@ -127,14 +128,14 @@ pub fn node_job(costs: &Costs, node: &Node, most: u32, others: f64) -> f64 {
         now += step;
         for (thread, pages) in left.iter_mut().enumerate() {
             let done = step * share(thread) / each_ns;
-            // What is less than a thousandth of a page is nothing.
+            // Less than a thousandth of a page counts as nothing.
             *pages = pages.map(|pages| pages - done).filter(|&pages| pages > 1e-3);
         }
     }
 }
 
-/// All memory available, deferred: what the boot CPU does first, and then the slowest node. Each
-/// node has memory of its own unless `shared`.
+/// The time until all memory is available, deferred: what the boot CPU does first, and then the
+/// slowest node. Each node has memory of its own unless `shared`.
 pub fn deferred(costs: &Costs, shape: &Shape, most: impl Fn(&Node) -> u32, shared: bool) -> f64 {
     let threads = |node: &Node| {
         if node.deferred.is_empty() {
@@ -149,7 +150,7 @@ pub fn deferred(costs: &Costs, shape: &Shape, most: impl Fn(&Node) -> u32, share
     };
     let slowest = shape.nodes.iter().map(job).fold(0.0, f64::max);
     let early_pages = shape.pages() - shape.nodes.iter().map(Node::deferred_pages).sum::<u64>();
-    // The node jobs themselves are a job with a helper for each further node.
+    // Starting the node jobs is a job of its own, with a helper for each further node.
     let others = if shape.nodes.iter().filter(|node| !node.deferred.is_empty()).count() > 1 {
         costs.helper_ns
     } else {
@@ -158,41 +159,41 @@ pub fn deferred(costs: &Costs, shape: &Shape, most: impl Fn(&Node) -> u32, share
     bring_up(costs, shape) + early_pages as f64 * page_ns(costs, 1.0) + others + slowest
 }
 
-/// What so many threads come to when helpers have a part of their CPUs only.
+/// The number of whole CPUs that so many threads amount to, as helpers get only a share of theirs.
 fn effective(costs: &Costs, threads: u32) -> f64 {
     1.0 + f64::from(threads.saturating_sub(1)) * costs.helper_share
 }
 
-/// All memory available, eager: one CPU writes everything.
+/// The time until all memory is available, eager: one CPU writes everything.
 pub fn eager(costs: &Costs, shape: &Shape) -> f64 {
     bring_up(costs, shape) + shape.pages() as f64 * page_ns(costs, 1.0)
 }
 
-/// One flush of all CPUs.
+/// The time of one flush of all CPUs.
 pub fn flush(costs: &Costs, cpus: u32) -> f64 {
     costs.flush.of(f64::from(cpus.saturating_sub(1)))
 }
 
-/// Flushes that giving up the map of so many blocks takes: one, as nearly all lie in whole
-/// sections.
+/// The number of flushes for giving up the map of so many blocks: one, as nearly all blocks lie in
+/// whole sections.
 pub fn flushes(blocks: u64) -> u64 {
     blocks.min(1)
 }
 
-/// A pool's resize from or to nothing.
+/// Resizing a pool from or to zero.
 #[derive(Clone, Copy, Debug)]
 pub struct Resize {
     /// Which pool.
     pub size: PoolSize,
-    /// Pages that come or go.
+    /// The number of pages that come or go.
     pub pages: u64,
-    /// What happens to their map.
+    /// What happens to the pages' map.
     pub maps: Maps,
-    /// Threads at most.
+    /// The most threads.
     pub most: u32,
-    /// CPUs whose translations are flushed.
+    /// The CPUs whose translations are flushed.
     pub cpus: u32,
-    /// Nodes from which pages come.
+    /// The nodes from which pages come.
     pub nodes: u32,
 }
 
@@ -201,26 +202,26 @@ impl Resize {
         self.pages * (self.size.frames() / Order::BLOCK.pages())
     }
 
-    /// Threads that fill.
+    /// The number of threads that fill the pool.
     pub fn fill_threads(&self) -> u32 {
         resize_threads(self.size, self.pages, self.nodes, false, self.most)
     }
 
-    /// Threads that empty: more where the map is made again.
+    /// The number of threads that empty the pool: more if the map is restored.
     pub fn empty_threads(&self) -> u32 {
         resize_threads(self.size, self.pages, self.nodes, self.maps == Maps::Eager, self.most)
     }
 
-    /// Nanoseconds that the system or the memory needs for the map, and that `threads` CPUs need
-    /// besides for each block.
+    /// The time that the system or the memory needs for the map, plus the time that `threads` CPUs
+    /// need for each block, in nanoseconds.
     fn maps_ns(&self, costs: &Costs, threads: u32, rate: Rate, block_ns: f64) -> f64 {
         let (blocks, threads) = (self.blocks() as f64, effective(costs, threads));
-        // A helper comes late, and what it would have done until then is done by the others.
+        // A helper begins late, and the other threads do what it would have done until then.
         let late = costs.helper_ns * (threads - 1.0) / threads;
         blocks * BLOCK_MAP_BYTES / rate.of(threads) * 1e9 + blocks * block_ns / threads + late
     }
 
-    /// Filling: nanoseconds.
+    /// The time to fill the pool, in nanoseconds.
     pub fn fill(&self, costs: &Costs) -> f64 {
         let line = if self.size.is_gigantic() { costs.fill_one_gib } else { costs.fill_two_mib };
         let pages = line.of(self.pages as f64);
@@ -232,7 +233,7 @@ impl Resize {
             + flushes(self.blocks()) as f64 * flush(costs, self.cpus)
     }
 
-    /// Emptying: nanoseconds.
+    /// The time to empty the pool, in nanoseconds.
     pub fn empty(&self, costs: &Costs) -> f64 {
         let line = if self.size.is_gigantic() { costs.empty_one_gib } else { costs.empty_two_mib };
         let leave = if self.size.is_gigantic() { costs.leave_one_gib } else { costs.leave_two_mib };

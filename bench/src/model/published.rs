@@ -1,9 +1,9 @@
-//! What others published, predicted from the part of it that the model needs as a calibration: the
+//! Published results of others, predicted from the part of them that calibrates the model: the
 //! patch series for Linux by Daniel Jordan (`padata: parallelize deferred page init`, 2020), Gang
-//! Li (`hugetlb: parallelize hugetlb page init on boot`, 2024) and Mike Kravetz (`Batch hugetlb
-//! vmemmap modification operations`, 2023).
+//! Li (`hugetlb: parallelize hugetlb page init on boot`, 2024) and Mike Kravetz
+//! (`Batch hugetlb vmemmap modification operations`, 2023).
 //!
-//! Their machines are described by memory, nodes and threads. Nothing of this is measured here.
+//! Their machines are described by memory, nodes and threads. Nothing is measured here.
 
 use super::checks::checked;
 use super::costs::{Costs, Line, Rate};
@@ -15,9 +15,9 @@ use framewright::units::PfnRange;
 /// A table of deferred initialisation by threads (Jordan, 2020).
 struct Deferred {
     machine: &'static str,
-    /// Memory of a node.
+    /// The memory of a node.
     node_gib: u32,
-    /// Threads and milliseconds of the slowest node; the first is one thread.
+    /// Numbers of threads and milliseconds of the slowest node; the first entry has one thread.
     times: &'static [(u32, f64)],
 }
 
@@ -78,8 +78,8 @@ const DEFERRED: [Deferred; 6] = [
     },
 ];
 
-/// Times of parallel pools at boot by threads (Li, 2024): no time of one thread was published, so
-/// the first and the last calibrate.
+/// Times of parallel pools at boot by threads (Li, 2024). No time of one thread was published, so
+/// the first and the last entry calibrate the model.
 const POOLS: [(&str, &[(u32, f64)]); 5] = [
     ("256 GiB, 2 nodes", &[(2, 358.0), (4, 215.0), (6, 157.0), (8, 134.0), (10, 126.0)]),
     ("2 TiB, 4 nodes", &[(4, 979.0), (8, 679.0), (12, 543.0), (16, 489.0), (20, 481.0)]),
@@ -88,8 +88,8 @@ const POOLS: [(&str, &[(u32, f64)]); 5] = [
     ("Cascade Lake, 192 CPUs", &[(8, 39e3), (16, 20e3), (32, 11e3), (64, 10e3), (128, 9e3)]),
 ];
 
-/// Filling and emptying 524288 pages of 2 MiB on 252 virtual CPUs, seconds: without giving up the
-/// map, and with two flushes for each page (Kravetz, 2023).
+/// Seconds to fill and to empty a pool of 524288 pages of 2 MiB on 252 virtual CPUs: without giving
+/// up the map, and with two flushes for each page (Kravetz, 2023).
 const FLUSHED: [(&str, f64, f64); 2] = [("fill", 2.463, 147.609), ("empty", 2.931, 149.924)];
 const FLUSHED_PAGES: f64 = 524_288.0;
 const FLUSHED_CPUS: u32 = 252;
@@ -143,7 +143,7 @@ pub fn rows() -> Vec<Model> {
         }
     }
     let [(_, off_s, on_s), empty] = FLUSHED;
-    // What a flush costs is taken from filling, and what emptying takes follows.
+    // Filling gives the cost of a flush, from which the time of emptying follows.
     let flush_ns = (on_s - off_s) * 1e9 / FLUSHED_PAGES / FLUSHES_OF_A_PAGE;
     let costs = Costs {
         flush: Line { call_ns: 0.0, unit_ns: flush_ns / f64::from(FLUSHED_CPUS - 1) },
@@ -163,7 +163,7 @@ pub fn rows() -> Vec<Model> {
     rows
 }
 
-/// A node of which all memory is deferred.
+/// A node all of whose memory is deferred.
 fn node(gib: u32, threads: u32) -> Node {
     let sections = gib * 8;
     let pages = u64::from(sections) * SECTION_PAGES;
@@ -203,7 +203,7 @@ mod tests {
         let (with, without) = (errors(true), errors(false));
         let good = |errors: &[f64]| errors.iter().filter(|&&error| error <= 25.0).count();
         assert!(good(&with) * 10 >= with.len() * 9, "{with:?}");
-        // One thread alone does not tell what memory allows.
+        // A calibration with one thread alone does not show the limit of memory.
         assert!(good(&without) * 2 < without.len(), "{without:?}");
     }
 }

@@ -1,5 +1,5 @@
-//! What of a machine the model looks at. Zones are those of a bring-up in this process, and
-//! deferral begins where the library begins it.
+//! The properties of a machine that the model uses. Zones are those of a bring-up in this process,
+//! and deferral begins where the library begins it.
 
 use super::predict::SECTION_PAGES;
 use framewright::Manager;
@@ -13,40 +13,40 @@ use std::ops::Range;
 /// A machine.
 #[derive(Clone, Debug)]
 pub struct Shape {
-    /// Its name.
+    /// The machine's name.
     pub name: String,
-    /// Memory.
+    /// The machine's memory.
     pub present_bytes: u64,
-    /// CPUs.
+    /// The number of CPUs.
     pub cpus: u32,
-    /// Zones with memory.
+    /// The number of zones with memory.
     pub zones: u32,
-    /// Nodes with memory.
+    /// The nodes with memory.
     pub nodes: Vec<Node>,
 }
 
-/// One of its nodes.
+/// A node of the machine.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// Its number.
+    /// The node's number.
     pub number: usize,
-    /// Its CPUs, at least one thread for each node.
+    /// The node's CPUs, or one thread if it has none.
     pub threads: u32,
-    /// All of its memory, in pages.
+    /// All of the node's memory, in pages.
     pub pages: u64,
-    /// Sections that are deferred, by number: from the first to the last, with holes.
+    /// The range of deferred sections, by number, holes included.
     pub deferred: Range<u32>,
-    /// The memory in which they lie, ascending.
+    /// The memory in the deferred range, ascending.
     pub runs: Vec<PfnRange>,
 }
 
 impl Node {
-    /// Sections that are deferred, holes among them counted.
+    /// The number of deferred sections, holes included.
     pub fn sections(&self) -> u64 {
         u64::from(self.deferred.end.saturating_sub(self.deferred.start))
     }
 
-    /// Pages of the node's memory in a range of frames.
+    /// The number of the node's pages in a range of frames.
     pub fn pages_within(&self, frames: Range<u64>) -> u64 {
         let within = |run: &PfnRange| {
             run.end.0.min(frames.end).saturating_sub(run.start.0.max(frames.start))
@@ -54,7 +54,7 @@ impl Node {
         self.runs.iter().map(within).sum()
     }
 
-    /// Pages that are deferred.
+    /// The number of deferred pages.
     pub fn deferred_pages(&self) -> u64 {
         self.pages_within(
             u64::from(self.deferred.start) * SECTION_PAGES
@@ -64,10 +64,10 @@ impl Node {
 }
 
 impl Shape {
-    /// The shape of a machine that this process can stand in for.
+    /// The shape of a machine that this process can emulate.
     ///
     /// # Errors
-    /// A machine that it cannot stand in for.
+    /// Fails if this process cannot emulate the machine.
     pub fn of(machine: &Machine) -> Result<Self, Error> {
         let pass =
             Session::open(machine, "memmap_init=on-demand pages=none")?.bring_up(&mut Silent)?;
@@ -80,8 +80,7 @@ impl Shape {
         let mut nodes: Vec<Node> = Vec::new();
         for zone in manager.views() {
             let id = zone.id();
-            // The last zone of a node is the one that is deferred, and zones come in ascending
-            // order.
+            // Zones come in ascending order, and a node's last zone is the deferred one.
             let runs: Vec<PfnRange> = zone
                 .segments()
                 .map(|segment| {
@@ -113,7 +112,7 @@ impl Shape {
         }
     }
 
-    /// Pages of all nodes.
+    /// The number of pages of all nodes.
     pub fn pages(&self) -> u64 {
         self.nodes.iter().map(|node| node.pages).sum()
     }
@@ -128,7 +127,7 @@ mod tests {
         let machine = Machine::synthetic(8 << 30, 2, 5).expect("is one");
         let shape = Shape::of(&machine).expect("can be brought up");
         assert_eq!((shape.cpus, shape.nodes.len(), shape.zones), (5, 2, 4));
-        // CPUs are dealt in turn.
+        // CPUs are dealt to the nodes in turn.
         assert_eq!(shape.nodes.iter().map(|node| node.threads).collect::<Vec<_>>(), [3, 2]);
         // Node 0 has 2 GiB below 4 GiB and 2 GiB above; node 1 has the next 4 GiB.
         let sections: Vec<_> = shape.nodes.iter().map(Node::sections).collect();

@@ -1,4 +1,4 @@
-//! Where costs come from, and what a prediction consists of.
+//! Tests of where costs come from and of what a prediction consists of.
 
 use super::*;
 use crate::targets::Verdict;
@@ -60,7 +60,8 @@ fn a_machine_is_predicted_node_by_node() {
     assert_eq!(nodes.len(), 16);
     for node in nodes {
         assert_eq!((node.threads, node.error_percent.0.get()), (16, Some(-9.0)));
-        // 12288 sections on 16 threads are 192 a chunk, one less where the first is not deferred.
+        // 12288 sections on 16 threads make chunks of 192 sections, or 191 if the first section is
+        // not deferred.
         assert!(sections(node).is_some_and(|chunk| (190..=192).contains(&chunk)), "{node:?}");
         // 24 GiB of descriptors at 160 GB/s.
         assert!(node.predicted_ms.get().is_some_and(|ms| (150.0..190.0).contains(&ms)), "{node:?}");

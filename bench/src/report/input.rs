@@ -1,5 +1,5 @@
-//! What a report is made of: files of results and snapshots, recognised by their content, and
-//! refused with the place of what is wrong.
+//! Reads the input of a report: files of results and snapshots, recognised by their content. Errors
+//! name the place in the file.
 
 use crate::rows::{self, Measured, Row, Rows, Run};
 use framewright_cli::error::Error;
@@ -15,37 +15,37 @@ use std::path::PathBuf;
 pub struct Input {
     /// The files, in order.
     pub files: Vec<FileInfo>,
-    /// What was timed and left out, by table.
+    /// What each table timed and left out.
     pub notes: Vec<Note>,
-    /// All rows as the files have them; of rows that measure the same thing only the last.
+    /// All rows in their files' form; of rows that measure the same thing, only the last.
     pub rows: Vec<Value>,
-    /// Those of tables that are known here.
+    /// The rows of tables that this program knows.
     pub known_rows: Rows,
-    /// How many rows gave way to later ones.
+    /// How many rows were replaced by later ones.
     pub replaced: usize,
-    /// Memory, each with the name of its file.
+    /// The snapshots of memory, each with the name of its file.
     pub snapshots: Vec<(String, Snapshot)>,
-    /// The notes once more, to find them.
+    /// The notes again, for lookup.
     known: HashSet<Note>,
-    /// Where in `rows` what a row measures is.
+    /// The index in `rows` for each identity of a row.
     places: HashMap<String, usize>,
 }
 
-/// About a table.
+/// A note about a table.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Note {
-    /// Its name.
+    /// The table's name.
     pub bench: String,
     /// What was timed.
     pub timed: String,
-    /// What is not in it, and why.
+    /// What was left out, and why.
     pub left_out: Vec<String>,
 }
 
 /// Reads all files.
 ///
 /// # Errors
-/// The first that cannot be used, with the place of what is wrong in it.
+/// The first file that cannot be used, with the place of the error.
 pub fn read(results: &[PathBuf], snapshots: &[PathBuf]) -> Result<Input, Error> {
     let mut input = Input::default();
     for path in results.iter().chain(snapshots) {
@@ -113,7 +113,7 @@ impl Input {
         Ok(rows.len())
     }
 
-    /// Keeps a row in the place of an earlier one that measured the same.
+    /// Adds a row, or replaces an earlier one that measured the same thing.
     fn keep(&mut self, identity: String, row: Value) {
         if let Some(&place) = self.places.get(&identity) {
             self.replaced += 1;
@@ -146,7 +146,7 @@ impl Input {
             }
             seconds += section.get("seconds").and_then(Value::as_f64).unwrap_or(0.0);
         }
-        // How long a whole run took has limits of its own, which a part of one would meet.
+        // The limits for the time of a whole run would be met by any part of one.
         let is_whole = object.get("parts").and_then(Value::as_u64).is_none_or(|all| done >= all);
         if let (Some(command), true) =
             (object.get("command").and_then(Value::as_str), seconds > 0.0 && is_whole)
@@ -157,7 +157,7 @@ impl Input {
     }
 }
 
-/// Whether the series of a row belong together, whatever they are about.
+/// Checks that all series of a row have the same length.
 fn check_series(row: &Map<String, Value>) -> Result<(), (String, String)> {
     let mut length = None;
     for (name, value) in row {
@@ -288,7 +288,7 @@ mod tests {
             taken(&row(json!({ "bench": "series", "at_seconds": [-1, 0], "rss_mib": [2, 1] })))
                 .is_ok()
         );
-        // Differences go both ways.
+        // Differences may be negative.
         assert!(taken(&row(json!({ "bench": "model", "error_percent": -3.0 }))).is_ok());
         assert!(taken(&row(json!({ "bench": "reporting", "left_mib": -1.5 }))).is_ok());
     }

@@ -1,9 +1,9 @@
-//! `framewright-bench report`: results and snapshots as one page that needs nothing but itself.
+//! `framewright-bench report`: makes one self-contained page from results and snapshots.
 //!
 //! It is written by hand, because crates made it no smaller. `maud` took 381 lines for the 389 of
 //! this module's page, tables and limits, and four crates. `plotters` writes colours where we write
-//! classes, so that a picture follows the reader's light or dark mode, and has no words at points.
-//! `tabled` would replace thirty lines of the text tables.
+//! classes, which let a picture follow the reader's light or dark mode, and it has no tooltips on
+//! points. `tabled` would replace thirty lines of the text tables.
 
 pub mod figures;
 mod input;
@@ -23,8 +23,8 @@ use framewright_cli::page::pictures::Pictures;
 /// Makes the page.
 ///
 /// # Errors
-/// No files, files that are no results, a page that would be too large, and one that cannot be
-/// written. Then there is no page, or the one that was there before.
+/// Fails if there are no files or some are no results, if the page would be too large, or if it
+/// cannot be written. Any page that was there before is then unchanged.
 pub fn run(report: &Report) -> Result<(), Error> {
     if report.results.is_empty() && report.snapshot.is_empty() {
         return Err(Error::Usage(
@@ -51,7 +51,7 @@ pub fn run(report: &Report) -> Result<(), Error> {
         pictures.claim()?;
     }
     let page = page::page(&input).fitting()?;
-    // Pictures first: where they cannot be written the old page stays.
+    // Pictures come first: if they cannot be written, the old page stays.
     pictures.map_or(Ok(()), |pictures| pictures.write())?;
     file::replace(&report.output, page.as_bytes())
 }
@@ -70,8 +70,8 @@ fn text(input: &input::Input) -> Result<(), Error> {
     lines.iter().try_for_each(|line| output.line(line))
 }
 
-/// Each plot of the page for a file of its own, named after its part of the page and its number
-/// there, and each map.
+/// Adds each plot of the page as a file of its own, named after its section and its number there,
+/// and each map.
 fn pictures<'a>(mut pictures: Pictures<'a>, input: &input::Input) -> Pictures<'a> {
     for section in registry::sections(&input.known_rows) {
         let plots = section

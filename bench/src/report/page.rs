@@ -1,4 +1,4 @@
-//! What is on the page.
+//! Assembles the page.
 
 use super::figures::Section;
 use super::input::{Input, Note};
@@ -10,10 +10,10 @@ use framewright_cli::page::{Page, Part};
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 
-/// Tables without a part of their own that are shown.
+/// The most tables without a section of their own that are shown.
 const MOST_OTHERS: usize = 64;
 
-/// All of it.
+/// Assembles the whole page.
 pub fn page(input: &Input) -> Page<'_> {
     let sections = registry::sections(&input.known_rows);
     let mut parts = vec![ratios::part(&registry::evaluate(&input.known_rows))];
@@ -54,7 +54,7 @@ fn part(section: &Section, input: &Input) -> Part {
     Part { id: section.id, title: section.title, body: out }
 }
 
-/// The rows of a table and how they were measured, for whoever wants to know.
+/// The rows of a table and how they were measured, in a part that readers can open.
 fn details(out: &mut String, bench: &str, input: &Input) {
     let rows = rows_of(input, bench);
     if rows.is_empty() {
@@ -83,7 +83,7 @@ fn how(out: &mut String, note: &Note) {
     }
 }
 
-/// Tables that no part shows, with their rows, in the order in which they come.
+/// The tables that no section shows, with their rows, in order of appearance.
 fn unknown<'a>(sections: &[Section], input: &'a Input) -> Vec<(&'a str, Vec<&'a Value>)> {
     let known: HashSet<&str> = sections
         .iter()

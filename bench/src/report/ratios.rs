@@ -1,12 +1,11 @@
-//! What must be reached, first on the page: each limit, what was measured, and whether that keeps
-//! it.
+//! The limits, first on the page: each with its measurement and whether it is kept.
 
 use crate::targets::{Outcome, Verdict, shown};
 use framewright_cli::page::Part;
 use framewright_cli::page::html::{Escaped, put};
 use framewright_cli::page::svg::Short;
 
-/// The part of the page.
+/// The section of the page.
 pub fn part(outcomes: &[Outcome]) -> Part {
     let count =
         |verdict: Verdict| outcomes.iter().filter(|outcome| outcome.verdict == verdict).count();
@@ -92,11 +91,11 @@ fn row(out: &mut String, outcome: &Outcome) {
     );
 }
 
-/// Width and half height of the bar.
+/// The width of the bar, and its height.
 const WIDTH: f64 = 132.0;
 const HEIGHT: f64 = 16.0;
 
-/// How far the measurement is from the limit, logarithmic.
+/// Draws how far the measurement is from the limit, on a logarithmic scale.
 fn bar(outcome: &Outcome) -> String {
     let middle = WIDTH / 2.0;
     let mut body = format!("<path class=\"gr\" d=\"M0 8H{WIDTH}\"/>");
@@ -117,7 +116,7 @@ fn bar(outcome: &Outcome) -> String {
     )
 }
 
-/// All limits as one strip.
+/// Draws all limits as one strip.
 fn strip(met: usize, short: usize, open: usize) -> String {
     let all = (met + short + open).max(1) as f64;
     let mut body = String::new();

@@ -1,18 +1,18 @@
-//! Rows of results as a table, whatever they are about.
+//! Shows rows of results as a table, whatever they are about.
 
 use super::svg::three;
 use framewright_cli::page::html::{Escaped, put};
 use serde_json::Value;
 use std::collections::HashSet;
 
-/// Rows that are shown; what is cut off is in the file.
+/// The most rows that are shown; the others are in the file.
 const MOST_ROWS: usize = 400;
-/// Columns that are shown.
+/// The most columns that are shown.
 const MOST_COLUMNS: usize = 120;
 /// The longest text of a cell, in characters.
 const MOST_TEXT: usize = 80;
 
-/// A table of all fields of `rows`. Spreads stand with their values.
+/// A table of all fields of `rows`. Spreads are shown with their values.
 pub fn table(rows: &[&Value]) -> String {
     let mut columns: Vec<&str> = Vec::new();
     let mut all: HashSet<&str> = HashSet::from(["bench"]);

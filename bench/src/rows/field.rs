@@ -1,49 +1,50 @@
-//! Fields of rows: how each kind is read from JSON and written, and whether it says which
-//! measurement a row is or what was measured.
+//! Fields of rows: how each kind is read from JSON and written, and whether it is a setting, which
+//! says what a row measures, or a measurement.
 
 use super::spread::Spread;
 use serde_json::{Map, Number, Value, json};
 
 /// A row in JSON.
 pub type Object = Map<String, Value>;
-/// A field that is wrong, and why.
+/// The name of a field that is wrong, and why.
 pub type Bad = (String, String);
 
-/// A field of a row, or several that stand together.
+/// A field of a row, or several that belong together.
 pub trait Field: Sized {
-    /// Reads it; what is not there is what it is by default.
+    /// Reads the field; a missing field has its default value.
     ///
     /// # Errors
-    /// There is something else than may be.
+    /// Fails if the field has a value that it may not have.
     fn read(object: &Object, name: &str) -> Result<Self, Bad>;
 
-    /// Writes it.
+    /// Writes the field.
     fn write(&self, object: &mut Object, name: &str);
 
-    /// Whether a row has it.
+    /// Whether a row has the field.
     fn is_in(object: &Object, name: &str) -> bool {
         object.contains_key(name)
     }
 
-    /// Adds what it says of which measurement this is; nothing for what was measured.
+    /// Adds the field to the settings that identify a row; does nothing for measurements.
     fn settings(&self, _name: &str, _out: &mut String) {}
 }
 
-/// Something measured, or said of what was measured; null where there is none.
+/// A measurement, or a remark on one; null if there is none.
 #[derive(Clone, PartialEq, Default, Debug)]
 pub struct Measured<T>(pub Option<T>);
 
-/// A measured field that may be negative.
+/// A measurement that may be negative.
 #[derive(Clone, PartialEq, Default, Debug)]
 pub struct Signed<T>(pub T);
 
 /// A series: numbers that are not negative.
 pub type Series = Measured<Vec<f64>>;
-/// Times of a series, ascending; some count from an event in the middle.
+/// The times of a series, ascending; some count from an event in the middle, and so begin below
+/// zero.
 #[derive(Clone, PartialEq, Default, Debug)]
 pub struct Times(pub Option<Vec<f64>>);
 
-/// What says which measurement a row is. Of another kind than it should be it counts as missing.
+/// Defines settings. A setting of the wrong type counts as missing.
 macro_rules! settings {
     ($($type:ty: |$value:ident| $read:expr;)*) => { $(
         impl Field for $type {
@@ -66,7 +67,7 @@ settings! {
     bool: |value| value.as_bool();
 }
 
-/// A size that one command writes as a whole number and another does not.
+/// A size, which some commands write as a whole number and others do not.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Size(pub Number);
 
@@ -95,10 +96,10 @@ impl Field for Size {
     }
 }
 
-/// Not written where there is none.
+/// The field is not written if there is none.
 impl<T: Field> Field for Option<T> {
     fn read(object: &Object, name: &str) -> Result<Self, Bad> {
-        // Some rows say that there is none.
+        // Some rows say explicitly that there is none.
         let is_in = T::is_in(object, name) && object.get(name) != Some(&Value::Null);
         is_in.then(|| T::read(object, name)).transpose()
     }
@@ -110,7 +111,7 @@ impl<T: Field> Field for Option<T> {
     }
 }
 
-/// A field that is a number, if it is one.
+/// Reads a field that is a number, if it is there.
 pub fn number(object: &Object, name: &str, is_signed: bool) -> Result<Option<f64>, Bad> {
     let bad = |why: String| Err((name.to_owned(), why));
     match object.get(name) {

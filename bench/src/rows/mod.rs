@@ -1,26 +1,26 @@
-//! Rows of results: what each table of results has, in the order in which it is written.
+//! Rows of results: the fields of each table, in the order in which they are written.
 //!
 //! ```text
 //!   bench  --Row::to_json-->  file of results  --Rows::of-->  tables, limits, figures
 //! ```
 //!
-//! Fields that say what was measured (`policy`, `threads`, `order`, `on`) are words, whole numbers
-//! or booleans. Measured fields end in their unit: `_ns`, `_us`, `_ms`, `_seconds`, `_bytes`,
-//! `_mib`, `_pages`, `_percent`, `_ratio`, `_per_s` (`seconds` alone in `init` and `jobs`, `_s` in
-//! `reporting`). The value is the median; `_min` and `_max` are its spread, `_low` and `_high` an
-//! interval. `null` means that it does not apply. Arrays are series and come in pairs, such as
-//! `at_seconds` and `rss_mib`.
+//! Settings, which say what was measured (`policy`, `threads`, `order`, `on`), are words, whole
+//! numbers or booleans. Measured fields end in their unit: `_ns`, `_us`, `_ms`, `_seconds`,
+//! `_bytes`, `_mib`, `_pages`, `_percent`, `_ratio`, `_per_s` (`seconds` alone in `init` and
+//! `jobs`, `_s` in `reporting`). The value is the median; `_min` and `_max` are its spread, `_low`
+//! and `_high` an interval. `null` means that it does not apply. Arrays are series and come in
+//! pairs, such as `at_seconds` and `rss_mib`.
 //!
-//! Whoever measures makes these rows, whoever reads results gets them; the type of a field tells
-//! what it is ([`field`]). Files of earlier versions lack some fields, those of later ones have
-//! more: what is missing is zero, empty or none, and what nobody knows here is left alone.
+//! Benchmarks make these rows and readers of results get them; the type of a field says what it is
+//! ([`field`]). Files of earlier versions lack some fields, and those of later versions have more:
+//! a missing field is zero, empty or none, and an unknown field is left alone.
 //!
 //! Ratios compare neighbouring runs: in `jobs` with a plain loop and with ours, in `hugepages` with
-//! and without HVO, with one thread and with the system's call alone. `framewright-new` knows
-//! nothing of the units; `off, again` is a benchmark's own error.
+//! and without HVO, with one thread and with the system's call alone. The engine `framewright-new`
+//! knows nothing about the units; `off, again` shows a benchmark's own error.
 //!
-//! Not serde's derive: it knows neither that three fields are one spread, nor which fields say what
-//! was measured, nor the name of the field that is wrong.
+//! serde's derive is not used: it does not know that three fields are one spread, which fields are
+//! settings, or how to name the field that is wrong.
 //!
 //! A file of results:
 //!
@@ -39,10 +39,10 @@
 //!
 //! A single bench prints `{ "bench", "repetitions", "timed", "left_out", "rows" }`. Readers skip
 //! fields and benches that they do not know. A section that could not be measured has `failed`, a
-//! sentence; one that is impossible here has only `left_out`. A run with fewer sections than
-//! `parts` was interrupted. `compare linux` adds `conditions`, a list of sentences. In a row
+//! sentence; one that is impossible on this machine has only `left_out`. A run with fewer sections
+//! than `parts` was interrupted. `compare linux` adds `conditions`, a list of sentences. In a row,
 //! `bench` names its table. Ratios compare neighbouring runs; rows with `"comparable": false` took
-//! another path on each side and are in no picture.
+//! different paths on the two sides and are in no picture.
 
 pub mod field;
 mod spread;
@@ -54,10 +54,10 @@ pub use spread::{Interval, Spread};
 
 /// A row of a table.
 pub trait Row: Field {
-    /// The name of its table.
+    /// The name of the row's table.
     const BENCH: &'static str;
 
-    /// As it is written into a file.
+    /// The row as it is written into a file.
     fn to_json(&self) -> Value {
         let mut object = Object::new();
         object.insert("bench".into(), json!(Self::BENCH));
@@ -66,7 +66,7 @@ pub trait Row: Field {
     }
 }
 
-/// Fields that stand together.
+/// Defines groups of fields.
 macro_rules! fields {
     ($($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty,)* })*) => { $(
         $(#[$doc])*
@@ -91,7 +91,7 @@ macro_rules! fields {
     )* };
 }
 
-/// The tables.
+/// Defines the tables.
 macro_rules! tables {
     ($($bench:literal $table:ident: $row:ident,)*) => {
         /// Rows of results, by table.
@@ -102,7 +102,7 @@ macro_rules! tables {
         $(impl Row for $row { const BENCH: &'static str = $bench; })*
 
         impl Rows {
-            /// Adds a row if it is of a table that is known here.
+            /// Adds a row if its table is known here.
             ///
             /// # Errors
             /// The field that is wrong, and why.
@@ -123,8 +123,8 @@ macro_rules! tables {
             }
         }
 
-        /// What tells a row from all others: rows that agree in it measured the same thing. Of a
-        /// table that nobody knows here it is all that the row says.
+        /// What identifies a row: rows with equal identities measured the same thing. In an unknown
+        /// table, everything in the row counts.
         ///
         /// # Errors
         /// The field that is wrong, and why.
@@ -141,7 +141,7 @@ fn identity_as<R: Row>(object: &Object) -> Result<String, Bad> {
     let row = R::read(object, "")?;
     let mut identity = format!("{};", R::BENCH);
     row.settings("", &mut identity);
-    // Later versions may tell apart what is one here.
+    // Later versions may distinguish rows that are alike for this version.
     let Value::Object(known) = row.to_json() else { return Ok(identity) };
     let words = object.iter().filter(|(name, value)| {
         (value.is_string() || value.is_boolean()) && !known.contains_key(*name)
@@ -151,7 +151,7 @@ fn identity_as<R: Row>(object: &Object) -> Result<String, Bad> {
 }
 
 impl Rows {
-    /// All rows of tables that are known here. What cannot be read is no row.
+    /// All rows of known tables. Rows that cannot be read are skipped.
     pub fn of(rows: &[Value]) -> Self {
         let mut all = Self::default();
         for object in rows.iter().filter_map(Value::as_object) {
@@ -203,7 +203,7 @@ fields! {
         bring_up_us: Spread, first_alloc_us: Spread,
         metadata_bytes: Measured<u64>, metadata_ratio: Measured<f64>, managed_gib: Measured<f64>,
     }
-    /// Memory that moves.
+    /// Memory that is moved.
     Contig {
         what: String, managed_gib: u64, runs: Measured<u64>,
         call_us: Spread, moved_pages: Spread, copy_ratio: Spread, ideal_ratio: Spread,
@@ -220,16 +220,16 @@ fields! {
         against_off: Interval, against_off_min: Measured<f64>, against_off_max: Measured<f64>,
         against_off_deviation: Measured<f64>,
     }
-    /// What long use leaves whole.
+    /// The whole blocks that are left after long use.
     Fragment {
         allocator: String, managed_gib: u64,
         allocated_percent: Spread, free_in_whole_blocks_percent: Spread, own_count_percent: Spread,
     }
-    /// Memory that came or went.
+    /// Memory that was added or removed.
     Hotplug {
         what: String, call_us: Spread, taken_kib: Spread,
     }
-    /// A pool filled and emptied.
+    /// A pool that was filled and emptied.
     Hugepages {
         on: String, policy: String, tables: String, size_kb: u64, pages: u64,
         reclaim: String, restore: String, threads: u64,
@@ -238,7 +238,7 @@ fields! {
         reclaim_ratio: Spread, empty_reclaim_ratio: Spread,
         flushes: Measured<u64>, ipis: Measured<u64>, saved_bytes: Measured<u64>,
     }
-    /// The vmemmap made, or one section of it.
+    /// The making of the vmemmap, or of one section of it.
     Init {
         policy: String, init: String, threads: u64, pages: u64, bytes: u64,
         seconds: Spread, limit: Option<InitLimit>, growth: Option<InitGrowth>, first_touch: bool,
@@ -250,7 +250,7 @@ fields! {
         limit_ratio: Spread, limit_ratio_low: Measured<f64>, limit_ratio_high: Measured<f64>,
         limit_of_minima_ratio: Measured<f64>, limit_cpu_ratio: Interval, eager_cpu_ratio: Spread,
     }
-    /// What one section is compared with.
+    /// The values that one section is compared with.
     InitGrowth { share_of_bulk_seconds: Spread, bulk_ratio: Measured<f64>, }
     /// A job by one engine.
     Jobs {
@@ -271,15 +271,15 @@ fields! {
         measured_ms_min: Option<Measured<f64>>, measured_ms_max: Option<Measured<f64>>,
         error_percent: Signed<Measured<f64>>,
     }
-    /// Memory dirtied, freed and back with the host.
+    /// Memory that was dirtied, freed and returned to the host.
     Reporting {
         on: String, pace: String, dirtied_mib: Option<Size>, falls: Measured<u64>,
         reported_twice: Measured<u64>, reused_early_percent: Measured<f64>,
         t50_s: Spread, t95_s: Spread, left_mib: Signed<Spread>,
     }
-    /// How long a whole command took: a row that readers of files add.
+    /// How long a whole command took; the reader of files adds this row.
     Run { command: String, run_seconds: Measured<f64>, }
-    /// Boots with so many threads.
+    /// Boots with a number of threads.
     Scaling {
         what: String, threads: u64, cpus_percent: Measured<f64>,
         boot_ms: Spread, boot_deviation_percent: Measured<f64>, boot_speedup_ratio: Spread,
@@ -292,14 +292,14 @@ fields! {
         dirtied_mib: Option<Size>, before_mib: Option<Measured<f64>>,
         at_seconds: Times, rss_mib: Series,
     }
-    /// All free memory shuffled.
+    /// A shuffle of all free memory.
     Shuffle { managed_gib: u64, threads: u64, shuffle_ms: Spread, }
-    /// The memory of the vmemmap, filled plainly by one store of the CPU.
+    /// Plain fills of the vmemmap's memory by one kind of store.
     Store {
         store: String, init: String, threads: u64, bytes: u64,
         seconds: Spread, best_ratio: Measured<f64>, chosen: Measured<u64>,
     }
-    /// How long calls of one kind take in a trace: so many percent of them no longer.
+    /// The time that a given percentage of the calls of one kind in a trace did not exceed.
     Tail {
         allocator: String, managed_gib: u64, pattern: String, full: String, threads: u64,
         operation: String, orders: String, calls: Measured<u64>,
@@ -312,13 +312,13 @@ fields! {
         repetitions: Measured<u64>, operation_ns: Spread, harness_ns: Spread,
         refused_percent: Measured<f64>,
     }
-    /// So many CPUs, simulated or real.
+    /// A number of CPUs, simulated or real.
     Simulate {
         pattern: String, layout: String, cpus: u64, parts: u64,
         calls_per_us: Measured<f64>, speedup_ratio: Measured<f64>, waiting_percent: Measured<f64>,
         busiest_percent: Measured<f64>, over_real_ratio: Measured<f64>,
     }
-    /// One thing done by Linux and by the guest.
+    /// One operation by Linux and by the guest.
     Compare {
         what: String, when: Option<String>, size_kb: Option<u64>, pages: Option<u64>,
         reclaim: Option<String>, policy: Option<String>, pace: Option<String>,
@@ -330,7 +330,7 @@ fields! {
     }
 }
 
-/// What numbers of a comparison count. Its name ends the names of a row's fields.
+/// The unit of a comparison's numbers. Its name ends the names of a row's fields.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Unit {
     #[default]
@@ -338,12 +338,12 @@ pub enum Unit {
     Seconds,
     Bytes,
     Mebibytes,
-    /// Of 4 KiB each.
+    /// Iterations of 4 KiB each.
     IterationsPerSecond,
-    /// Of what size the row says.
+    /// Pages of the size in the row.
     Pages,
     Percent,
-    /// To a device.
+    /// Requests to a device.
     Requests,
 }
 
@@ -359,7 +359,7 @@ impl Unit {
         Self::Requests,
     ];
 
-    /// As in names of fields.
+    /// The unit's name in field names.
     pub fn name(self) -> &'static str {
         match self {
             Self::Milliseconds => "ms",
@@ -374,7 +374,7 @@ impl Unit {
     }
 }
 
-/// Linux's numbers and ours, if there are any.
+/// Linux's number and ours, if there are any.
 #[derive(Clone, Copy, PartialEq, Default, Debug)]
 pub struct Both {
     pub unit: Option<Unit>,
@@ -397,14 +397,14 @@ impl Field for Both {
     }
 }
 
-/// What a comparison must show.
+/// The requirement on a comparison.
 #[derive(Clone, Copy, PartialEq, Default, Debug)]
 pub enum Demand {
     #[default]
     Nothing,
-    /// Linux's number is at least so many times ours.
+    /// Linux's number is at least this many times ours.
     Ratio(f64),
-    /// Ours is at most this.
+    /// Our number is at most this.
     AtMost(Unit, f64),
 }
 
@@ -433,7 +433,7 @@ impl Field for Demand {
     }
 }
 
-/// A remark that only the measurements give; it takes the place of another one.
+/// A remark that depends on the measurements; it replaces another one.
 #[derive(Clone, PartialEq, Default, Debug)]
 pub struct LateRemark(pub Option<String>);
 
@@ -451,7 +451,7 @@ impl Field for LateRemark {
 mod tests {
     use super::*;
 
-    /// Rows as version 0.1.0 wrote them before all of their fields were there.
+    /// Rows as version 0.1.0 wrote them, before all of their fields existed.
     const OLD: &str = r#"[
         { "bench": "alloc", "allocator": "framewright", "managed_gib": 8, "order": 0,
           "pattern": "bulk", "threads": 1, "alloc_ns": 3.5, "free_ns": null },
@@ -511,7 +511,7 @@ mod tests {
         let other = identity(r#"{ "bench": "jobs", "case": "b", "seconds": 1.0 }"#);
         let later = identity(r#"{ "bench": "jobs", "case": "a", "later": "x", "seconds": 1.0 }"#);
         assert!(one == again && one != other && one != later);
-        // A field that is wrong is named.
+        // An error names the field that is wrong.
         let wrong = identity(r#"{ "bench": "jobs", "seconds": "x" }"#);
         assert_eq!(wrong, Err(("seconds".into(), "is \"x\" where a number belongs".into())));
     }

@@ -1,27 +1,27 @@
-//! The middle of measurements, how far they lie around it, and how sure it is.
+//! The median of measurements, their spread, and how certain the median is.
 
 use super::field::{Bad, Field, Object, number};
 use framewright_cli::grid::median;
 use serde_json::json;
 
-/// The middle of measurements, and how far they lie around it. All is absent where nothing was
-/// measured. In a row it is `name`, `name_min` and `name_max`.
+/// The median of measurements and their spread. All is absent if nothing was measured. In a row the
+/// fields are `name`, `name_min` and `name_max`.
 #[derive(Clone, Copy, PartialEq, Default, Debug)]
 pub struct Spread {
     /// The median.
     pub middle: Option<f64>,
-    /// The least.
+    /// The least value.
     pub least: Option<f64>,
-    /// The most.
+    /// The greatest value.
     pub most: Option<f64>,
-    /// A quarter of them is below. Not in rows.
+    /// The lower quartile. Not in rows.
     pub low: Option<f64>,
-    /// A quarter of them is above. Not in rows.
+    /// The upper quartile. Not in rows.
     pub high: Option<f64>,
 }
 
 impl Spread {
-    /// Of these values, in any order.
+    /// The spread of these values, which may be in any order.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
         let mut sorted: Vec<f64> = values.into_iter().collect();
         sorted.sort_by(f64::total_cmp);
@@ -35,15 +35,16 @@ impl Spread {
         }
     }
 
-    /// The middle and its quarters.
+    /// The median and the quartiles.
     pub fn quarters(self) -> Interval {
         Interval { middle: self.middle, low: self.low, high: self.high }
     }
 
-    /// Reads one whose values may be negative, or not.
+    /// Reads a spread whose values may, or may not, be negative.
     ///
     /// # Errors
-    /// A field that is no number, one that is negative, and a least above the most.
+    /// Fails if a field is no number or wrongly negative, or if the least value exceeds the
+    /// greatest.
     pub fn read_any(object: &Object, name: &str, is_signed: bool) -> Result<Self, Bad> {
         let end = |end: &str| number(object, &format!("{name}{end}"), is_signed);
         let (middle, least, most) = (end("")?, end("_min")?, end("_max")?);
@@ -68,7 +69,7 @@ impl Field for Spread {
     }
 }
 
-/// A middle and an interval around it: in a row `name`, `name_low` and `name_high`.
+/// A median and an interval around it: in a row `name`, `name_low` and `name_high`.
 #[derive(Clone, Copy, PartialEq, Default, Debug)]
 pub struct Interval {
     pub middle: Option<f64>,

@@ -1,4 +1,4 @@
-//! Allocation.
+//! Targets of allocation.
 
 use super::Sample;
 use super::sample::{over, threads, words};
@@ -9,7 +9,7 @@ pub(super) const OURS: &str = "framewright";
 pub(super) const PEERS: [&str; 2] = ["buddy_system_allocator", "frame-alloc"];
 const REQUEST: &str = "allocate_order and free_order";
 
-/// What of a row is measured.
+/// Which value of a row is judged.
 type Half = fn(&Alloc) -> Option<f64>;
 
 fn get(row: &Alloc) -> Option<f64> {
@@ -20,7 +20,7 @@ fn put(row: &Alloc) -> Option<f64> {
     row.free_ns.middle
 }
 
-// All are ratios to what was measured in the same run: times alone are those of a machine.
+// All are ratios to other measurements of one run, as times alone depend on the machine.
 targets! { TARGETS:
     Allocation, COMMAND, "faster-than-peers",
         "Every row: time over that of the faster of two Rust allocators",
@@ -52,7 +52,7 @@ fn pairs(rows: &Rows, pattern: &str, orders: &[u64], other: &str) -> Vec<Sample>
     over(ours, of(other), |row| (row.managed_gib, row.order), get, place)
 }
 
-/// What each half of a row is called.
+/// The name of each half of a row.
 const HALVES: [(Half, &str); 2] = [(get, "get"), (put, "put")];
 
 /// Get, put and pair of orders that CPUs cache, two threads over one.
@@ -72,7 +72,7 @@ fn two_threads(rows: &Rows) -> Vec<Sample> {
     compared.collect()
 }
 
-/// Each operation that a row has, against each peer's same row.
+/// Each operation of a row against the corresponding row of each peer.
 fn over_peers(rows: &Rows) -> Vec<Sample> {
     let of = |name: &'static str| rows.alloc.iter().filter(move |row| row.allocator == name);
     let mut samples = Vec::new();

@@ -1,4 +1,4 @@
-//! Memory that moves.
+//! Targets of moving memory.
 
 use super::Sample;
 use super::sample::samples;

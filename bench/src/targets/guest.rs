@@ -1,4 +1,4 @@
-//! The guest beside Linux on the same virtual machine.
+//! Targets of the guest compared with Linux on one virtual machine.
 
 use super::sample::{samples, words};
 use super::{Sample, is_two_gib};
@@ -45,7 +45,7 @@ targets! { TARGETS:
         };
 }
 
-/// Memory that is back with the host.
+/// The row about memory that is back with the host.
 const FREED: &str = "freed memory: 95 % back";
 
 fn place(row: &Compare) -> String {
@@ -61,7 +61,7 @@ fn place(row: &Compare) -> String {
     ])
 }
 
-/// Linux's over ours.
+/// Linux's numbers over ours.
 fn ratios(rows: &Rows, is: impl Fn(&Compare) -> bool) -> Vec<Sample> {
     samples(rows.compare.iter().filter(|row| is(row)), |row| row.ratio.middle, place)
 }
@@ -72,7 +72,7 @@ fn memory_map(rows: &Rows, policy: &str) -> Vec<Sample> {
     })
 }
 
-/// Pages of 2 MiB at run time.
+/// Pools of 2 MiB pages at run time.
 fn pool(rows: &Rows, reclaim: &str) -> Vec<Sample> {
     ratios(rows, |row| {
         row.when.as_deref() == Some("run time")
@@ -81,7 +81,7 @@ fn pool(rows: &Rows, reclaim: &str) -> Vec<Sample> {
     })
 }
 
-/// What Linux took until 95 % of 2 GiB were back with the host, where that was measured.
+/// How long Linux took until 95 % of 2 GiB were back with the host, if that was measured.
 pub fn linux_seconds(rows: &Rows) -> Option<f64> {
     let judged =
         rows.compare.iter().filter(|row| row.what == FREED && is_two_gib(row.dirtied_mib.as_ref()));

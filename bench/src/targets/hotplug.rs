@@ -1,4 +1,4 @@
-//! Memory that comes and goes.
+//! Targets of memory that is added and removed.
 
 use super::Sample;
 use super::sample::samples;

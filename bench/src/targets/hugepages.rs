@@ -1,4 +1,4 @@
-//! Pools of huge pages.
+//! Targets of pools of huge pages.
 
 use super::Sample;
 use super::sample::{page_size, samples, threads, words};
@@ -55,7 +55,8 @@ targets! { TARGETS:
         >= 16384.0 "KiB", "all of it: 16 MiB", |rows| per_page(rows, 1 << 20);
 }
 
-/// In the guest with HVO. What comes back eagerly writes all descriptors again.
+/// Whether the row is from the guest with HVO and lazy restore; an eager one rewrites all
+/// descriptors.
 fn is_lazy_guest(row: &Hugepages) -> bool {
     row.on == "qemu" && row.reclaim == "on" && row.restore == "lazy"
 }
@@ -72,7 +73,7 @@ fn of(
     samples(rows.hugepages.iter().filter(|row| is(row)), value, place)
 }
 
-/// Of a fill, and of an empty.
+/// Samples of a fill and of an empty.
 fn both(
     rows: &Rows,
     is: impl Fn(&Hugepages) -> bool,
@@ -90,7 +91,7 @@ fn place(row: &Hugepages) -> String {
     words(&[&row.on, &row.policy, &size, &pages, &row.restore, &threads(row.threads)])
 }
 
-/// KiB for each page.
+/// The saved KiB for each page.
 fn per_page(rows: &Rows, size_kb: u64) -> Vec<Sample> {
     let is = |row: &&Hugepages| row.reclaim == "on" && row.size_kb == size_kb && row.pages > 0;
     let each = |row: &Hugepages| Some(row.saved_bytes.get()? as f64 / row.pages as f64 / 1024.0);

@@ -1,4 +1,4 @@
-//! Bringing memory up, and the memory map.
+//! Targets of bring-up and of the memory map.
 
 use super::Sample;
 use super::sample::{samples, threads, words};
@@ -59,8 +59,8 @@ fn milliseconds(rows: &Rows, machine: &str) -> Vec<Sample> {
     samples(rows.bring_up.iter().filter(is), ms, |row| row.machine.clone())
 }
 
-/// What is allowed grows with memory and CPUs, of which one is counted, as rows do not say how many
-/// there are.
+/// The allowance grows with memory and CPUs; one CPU is assumed, as rows do not say how many there
+/// are.
 fn metadata(rows: &Rows) -> Vec<Sample> {
     let share = |row: &BringUp| {
         let allowed = row.managed_gib.get()? * (1_u64 << 30) as f64 * 1e-4 + 65536.0 + 4096.0;
@@ -70,7 +70,7 @@ fn metadata(rows: &Rows) -> Vec<Sample> {
     samples(backed, share, |row| row.machine.clone())
 }
 
-/// Memory that is backed and dirty.
+/// Ratios to the limit, in memory that is backed and dirty.
 fn limits(rows: &Rows, policy: &str, init: &str) -> Vec<Sample> {
     let is = |row: &&Init| {
         row.policy == policy && row.init == init && !row.first_touch && row.threads <= 2
@@ -79,7 +79,7 @@ fn limits(rows: &Rows, policy: &str, init: &str) -> Vec<Sample> {
     samples(rows.init.iter().filter(is), ratio, |row| threads(row.threads))
 }
 
-/// All policies and first values, in memory that is backed and dirty.
+/// Ratios of all policies and first values, in memory that is backed and dirty.
 fn by_threads(rows: &Rows, threads: u64) -> Vec<Sample> {
     let is = |row: &&Init| row.threads == threads && !row.first_touch && row.growth.is_none();
     let ratio = |row: &Init| row.limit.as_ref()?.limit_ratio.middle;

@@ -1,4 +1,4 @@
-//! Parallel jobs.
+//! Targets of parallel jobs.
 
 use super::Sample;
 use super::sample::{over, samples, words};
@@ -31,7 +31,7 @@ targets! { TARGETS:
         |rows| {
             let rows = of(rows, |row| row.case == "two-empty");
             let samples = over_ours(&rows);
-            // What is no time does not become one.
+            // The inverse of a value that is no time is no time either.
             let of = |value: f64| if value > 0.0 { 1.0 / value } else { f64::NAN };
             let inverse = |sample: Sample| Sample { value: of(sample.value), ..sample };
             samples.into_iter().map(inverse).collect()
@@ -49,7 +49,7 @@ const OURS: &str = "framewright";
 const SERIAL: &str = "serial";
 
 impl Jobs {
-    /// What tells jobs apart.
+    /// The key that tells jobs apart.
     pub fn job(&self) -> (&str, u64, u64) {
         (&self.case, self.units, self.unit_ns)
     }
@@ -59,7 +59,7 @@ fn of(rows: &Rows, is: impl Fn(&Jobs) -> bool) -> Vec<&Jobs> {
     rows.jobs.iter().filter(|row| is(row)).collect()
 }
 
-/// Rows of an engine.
+/// The rows of an engine.
 fn by<'a>(rows: &[&'a Jobs], engine: &str) -> impl Iterator<Item = &'a Jobs> {
     rows.iter().copied().filter(move |row| row.engine == engine)
 }
@@ -72,8 +72,8 @@ fn seconds(row: &Jobs) -> Option<f64> {
     row.seconds.middle
 }
 
-/// The time of `rows` over that of `others`, the same jobs by another engine: the middle of the
-/// ratios of neighbouring runs, where rows have it.
+/// The time of `rows` over that of `others`, which are the same jobs by another engine. If rows
+/// have it, this is the median of the ratios of neighbouring runs.
 fn compared(rows: Vec<&Jobs>, ratio: fn(&Jobs) -> Option<f64>, others: Vec<&Jobs>) -> Vec<Sample> {
     let place = |row: &Jobs| {
         words(&[&row.case, &counted(row.units, "unit"), &format!("{} ns each", row.unit_ns)])
@@ -88,7 +88,7 @@ fn over_ours(rows: &[&Jobs]) -> Vec<Sample> {
     compared(rayon, |row| row.framewright_ratio.middle, ours)
 }
 
-/// Of jobs that are large for one thread.
+/// Samples of jobs that are large for one thread.
 fn against_rayon(rows: &Rows, cases: &[&str]) -> Vec<Sample> {
     let rows = of(rows, |row| cases.contains(&row.case.as_str()));
     let long = by(&rows, SERIAL).filter(|row| seconds(row) > Some(LARGE_SECONDS));

@@ -1,11 +1,11 @@
-//! What the manager is held to: every ratio and limit that it must reach, and how each follows from
-//! rows of results (docs/usage.md, docs/performance.md).
+//! The requirements on the manager: every ratio and limit that it must reach, and how each is
+//! computed from rows of results (docs/usage.md, docs/performance.md).
 //!
 //! `framewright report` shows them first; benchmarks of everything and comparisons can end with
 //! [`mod@table`].
 
-/// Targets: area, command, name, what is measured, the limit, what it is compared with, and the
-/// measurements in rows; then where the limit comes from that was measured beside ours, if it was.
+/// Defines targets: area, command, name, what is measured, the limit, what it is compared with, and
+/// the measurements in rows; optionally also the limit in rows, if it was measured beside ours.
 macro_rules! targets {
     ($name:ident: $(
         $area:ident, $command:expr, $id:literal, $what:literal,
@@ -50,10 +50,10 @@ pub use table::table;
 
 use crate::rows::{Rows, Size};
 
-/// How measurements follow from rows of results.
+/// Computes measurements from rows of results.
 type Measure = fn(&Rows) -> Vec<Sample>;
 
-/// What targets are about, in the order in which they are shown.
+/// The areas of targets, in the order in which they are shown.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Area {
     Allocation,
@@ -68,7 +68,7 @@ pub enum Area {
 }
 
 impl Area {
-    /// For people.
+    /// The area's name for people.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Allocation => "Allocation",
@@ -84,42 +84,42 @@ impl Area {
     }
 }
 
-/// One thing that must be reached.
+/// One requirement.
 pub struct Target {
-    /// Its name, for programs; unique.
+    /// The target's name for programs; unique.
     pub id: &'static str,
-    /// What it is about.
+    /// The target's area.
     pub area: Area,
     /// What is measured.
     pub what: &'static str,
-    /// Which way is good.
+    /// Whether high or low values are good.
     pub comparison: Comparison,
     /// The limit.
     pub wanted: f64,
-    /// Unit of limit and measurement; a ratio has `x`.
+    /// The unit of limit and measurement; a ratio has `x`.
     pub unit: &'static str,
-    /// What it is compared with, or where the limit comes from.
+    /// What the measurement is compared with, or where the limit comes from.
     pub against: &'static str,
     /// The measurements in rows of results. The worst of them counts.
     pub measure: Measure,
     /// The command that makes such rows.
     pub command: &'static str,
-    /// The limit in rows of results, where another was measured beside ours: it counts rather than
+    /// The limit in rows of results, if it was measured beside ours: it then takes the place of
     /// `wanted`.
     pub limit: Option<fn(&Rows) -> Option<f64>>,
 }
 
-/// Which way is good.
+/// Whether high or low values are good.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Comparison {
-    /// The limit and all above.
+    /// The limit and all values above are good.
     AtLeast,
-    /// The limit and all below.
+    /// The limit and all values below are good.
     AtMost,
 }
 
 impl Comparison {
-    /// As a sign.
+    /// The comparison as a sign.
     pub const fn sign(self) -> &'static str {
         match self {
             Self::AtLeast => "\u{2265}",
@@ -134,8 +134,8 @@ impl Comparison {
         }
     }
 
-    /// How far a measurement is past the limit, on the good side: 1 is the limit itself, 2 twice as
-    /// good. Nothing where zero is among the numbers.
+    /// How good a measurement is relative to the limit: 1 is the limit itself, 2 is twice as good.
+    /// `None` if one of the numbers is zero.
     fn margin(self, measured: f64, wanted: f64) -> Option<f64> {
         let (good, bad) = match self {
             Self::AtLeast => (measured, wanted),
@@ -145,19 +145,19 @@ impl Comparison {
     }
 }
 
-/// Whether it is reached.
+/// Whether a target is reached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// It is.
+    /// It is reached.
     Met,
-    /// It is not.
+    /// It is missed.
     Short,
-    /// No row says.
+    /// No row measures it.
     NotMeasured,
 }
 
 impl Verdict {
-    /// In words.
+    /// The verdict in words.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Met => "met",
@@ -167,16 +167,16 @@ impl Verdict {
     }
 }
 
-/// Where a limit comes from that was measured.
+/// Where a measured limit comes from.
 const MEASURED: &str = "Linux, measured in these files";
 
-/// What became of a target.
+/// The result of a target.
 pub struct Outcome {
-    /// Which.
+    /// The target.
     pub target: &'static Target,
     /// The limit that counts.
     pub wanted: f64,
-    /// What it is compared with, or where the limit comes from.
+    /// What the measurement is compared with, or where the limit comes from.
     pub against: &'static str,
     /// The worst measurement.
     pub worst: Option<Sample>,
@@ -184,7 +184,7 @@ pub struct Outcome {
     pub samples: usize,
     /// How many of them keep the limit.
     pub kept: usize,
-    /// The outcome.
+    /// Whether the target is reached.
     pub verdict: Verdict,
 }
 
@@ -196,7 +196,7 @@ impl Outcome {
     }
 }
 
-/// What rows of results say of a target.
+/// Judges a target by rows of results.
 pub fn outcome(target: &'static Target, rows: &Rows) -> Outcome {
     let mut samples = (target.measure)(rows);
     let is_whole = !samples.iter().any(|sample| sample.value.is_nan());
@@ -218,21 +218,21 @@ pub fn outcome(target: &'static Target, rows: &Rows) -> Outcome {
     Outcome { target, wanted, against, worst, samples: count, kept, verdict }
 }
 
-/// Memory that is dirtied and freed where a target speaks of 2 GiB, in MiB.
+/// The amount of dirtied and freed memory, in MiB, for targets of 2 GiB.
 const JUDGED_MIB: f64 = 2048.0;
 
-/// Whether a row is of 2 GiB that were dirtied: a target only judges rows of its own size.
+/// Whether a row is about 2 GiB of dirtied memory: targets only judge rows of their own size.
 pub fn is_two_gib(dirtied_mib: Option<&Size>) -> bool {
     dirtied_mib.map(Size::get) == Some(JUDGED_MIB)
 }
 
-/// Units of times and sizes, each with how many of it the next has.
+/// Units of times and sizes, each with how many of it make the next one.
 const SCALES: [&[(&str, f64)]; 2] = [
     &[("ns", 1e3), ("\u{b5}s", 1e3), ("ms", 1e3), ("s", f64::INFINITY)],
     &[("KiB", 1024.0), ("MiB", 1024.0), ("GiB", f64::INFINITY)],
 ];
 
-/// A number in the unit in which people say it: 39.7 us rather than 0.0397 ms.
+/// A number in the unit that people would choose: 39.7 us rather than 0.0397 ms.
 fn fitting(value: f64, unit: &str) -> (f64, &str) {
     let place = |scale: &&[(&str, f64)]| scale.iter().position(|(name, _)| *name == unit);
     let Some((scale, mut at)) = SCALES.into_iter().find_map(|scale| Some((scale, place(&scale)?)))
@@ -296,7 +296,7 @@ mod tests {
                 .iter()
                 .all(|outcome| outcome.verdict == Verdict::NotMeasured)
         );
-        // Rows that have nothing of what they should.
+        // Rows without the fields that they should have.
         let odd: Vec<Value> = [
             "alloc",
             "traffic",

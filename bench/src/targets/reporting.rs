@@ -1,4 +1,4 @@
-//! Free page reporting and the shuffle.
+//! Targets of free page reporting and of the shuffle.
 
 use super::guest::linux_seconds;
 use super::sample::{samples, words};
@@ -40,7 +40,7 @@ fn falls(rows: &Rows, value: fn(&Reporting) -> Option<f64>) -> Vec<Sample> {
     samples(&rows.reporting, value, |row| words(&[&row.on, &row.pace]))
 }
 
-/// Seconds until 95 % of 2 GiB are back with the host of a guest.
+/// Seconds until the host has back 95 % of 2 GiB from a guest.
 fn until_back(rows: &Rows, pace: &str) -> Vec<Sample> {
     let is = |row: &&Reporting| {
         row.on == "qemu" && row.pace == pace && is_two_gib(row.dirtied_mib.as_ref())
@@ -51,7 +51,7 @@ fn until_back(rows: &Rows, pace: &str) -> Vec<Sample> {
     samples(rows.reporting.iter().filter(is), |row| row.t95_s.middle, place)
 }
 
-/// What is lost in percent, by the middle of the ratios of neighbouring runs.
+/// The loss in percent, from the median of the ratios of neighbouring runs.
 fn cost(rows: &Rows) -> Vec<Sample> {
     let percent = |ratio: f64| (1.0 - ratio) * 100.0;
     let place = |row: &Fault| {

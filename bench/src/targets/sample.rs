@@ -1,15 +1,15 @@
-//! Measurements of targets: a number out of a row, and in words which row that is.
+//! Measurements of targets: a number from a row, with words that say which row it is.
 
 use framewright_cli::grid::counted;
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// A measurement, and which it is.
+/// A measurement and where it is from.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Sample {
-    /// In the unit of its target.
+    /// The value in the unit of its target.
     pub value: f64,
-    /// What tells it from the others, in words.
+    /// What tells the measurement from the others, in words.
     pub place: String,
 }
 
@@ -23,10 +23,10 @@ pub fn samples<'a, R: 'a>(
     rows.into_iter().filter_map(one).collect()
 }
 
-/// The quotient of a number over that of the row of `others` that agrees in `key`; of several that
-/// do, the last counts. All are times, and one of which nothing is left beside the harness's is no
-/// measurement, whose ever it is: the quotient is no number, and a target that misses one is not
-/// met.
+/// The number of each row over that of the row of `others` with an equal `key`; if there are
+/// several, the last one counts. All numbers are times. A time of which nothing is left after the
+/// harness's own time is subtracted is no measurement on either side: the quotient is then NaN, and
+/// a target with a NaN is not met.
 pub fn over<'a, R: 'a, K: Eq + Hash>(
     rows: impl IntoIterator<Item = &'a R>,
     others: impl IntoIterator<Item = &'a R>,
@@ -37,8 +37,8 @@ pub fn over<'a, R: 'a, K: Eq + Hash>(
     over_where(rows, others, key, value, |_, _| true, place)
 }
 
-/// [`over`]; where the two rows did not do as much, so that their times do not compare, the
-/// quotient is no number either.
+/// Works like [`over`]; if two rows did different amounts of work, so that their times are not
+/// comparable, the quotient is NaN, too.
 pub fn over_where<'a, R: 'a, K: Eq + Hash>(
     rows: impl IntoIterator<Item = &'a R>,
     others: impl IntoIterator<Item = &'a R>,
@@ -58,7 +58,7 @@ pub fn over_where<'a, R: 'a, K: Eq + Hash>(
     rows.into_iter().filter_map(one).collect()
 }
 
-/// Words with commas; those that are empty are left out.
+/// Joins words with commas and leaves out empty ones.
 pub fn words(words: &[&str]) -> String {
     words.iter().copied().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(", ")
 }
@@ -68,7 +68,7 @@ pub fn threads(threads: u64) -> String {
     counted(threads, "thread")
 }
 
-/// The size of pages in a pool.
+/// The size of a pool's pages in words.
 pub fn page_size(kb: u64) -> String {
     if kb >= 1 << 20 { format!("{} GiB", kb >> 20) } else { format!("{} MiB", kb >> 10) }
 }

@@ -1,4 +1,4 @@
-//! More CPUs than the host has, simulated.
+//! Targets of simulations with more CPUs than the host has.
 
 use super::Sample;
 use super::sample::samples;

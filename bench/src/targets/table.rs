@@ -1,10 +1,10 @@
-//! Targets as text.
+//! Shows targets as text.
 
 use super::{Outcome, Verdict, shown};
 use framewright_cli::grid::Grid;
 use framewright_cli::output::Style;
 
-/// The lines of a table of all outcomes, and one that counts them.
+/// The lines of a table of all outcomes, and a line that counts them.
 pub fn table(outcomes: &[Outcome], style: Style) -> Vec<String> {
     let mut grid = Grid::new(&["<section", "<what", ">must be", ">is", "<", "<worst of, where"]);
     for outcome in outcomes {
@@ -20,7 +20,7 @@ pub fn table(outcomes: &[Outcome], style: Style) -> Vec<String> {
             if target.comparison.sign() == "\u{2265}" { ">=" } else { "<=" },
             shown(outcome.wanted, target.unit)
         );
-        // Columns are counted in bytes.
+        // Columns are counted in bytes, so use only ASCII.
         let plain = |text: String| text.replace('\u{d7}', "x").replace('\u{b5}', "u");
         grid.row([
             target.area.name().into(),

@@ -1,4 +1,4 @@
-//! Traffic of all sizes.
+//! Targets of traffic of all sizes.
 
 use super::Sample;
 use super::alloc::{OURS, PEERS};
@@ -20,21 +20,21 @@ targets! { TARGETS:
         <= 1.0 "x", AGAINST, tails;
 }
 
-/// By how much more of its requests, in points of a hundred, ours may have refused than the peer
-/// that its time is compared with. What is in a CPU's cache is not there for another, so that at
-/// 97 % ours refuses 0.005 % (one thread) and 0.011 % (two), more where threads are interrupted,
-/// and the peers, which cache little or nothing, none. A fifth of a point is enough for that, and
-/// spares next to nothing of the fifth that ours must be sooner by.
+/// How much more of its requests, in percentage points, our allocator may refuse than the peer that
+/// its time is compared with. Pages in one CPU's cache are not available to another CPU, so at 97 %
+/// full ours refuses 0.005 % (one thread) or 0.011 % (two threads), and more where threads are
+/// interrupted; the peers, which cache little or nothing, refuse none. A fifth of a point covers
+/// this, and saves next to nothing of the 20 % by which ours must be faster.
 const MORE_REFUSED: f64 = 0.2;
 
-/// Whether ours served as much as the peer. A refused request is cheap and has no free, and yet
-/// counts as an operation: whoever refuses has the best time.
+/// Whether ours served as much as the peer. A refused request is cheap and has no free, but counts
+/// as an operation, so an allocator that refuses requests would have the best time.
 fn served_as_much(ours: &Traffic, peer: &Traffic) -> bool {
     let both = ours.refused_percent.get().zip(peer.refused_percent.get());
     both.is_some_and(|(ours, peer)| ours <= peer + MORE_REFUSED)
 }
 
-/// Ours over each peer's.
+/// Our time over each peer's.
 fn operations(rows: &Rows, full: &str) -> Vec<Sample> {
     let of = |name: &'static str| {
         rows.traffic.iter().filter(move |row| {
@@ -52,7 +52,7 @@ fn operations(rows: &Rows, full: &str) -> Vec<Sample> {
     each.collect()
 }
 
-/// Ours over each peer's, calls of all orders.
+/// Our time over each peer's, for calls of all orders.
 fn tails(rows: &Rows) -> Vec<Sample> {
     let of = |name: &'static str| {
         rows.tail.iter().filter(move |row| {

@@ -1,17 +1,17 @@
-//! The values of options.
+//! Parsers for the values of options.
 
 use super::Addition;
 use framewright::units::MAX_NODES;
 use framewright_hosted::source::MAX_CPUS;
 use std::time::Duration;
 
-/// Memory is added by this on QEMU.
+/// The unit in which QEMU adds memory.
 const BLOCK_BYTES: u64 = 2 << 20;
 
-/// A size of memory, such as 512M.
+/// Parses a size of memory, such as 512M.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Says what is wrong with the text.
 pub fn size(text: &str) -> Result<u64, String> {
     match framewright_hosted::parse_size(text) {
         Ok(0) => Err("a machine has memory".into()),
@@ -20,12 +20,12 @@ pub fn size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// A size of memory that may be nothing.
+/// Parses a size of memory that may be zero.
 pub fn size_or_nothing(text: &str) -> Result<u64, String> {
     framewright_hosted::parse_size(text).map_err(|error| error.to_string())
 }
 
-/// Memory that may be added: a size, and further properties of the device behind a comma.
+/// Parses memory that may be added: a size, and after a comma further properties of the device.
 pub fn addition(text: &str) -> Result<Addition, String> {
     let (bytes, properties) = text.split_once(',').unwrap_or((text, ""));
     let bytes = size(bytes)?;
@@ -35,18 +35,18 @@ pub fn addition(text: &str) -> Result<Addition, String> {
     Ok(Addition { bytes, properties: properties.to_owned() })
 }
 
-/// A number of nodes.
+/// Parses a number of nodes.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Says what is wrong with the text.
 pub fn nodes(text: &str) -> Result<u32, String> {
     count(text, "node", MAX_NODES as u64)
 }
 
-/// A number of CPUs.
+/// Parses a number of CPUs.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Says what is wrong with the text.
 pub fn cpus(text: &str) -> Result<u32, String> {
     count(text, "CPU", MAX_CPUS.into())
 }
@@ -61,7 +61,7 @@ fn count(text: &str, what: &str, most: u64) -> Result<u32, String> {
     }
 }
 
-/// Whether something is to be.
+/// Parses `yes` or `no`.
 pub fn yes_or_no(text: &str) -> Result<bool, String> {
     match text {
         "yes" => Ok(true),
@@ -70,7 +70,7 @@ pub fn yes_or_no(text: &str) -> Result<bool, String> {
     }
 }
 
-/// At least one second.
+/// Parses a whole number of seconds, at least one.
 pub fn seconds(text: &str) -> Result<u64, String> {
     match number(text)? {
         0 => Err("at least one second".into()),
@@ -78,12 +78,12 @@ pub fn seconds(text: &str) -> Result<u64, String> {
     }
 }
 
-/// How long to wait, in seconds: for ever is as long as a clock can be added to.
+/// Parses how long to wait, in seconds, capped so that it can be added to a clock.
 pub fn patience(text: &str) -> Result<u64, String> {
     number(text).map(|seconds| seconds.min(u64::from(u32::MAX)))
 }
 
-/// Seconds with a fraction.
+/// Parses seconds with a fraction.
 pub fn interval(text: &str) -> Result<Duration, String> {
     match text.parse() {
         Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
@@ -91,10 +91,10 @@ pub fn interval(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A whole number.
+/// Parses a whole number.
 ///
 /// # Errors
-/// That it is none.
+/// Fails if the text is no whole number.
 pub fn number(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| "not a whole number".into())
 }

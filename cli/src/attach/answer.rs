@@ -1,12 +1,11 @@
-//! Answers as they come in.
+//! Assembles answers from bytes as they come in.
 
-/// More text than any file has: what is cut there is an error, not a file.
+/// More text than any file has; a longer answer is an error, not a cut file.
 const LONGEST_TEXT: usize = 1 << 24;
 /// The longest line.
 const LONGEST_LINE: usize = 1 << 16;
 
-/// The answer to one request, put together from bytes. What was left of earlier answers is passed
-/// over.
+/// The answer to one request, assembled from bytes. The remains of earlier answers are skipped.
 pub struct Answer {
     number: u64,
     line: Vec<u8>,
@@ -14,13 +13,13 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The answer to the request with this number.
+    /// Expects the answer to the request with this number.
     pub fn to(number: u64) -> Self {
         Self { number, line: Vec::new(), text: None }
     }
 
-    /// Takes bytes; gives the file's text, or why there is none, once that is known. Bytes behind
-    /// the end are dropped.
+    /// Takes bytes; returns the file's text, or why there is none, once the answer is complete.
+    /// Bytes after its end are dropped.
     pub fn take(&mut self, bytes: &[u8]) -> Option<Result<String, String>> {
         bytes.iter().find_map(|&byte| {
             if byte != b'\n' {
@@ -29,7 +28,7 @@ impl Answer {
                     .then(|| Err("the answer has no lines".to_owned()));
             }
             let line = std::mem::take(&mut self.line);
-            // A terminal shows it in the end, to which nobody here gives orders.
+            // The text may end up on a terminal, which it must not control.
             let harmless = |letter: char| if letter.is_control() { ' ' } else { letter };
             let line: String = String::from_utf8_lossy(&line).chars().map(harmless).collect();
             self.end_line(&line)
@@ -40,8 +39,7 @@ impl Answer {
         let (mark, rest) = line.split_at_checked(1)?;
         let mine = |text: &str| text.parse() == Ok(self.number);
         match (mark, &mut self.text) {
-            // Number 0 is what could not be understood, such as a request of which noise became a
-            // part.
+            // Number 0 answers what could not be understood, such as our request with noise in it.
             ("=", text) if mine(rest) || rest == "0" => *text = Some(String::new()),
             ("+", Some(text)) => {
                 if text.len() + rest.len() > LONGEST_TEXT {
@@ -58,7 +56,7 @@ impl Answer {
                 }
                 self.text = None;
             }
-            // Somebody else's.
+            // An answer to another request.
             ("=" | ".", text) => *text = None,
             _ => {}
         }

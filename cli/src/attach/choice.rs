@@ -1,24 +1,25 @@
-//! Which of the user's processes is meant.
+//! Chooses which of the user's processes is meant.
 
 use super::place::Running;
 use crate::error::Error;
 use std::io;
 
-/// What processes of one sort are called to a person.
+/// Messages about processes of one sort.
 pub struct Sort {
-    /// There is none, and how to have one.
+    /// Said if there is none, with how to start one.
     pub none: &'static str,
-    /// What a process is not.
+    /// Said if the named process is not of this sort.
     pub other: &'static str,
-    /// There are several.
+    /// Said if there are several.
     pub several: &'static str,
 }
 
 impl Sort {
-    /// The one that was named, or the only one.
+    /// The process that was named, or the only one.
     ///
     /// # Errors
-    /// There is none, or not this one, or several; the message lists them. Or nobody knows.
+    /// Fails if there is none, or not this one, or several (the message lists them), or if they
+    /// cannot be listed.
     pub fn find(
         &self,
         wanted: Option<u32>,

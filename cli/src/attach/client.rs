@@ -6,7 +6,7 @@ use super::place;
 use std::io::{self, Read, Write};
 use std::time::Duration;
 
-/// How long an answer may take; a guest is asked by whoever answers us, and has 4 s itself.
+/// How long an answer may take; the process that answers may ask its guest, which has 4 s itself.
 const PATIENCE: Duration = Duration::from_secs(6);
 
 /// A connection to a process that can be watched.
@@ -18,13 +18,13 @@ pub struct Client {
 /// Why a file was not read.
 #[derive(Debug)]
 pub enum ReadError {
-    /// The other side says why.
+    /// The other side refused, and says why.
     Refused(String),
-    /// There is no other side any more.
+    /// The other side is gone.
     Gone,
-    /// It does not answer.
+    /// The other side does not answer.
     Silent,
-    /// The system's.
+    /// An error of the system.
     Failed(io::Error),
 }
 
@@ -39,10 +39,10 @@ impl From<io::Error> for ReadError {
 }
 
 impl Client {
-    /// Connects.
+    /// Connects to process `pid`.
     ///
     /// # Errors
-    /// Nobody listens there.
+    /// Fails if nobody listens there.
     pub fn connect(pid: u32) -> Result<Self, ReadError> {
         Ok(Self { peer: Peer::new(place::connect(pid)?, None, PATIENCE)?, next: 1 })
     }

@@ -1,4 +1,4 @@
-//! The way to a guest: its second serial line, whose other end is ours.
+//! The connection to a guest: its second serial line, whose other end is ours.
 
 use super::answer::Answer;
 use super::peer::Peer;
@@ -12,11 +12,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How long the guest may take for a file. While it boots, and between two looks of a long command,
-/// it looks at nothing.
+/// How long the guest may take for a file. It does not look at the line while it boots, nor between
+/// two checks of a long command.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// The line.
+/// The serial line.
 pub struct GuestLine {
     ours: Mutex<Ours>,
     is_up: AtomicBool,
@@ -28,10 +28,10 @@ struct Ours {
 }
 
 impl GuestLine {
-    /// A line for a guest that is about to be started, and QEMU's end of it.
+    /// Makes a line for a guest that is about to be started, and QEMU's end of it.
     ///
     /// # Errors
-    /// The system has no descriptors left.
+    /// Fails if the system has no descriptors left.
     pub fn new() -> Result<(Self, OwnedFd), Error> {
         let (ours, theirs) = UnixStream::pair()
             .map_err(|error| Error::Failed(format!("no line to the guest: {error}")))?;
@@ -39,16 +39,16 @@ impl GuestLine {
         Ok((Self { ours, is_up: AtomicBool::new(false) }, theirs.into()))
     }
 
-    /// QEMU's arguments for its end. They come behind those of the first serial line.
+    /// QEMU's arguments for its end. They must follow those of the first serial line.
     pub fn arguments(theirs: &OwnedFd) -> [OsString; 4] {
         let socket = format!("socket,id=watch,fd={}", theirs.as_raw_fd());
         ["-chardev", &socket, "-serial", "chardev:watch"].map(OsString::from)
     }
 
-    /// In QEMU before it is QEMU: lets it keep its end. Makes one system call.
+    /// Runs in the child before it executes QEMU: lets it keep its end. Makes one system call.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's errors.
     pub fn inherit(theirs: RawFd) -> io::Result<()> {
         // SAFETY: sets the flags of a descriptor, no memory is touched.
         if unsafe { libc::fcntl(theirs, libc::F_SETFD, 0) } == -1 {
@@ -58,15 +58,15 @@ impl GuestLine {
         }
     }
 
-    /// The guest's shell has begun: it looks at its line from now on.
+    /// Notes that the guest's shell has begun: from now on it looks at its line.
     pub fn come_up(&self) {
         self.is_up.store(true, Ordering::Relaxed);
     }
 
-    /// Reads a file of the guest's into `out`.
+    /// Reads a file of the guest into `out`.
     ///
     /// # Errors
-    /// The guest's, or that it does not answer.
+    /// The guest's errors, or that it does not answer.
     pub fn read(&self, path: &str, out: &mut dyn std::fmt::Write) -> Result<(), String> {
         if !self.is_up.load(Ordering::Relaxed) {
             return Err("the guest is booting".into());
@@ -87,7 +87,7 @@ impl GuestLine {
         ours.next += 1;
         let mut peer = Peer::new(ours.stream.try_clone()?, None, PATIENCE)?;
         let mut request = String::new();
-        // A string takes all that it is given.
+        // Writing to a string cannot fail.
         let _ = writeln!(request, "{number} {path}");
         peer.write_all(request.as_bytes())?;
         let mut answer = Answer::to(number);

@@ -1,9 +1,10 @@
-//! Watching a machine from another process: whoever runs a shell listens on a socket of the user's
-//! own, and answers who reads its control files.
+//! Watching a machine from another process: a process that runs a shell listens on a socket of the
+//! user's own, and answers other processes that read its control files.
 //!
-//! A thread of the process answers for a machine in it, the guest answers over its second serial
-//! line for a virtual one ([`GuestLine`]); the language is that of [`framewright_shell::Requests`]
-//! on both ways. Nothing can be written, and nobody waits for whoever asks.
+//! For a machine in the process, one of its threads answers; for a virtual machine, the guest
+//! answers over its second serial line ([`GuestLine`]). Both use the language of
+//! [`framewright_shell::Requests`]. Nothing can be written, and the machine never waits for a
+//! client.
 
 mod answer;
 mod choice;

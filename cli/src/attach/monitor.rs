@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 use std::io::{self, BufRead, BufReader, Write};
 use std::time::Duration;
 
-/// How long QEMU may take for an answer.
+/// How long QEMU may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Lines of events and old answers before the one that is waited for.
+/// The most lines of events and old answers to skip before the wanted answer.
 const MOST_LINES: usize = 10_000;
 
-/// A connection to the monitor of a machine. It has one at a time.
+/// A connection to the monitor of a machine, which accepts one at a time.
 pub struct Monitor {
     peer: BufReader<Peer<'static>>,
 }
@@ -19,13 +19,13 @@ pub struct Monitor {
 /// Why a question has no answer.
 #[derive(Debug)]
 pub enum MonitorError {
-    /// QEMU says why.
+    /// QEMU refused, and says why.
     Refused(String),
-    /// There is no QEMU any more.
+    /// QEMU is gone.
     Gone,
-    /// It does not answer; somebody else is connected, perhaps.
+    /// QEMU does not answer; another client may be connected.
     Silent,
-    /// The system's.
+    /// An error of the system.
     Failed(io::Error),
 }
 
@@ -43,11 +43,11 @@ impl Monitor {
     /// Connects to the monitor of the machine of process `pid`.
     ///
     /// # Errors
-    /// There is none, or it does not answer.
+    /// Fails if there is no monitor or it does not answer.
     pub fn connect(pid: u32) -> Result<Self, MonitorError> {
         let peer = Peer::new(place::connect_monitor(pid)?, None, PATIENCE)?;
         let mut monitor = Self { peer: BufReader::new(peer) };
-        // The greeting is no answer; that to this is.
+        // The greeting is skipped, as it is no answer to this command.
         monitor.ask("qmp_capabilities", &json!({}))?;
         Ok(monitor)
     }
@@ -60,7 +60,7 @@ impl Monitor {
         self.ask("qom-get", &json!({ "path": path, "property": property }))
     }
 
-    /// Gives a property of an object a value.
+    /// Sets a property of an object.
     ///
     /// # Errors
     /// See [`MonitorError`].
@@ -86,7 +86,7 @@ impl Monitor {
     }
 }
 
-/// What a line says, if it is an answer: events and greetings are not.
+/// The content of a line if it is an answer, not an event or a greeting.
 fn answer(line: &str) -> Option<Result<Value, String>> {
     let mut line: Value = serde_json::from_str(line).ok()?;
     if let Some(error) = line.get("error") {

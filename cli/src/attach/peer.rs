@@ -1,21 +1,21 @@
-//! A stream to somebody who may be slow, silent or gone, read and written within a time, and only
-//! until we are called off.
+//! A stream to a peer that may be slow, silent or gone. Each read and write ends within a time
+//! limit, or when this side is called off.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// Why somebody on the other side of a socket says nothing.
+/// Why the other side of a socket says nothing.
 pub enum Silence {
-    /// There is nobody any more.
+    /// The other side is gone.
     Gone,
     /// Nothing came in time.
     Late,
 }
 
 impl Silence {
-    /// What an error means; nothing where it is the system's.
+    /// The silence that an error means; `None` if it is an error of the system.
     pub fn of(error: &io::Error) -> Option<Self> {
         match error.kind() {
             ErrorKind::BrokenPipe
@@ -29,14 +29,14 @@ impl Silence {
     }
 }
 
-/// What poll said of the descriptors that it was given.
+/// What poll reported about its descriptors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ready {
-    /// The first can go on.
+    /// The first descriptor is ready.
     First,
-    /// The second, which calls off, has ended.
+    /// The second descriptor, which calls off, has ended.
     CalledOff,
-    /// Neither within the time.
+    /// Neither was ready in time.
     Late,
 }
 
@@ -49,7 +49,7 @@ pub fn wait(first: RawFd, writes: bool, off: Option<RawFd>, until: Instant) -> i
     ];
     loop {
         let left = until.saturating_duration_since(Instant::now()).as_millis();
-        // A part of a millisecond is one, so that the last one is not spun away.
+        // Round a part of a millisecond up, so that the last one is not spent spinning.
         let left = i32::try_from(left + 1).unwrap_or(i32::MAX);
         // SAFETY: the array has two elements and stays where it is; descriptors that are closed or
         // negative are reported or passed over.
@@ -73,7 +73,7 @@ pub fn wait(first: RawFd, writes: bool, off: Option<RawFd>, until: Instant) -> i
     }
 }
 
-/// The stream. All that is done with it together has to end within the time it was given.
+/// A stream to a peer. All operations together must end within the time limit.
 pub struct Peer<'a> {
     stream: UnixStream,
     off: Option<&'a UnixStream>,
@@ -81,10 +81,10 @@ pub struct Peer<'a> {
 }
 
 impl<'a> Peer<'a> {
-    /// `stream` for `patience`; the end of `off` calls everything off.
+    /// Wraps `stream` with the time limit `patience`; the end of `off` calls every operation off.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's errors.
     pub fn new(
         stream: UnixStream,
         off: Option<&'a UnixStream>,
@@ -94,7 +94,7 @@ impl<'a> Peer<'a> {
         Ok(Self { stream, off, until: Instant::now() + patience })
     }
 
-    /// Begins the time anew.
+    /// Starts the time limit anew.
     pub fn have_patience(&mut self, patience: Duration) {
         self.until = Instant::now() + patience;
     }

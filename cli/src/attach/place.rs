@@ -1,5 +1,5 @@
-//! Where sockets are: in a folder that is the user's alone, one for each process, named by its
-//! number.
+//! Where sockets are: in a folder that only the user may enter, one for each process, named by its
+//! pid.
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, ErrorKind};
@@ -7,20 +7,20 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-/// How the names of sockets end: of those that answer for control files, and of QEMU's monitors.
+/// The suffixes of sockets: of those that answer for control files, and of QEMU's monitors.
 const FILES: &str = ".sock";
 const MONITOR: &str = ".qmp";
 
 /// A process that can be watched.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Running {
-    /// Its number.
+    /// The process's pid.
     pub pid: u32,
-    /// How it was started.
+    /// The command that started the process.
     pub command: String,
 }
 
-/// A socket of this process. Dropping it takes it away.
+/// A listening socket of this process. Dropping it removes the socket.
 pub struct Listening {
     /// Clients connect here.
     pub listener: UnixListener,
@@ -28,15 +28,15 @@ pub struct Listening {
 }
 
 impl Listening {
-    /// Makes it.
+    /// Makes the socket.
     ///
     /// # Errors
-    /// The system's, or the folder is not ours alone.
+    /// The system's errors; or the folder is not ours alone.
     pub fn open() -> io::Result<Self> {
         let folder = folder();
         make(&folder)?;
         let path = socket(&folder, std::process::id(), FILES);
-        // Numbers of processes come again.
+        // An earlier process with our pid may have left a socket.
         match fs::remove_file(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -49,22 +49,22 @@ impl Listening {
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        // It may have been cleaned away; that nobody listens is seen anyway.
+        // The socket may have been removed already, and clients notice anyway that nobody listens.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// Where QEMU listens for this process's machine. Dropping it takes the socket away.
+/// Where QEMU listens for this process's machine. Dropping it removes the socket.
 pub struct MonitorPlace {
     /// The socket, once QEMU has made it.
     pub path: PathBuf,
 }
 
 impl MonitorPlace {
-    /// A place where nothing is.
+    /// Reserves a path at which no socket is.
     ///
     /// # Errors
-    /// The system's, or the folder is not ours alone.
+    /// The system's errors; or the folder is not ours alone.
     pub fn new() -> io::Result<Self> {
         let folder = folder();
         make(&folder)?;
@@ -78,24 +78,23 @@ impl MonitorPlace {
 
 impl Drop for MonitorPlace {
     fn drop(&mut self) {
-        // QEMU takes it away when it ends by itself.
+        // QEMU removes the socket if it ends by itself.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// All processes that can be watched, by number. Sockets that nobody listens at any more are taken
-/// away.
+/// All processes that can be watched, by pid. Sockets at which nobody listens any more are removed.
 ///
 /// # Errors
-/// The folder is there and is not ours alone: whoever made it could answer instead.
+/// Fails if the folder exists and is not ours alone: its owner could answer instead.
 pub fn running() -> io::Result<Vec<Running>> {
     listening(FILES)
 }
 
-/// All processes whose machine's monitor can be reached.
+/// All processes with a machine whose monitor can be reached.
 ///
 /// # Errors
-/// As of [`running`].
+/// The errors of [`running`].
 pub fn with_monitors() -> io::Result<Vec<Running>> {
     listening(MONITOR)
 }
@@ -129,7 +128,7 @@ fn listening(end: &str) -> io::Result<Vec<Running>> {
 /// Connects to a process.
 ///
 /// # Errors
-/// The system's, or the folder is not ours alone.
+/// The system's errors; or the folder is not ours alone.
 pub fn connect(pid: u32) -> io::Result<UnixStream> {
     connect_to(pid, FILES)
 }
@@ -137,7 +136,7 @@ pub fn connect(pid: u32) -> io::Result<UnixStream> {
 /// Connects to the monitor of a process's machine.
 ///
 /// # Errors
-/// The system's, or the folder is not ours alone.
+/// The system's errors; or the folder is not ours alone.
 pub fn connect_monitor(pid: u32) -> io::Result<UnixStream> {
     connect_to(pid, MONITOR)
 }
@@ -152,12 +151,12 @@ fn socket(folder: &Path, pid: u32, end: &str) -> PathBuf {
     folder.join(format!("{pid}{end}"))
 }
 
-/// In the user's folder for such things where there is one.
+/// The folder, inside the user's runtime folder if there is one.
 fn folder() -> PathBuf {
     let runtime =
         std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
     match runtime {
-        // A socket's path is short, at most 107 bytes.
+        // A socket's path must be short, at most 107 bytes.
         Some(path) if path.is_dir() && path.as_os_str().len() < 80 => path.join("framewright"),
         _ => Path::new("/tmp").join(format!("framewright-{}", user())),
     }
@@ -168,7 +167,7 @@ fn user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// Makes the folder, and sees that it is a folder of ours which nobody else may enter.
+/// Makes the folder, and checks that it is a folder of ours which nobody else may enter.
 fn make(folder: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
@@ -177,7 +176,8 @@ fn make(folder: &Path) -> io::Result<()> {
     check(folder)
 }
 
-/// Whether it is a folder of ours which nobody else may enter. In /tmp anybody could have made it.
+/// Checks that it is a folder of ours which nobody else may enter. In /tmp anybody could have made
+/// it.
 fn check(folder: &Path) -> io::Result<()> {
     let found = fs::symlink_metadata(folder)?;
     if found.is_dir() && found.uid() == user() && found.mode() & 0o077 == 0 {
@@ -190,7 +190,7 @@ fn check(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// How a process was started, in words.
+/// The command line of a process.
 fn command(pid: u32) -> String {
     let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let words: Vec<_> = words.split(|&byte| byte == 0).filter(|word| !word.is_empty()).collect();

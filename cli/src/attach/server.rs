@@ -11,23 +11,23 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long one who asks has us to himself, when he stops in the middle.
+/// How long a client may keep us waiting when it stops in the middle of a request.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long nobody need come.
+/// How long to wait for a client before waiting anew.
 const LONG: Duration = Duration::from_secs(3600);
 
 /// Reads a file into a text.
 pub type ReadFile<'a> = dyn Fn(&str, &mut dyn std::fmt::Write) -> Result<(), String> + Sync + 'a;
 
-/// Calls `work` while another thread answers everybody who wants to read files by `read`. Where no
-/// socket can be had `work` is done all the same.
+/// Calls `work` while another thread answers clients, reading files with `read`. If no socket can
+/// be made, `work` runs all the same.
 pub fn with_watchers<R>(read: &ReadFile<'_>, work: impl FnOnce() -> R) -> R {
     let opened = Listening::open().and_then(|listening| Ok((listening, UnixStream::pair()?)));
     match opened {
         Ok((listening, (off, ours))) => thread::scope(|scope| {
             scope.spawn(move || serve(&listening, &off, read));
             let result = work();
-            // Its end calls the thread off, also where `work` panics.
+            // Closing our end stops the thread, also if `work` panics.
             drop(ours);
             result
         }),
@@ -38,7 +38,7 @@ pub fn with_watchers<R>(read: &ReadFile<'_>, work: impl FnOnce() -> R) -> R {
     }
 }
 
-/// One after the other, as each is done in a moment.
+/// Serves one client after the other, as each takes only a moment.
 fn serve(listening: &Listening, off: &UnixStream, read: &ReadFile<'_>) {
     let listener = &listening.listener;
     while let Ok(Ready::First | Ready::Late) =
@@ -53,13 +53,13 @@ fn serve(listening: &Listening, off: &UnixStream, read: &ReadFile<'_>) {
             Err(error)
                 if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionAborted) => {
             }
-            // Too many files are open, perhaps; that passes.
+            // Too many files may be open; that passes.
             Err(_) => thread::sleep(Duration::from_millis(50)),
         }
     }
 }
 
-/// Answers one who asks until he leaves, or is too slow. His errors are his.
+/// Answers one client until it leaves or is too slow. Its errors are not ours.
 fn converse(mut peer: Peer<'_>, read: &ReadFile<'_>) {
     let mut requests = Requests::new();
     let mut buffer = [0; 512];

@@ -1,4 +1,4 @@
-//! Bringing up memory in this process.
+//! Brings up memory in this process.
 
 use super::{output, policies, show, snapshot};
 use crate::args::Boot;
@@ -9,10 +9,10 @@ use crate::shell;
 use crate::target::{Deadline, accept_delay, command_line, machine};
 use serde_json::json;
 
-/// Brings the machine up twice over the same memory: first untouched, then backed and dirty.
+/// Brings the machine up twice over one piece of memory: first untouched, then backed and dirty.
 ///
 /// # Errors
-/// A machine that cannot be read or brought up.
+/// Fails if the machine cannot be read or brought up.
 pub fn run(boot: &Boot) -> Result<u8, Error> {
     if boot.target.reporting.is_some() && boot.exec.is_none() {
         return Err(Error::Usage("--reporting goes on while commands run: add --exec".into()));

@@ -1,6 +1,6 @@
-//! `framewright boot`: brings up the memory of a machine and shows what became of it.
+//! `framewright boot`: brings up the memory of a machine and shows the result.
 //!
-//! Both ways end in one JSON object, and what people see is rendered from it.
+//! Both platforms produce one JSON object, from which the text for people is rendered.
 
 mod hosted;
 mod policies;
@@ -15,10 +15,10 @@ use crate::output::Output;
 use crate::target;
 use serde_json::Value;
 
-/// Does what the options say, and gives the exit status.
+/// Does what the options say and returns the exit status.
 ///
 /// # Errors
-/// Options that contradict one another, and everything that can go wrong on the way.
+/// Fails if options contradict one another, or with anything that can go wrong on the way.
 pub fn run(boot: &Boot) -> Result<u8, Error> {
     target::check(&boot.target)?;
     let has_no_table = boot.json || boot.exec.is_some() || boot.target.on == Where::Qemu;
@@ -37,13 +37,13 @@ pub fn run(boot: &Boot) -> Result<u8, Error> {
     }
 }
 
-/// Where a boot is shown. A snapshot is made whether or not somebody reads that to its end.
+/// The output of a boot. A snapshot is written even if nobody reads the output to its end.
 fn output(boot: &Boot) -> Output {
     let output = Output::new();
     if boot.snapshot.is_some() { output.lasting() } else { output }
 }
 
-/// Shows what became of the machine; the log has been shown already.
+/// Shows the result; the log has been shown already.
 fn show(output: &mut Output, boot: &Boot, report: &Value) -> Result<(), Error> {
     if boot.json {
         return output.line(&report.to_string());

@@ -1,4 +1,4 @@
-//! The three policies of `memmap_init=` side by side on the machine at hand.
+//! Compares the three policies of `memmap_init=` on the machine at hand.
 
 use crate::error::Error;
 use crate::grid::{Grid, median, microseconds, size};
@@ -8,14 +8,14 @@ use crate::target::closed;
 use framewright::parameters::{Policy, next_word};
 use serde_json::Value;
 
-/// Bring-ups of each policy; the middle one is shown.
+/// The number of bring-ups of each policy; the median one is shown.
 const REPETITIONS: usize = 3;
 
-/// Brings the machine of `pass` up with each policy, the memory of tables and array backed and
-/// dirty each time, and shows times and metadata.
+/// Brings up the machine of `pass` with each policy and shows times and metadata. The memory of the
+/// tables and of the descriptor array is backed and dirty each time.
 ///
 /// # Errors
-/// A bring-up that failed, or a terminal that is gone.
+/// Fails if a bring-up fails or the terminal is gone.
 pub fn show(output: &mut Output, pass: Pass<'_>, command_line: &str) -> Result<(), Error> {
     let lines = Policy::ALL.map(|policy| with_policy(command_line, policy));
     let mut session = pass.end_dirty()?;
@@ -32,7 +32,7 @@ pub fn show(output: &mut Output, pass: Pass<'_>, command_line: &str) -> Result<(
     ]);
     for (policy, line) in Policy::ALL.into_iter().zip(&lines) {
         let mut runs: Vec<Value> = Vec::new();
-        // The first run makes the memory of this policy's array backed and dirty.
+        // The first run only makes the memory of this policy's array backed and dirty.
         for run in 0..=REPETITIONS {
             let pass = session.with_command_line(line).bring_up(&mut Silent)?;
             if run > 0 {
@@ -51,7 +51,8 @@ pub fn show(output: &mut Output, pass: Pass<'_>, command_line: &str) -> Result<(
     output.line(&style.dim(&note))
 }
 
-/// A command line with a policy, which the end of the parameters and an open quote would hide.
+/// Adds a policy to a command line before any `--` and with open quotes closed, as either would
+/// hide the policy.
 fn with_policy(command_line: &str, policy: Policy) -> String {
     let mut line = String::new();
     let (mut word, mut rest) = next_word(command_line);

@@ -1,4 +1,4 @@
-//! Bringing up memory on a virtual machine.
+//! Brings up memory on a virtual machine.
 
 use super::{output, show, snapshot};
 use crate::args::Boot;
@@ -12,14 +12,14 @@ use serde_json::json;
 use std::process::ChildStdin;
 use std::time::Duration;
 
-/// Boots the reference guest, and gives the exit status.
+/// Boots the reference guest and returns the exit status.
 ///
 /// # Errors
 /// Anything from a missing QEMU to a guest that panicked.
 pub fn run(boot: &Boot) -> Result<u8, Error> {
     let attempts = Attempts::prepare(&boot.target)?;
     let mut words = String::from("report=json");
-    // A snapshot is the shell's last work.
+    // The shell takes the snapshot last, so the shell is needed even without commands.
     if let Some(commands) = boot.exec.as_deref().or(boot.snapshot.is_some().then_some("")) {
         words.push_str(&format!(" exec={}", encode(commands)));
     }
@@ -47,7 +47,7 @@ pub fn run(boot: &Boot) -> Result<u8, Error> {
     if !viewer.is_shown {
         report["qemu"] = attempts.about(accelerator, first_line);
         if boot.exec.is_some() {
-            // Its serial line is one for both.
+            // Standard output and errors share the guest's serial line.
             let said = String::from_utf8_lossy(&viewer.said).replace("\r\n", "\n");
             report["exec"] = json!({ "status": status, "output": said, "errors": "" });
         }
@@ -56,14 +56,14 @@ pub fn run(boot: &Boot) -> Result<u8, Error> {
     Ok(status)
 }
 
-/// Who looks at a boot.
+/// Watches a boot for the user.
 struct Viewer<'a> {
     boot: &'a Boot,
     attempts: &'a Attempts<'a>,
     output: Output,
-    /// What commands said, for the object.
+    /// The output of the commands, for the JSON object.
     said: Vec<u8>,
-    /// The tables have been shown.
+    /// Whether the tables have been shown.
     is_shown: bool,
 }
 

@@ -6,10 +6,10 @@ use crate::file;
 use crate::grid::size;
 use crate::snapshot::Snapshot;
 
-/// Writes the text of the control file, if there is any, to the file that the options name.
+/// Writes the text of the control file, if there is any, as JSON to the file that the options name.
 ///
 /// # Errors
-/// Text that is no snapshot, and a file that cannot be written.
+/// Fails if the text is no snapshot or the file cannot be written.
 pub fn keep(boot: &Boot, memory: Option<String>) -> Result<(), Error> {
     let (Some(path), Some(memory)) = (&boot.snapshot, memory) else { return Ok(()) };
     let commands = boot.exec.as_deref().unwrap_or_default();
@@ -22,7 +22,7 @@ pub fn keep(boot: &Boot, memory: Option<String>) -> Result<(), Error> {
     file::replace(path, text.as_bytes())
 }
 
-/// The machine in words.
+/// Describes the machine in words.
 fn machine(target: &Target) -> String {
     let mut words = Vec::new();
     words.extend(

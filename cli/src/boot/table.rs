@@ -1,5 +1,5 @@
-//! What bring-up came to, for people. Rendered from the JSON object alone, so that both platforms
-//! are shown alike.
+//! Tables of a bring-up for people. They are rendered from the JSON object alone, so that both
+//! platforms are shown alike.
 
 use crate::grid::{Grid, microseconds, size};
 use crate::output::Style;
@@ -55,7 +55,7 @@ fn zones(report: &Value) -> Grid {
     }
     let mut total = vec![String::new(), "total".into(), String::new(), String::new()];
     let mut totals = report["totals"].clone();
-    // The object has no total of free pages, as every zone says its own.
+    // The object has no total of free pages, only one number for each zone.
     totals["free_pages"] = list(&report["zones"])
         .iter()
         .filter_map(|zone| zone["free_pages"].as_u64())
@@ -69,7 +69,7 @@ fn zones(report: &Value) -> Grid {
 fn counts(of: &Value) -> [String; 4] {
     let reserved = match (of["present_pages"].as_u64(), of["managed_pages"].as_u64()) {
         (Some(present), Some(managed)) => {
-            // What is not accepted is no more reserved than it is free.
+            // Pages that are not accepted are neither reserved nor free.
             let unaccepted = of["unaccepted_pages"].as_u64().unwrap_or(0);
             size(present.saturating_sub(managed + unaccepted) * PAGE_SIZE)
         }
@@ -91,7 +91,7 @@ fn summary(report: &Value) -> String {
         Some(pages @ 1..) => format!("; {} unaccepted", size(pages * PAGE_SIZE)),
         _ => String::new(),
     };
-    // What is timed is an allocation of a block.
+    // The time is that of the first allocation of a whole block.
     let first_alone = totals["first_alloc_us"].is_null() && totals["all_memory_us"].is_number();
     let why = if first_alone { " (no block of 2 MiB is whole)" } else { "" };
     format!(

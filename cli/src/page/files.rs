@@ -1,4 +1,4 @@
-//! Files that a page is made of: results and snapshots, recognised by their content.
+//! The files that a page is made from: results and snapshots, recognised by their content.
 
 use crate::file::{FORMAT, MOST_BYTES};
 use crate::snapshot::Snapshot;
@@ -8,20 +8,20 @@ use std::io::{self, Read};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-/// About a file.
+/// What a page says about one of its files.
 pub struct FileInfo {
-    /// Its name without folders.
+    /// The file's name without folders.
     pub name: String,
-    /// What it has.
+    /// What the file contains.
     pub content: String,
-    /// What made it, when, and where, as far as it says so.
+    /// What made the file, when, and where, as far as the file says so.
     pub facts: Vec<(String, String)>,
-    /// In words, how busy the machine was, where that was too much to trust what was measured.
+    /// If the machine was too busy to trust the measurements, how busy it was, in words.
     pub busy: Option<String>,
 }
 
 impl FileInfo {
-    /// What a file says of itself.
+    /// Collects what a file says about itself.
     pub fn of(name: &str, content: String, object: &Map<String, Value>) -> Self {
         Self { name: name.to_owned(), content, facts: facts(object), busy: busy(object) }
     }
@@ -32,17 +32,17 @@ pub fn name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// The JSON of a file.
+/// Reads a file as JSON.
 ///
 /// # Errors
-/// Why it cannot be had.
+/// Says why the file cannot be read or parsed.
 pub fn load(path: &Path) -> Result<Value, String> {
     let text = read(path).map_err(|error| format!("cannot be read: {error}"))??;
     serde_json::from_slice(&text).map_err(|error| format!("is not JSON: {error}"))
 }
 
-/// All of a file, which may grow meanwhile, or of a pipe; or why that is not to be had. Devices
-/// have no end.
+/// Reads the whole of a file, which may grow meanwhile, or of a pipe; the inner error says why this
+/// kind of file is refused. Devices have no end.
 fn read(path: &Path) -> io::Result<Result<Vec<u8>, String>> {
     let metadata = std::fs::metadata(path)?;
     let kind = metadata.file_type();
@@ -59,10 +59,10 @@ fn read(path: &Path) -> io::Result<Result<Vec<u8>, String>> {
     Ok(Ok(text))
 }
 
-/// The object that a file is, in a format that we know.
+/// The object in a file, if it is in a format that this program knows.
 ///
 /// # Errors
-/// It is none.
+/// Fails if the file has no such object.
 pub fn object(value: &Value) -> Result<&Map<String, Value>, String> {
     let object = value.as_object().ok_or("is no JSON object, so neither results nor a snapshot")?;
     match object.get("format") {
@@ -76,12 +76,12 @@ pub fn object(value: &Value) -> Result<&Map<String, Value>, String> {
 /// The snapshot in a file, if it has one.
 ///
 /// # Errors
-/// It has one that is wrong, with the place.
+/// Fails if the snapshot is malformed, and says where.
 pub fn snapshot(object: &Map<String, Value>) -> Result<Option<Snapshot>, String> {
     object.get("snapshot").map(Snapshot::from_json).transpose()
 }
 
-/// How busy a machine was that had others at work on more than half of its CPUs.
+/// Says how busy the machine was if other programs used more than half of its CPUs.
 fn busy(object: &Map<String, Value>) -> Option<String> {
     let machine = object.get("machine")?;
     let (load, cpus) = (machine.get("load_average")?.as_f64()?, machine.get("cpus")?.as_u64()?);
@@ -91,10 +91,10 @@ fn busy(object: &Map<String, Value>) -> Option<String> {
     })
 }
 
-/// Words about a machine that are taken from a file.
+/// The most facts about a machine that are taken from one file.
 const MOST_FACTS: usize = 32;
 
-/// What a file says of itself.
+/// What a file says about itself.
 fn facts(object: &Map<String, Value>) -> Vec<(String, String)> {
     let mut facts = Vec::new();
     let mut add = |name: &str, value: &Value| {

@@ -1,8 +1,8 @@
-//! Who may have memory, on its map: a line at the foot of cells whose blocks have a grade, what the
-//! lines are, and words about reserve areas and what was moved.
+//! Block grades on the memory map: a line at the foot of each cell whose blocks have a grade, the
+//! legend of these lines, and sentences about reserve areas and moved pages.
 //!
-//! A grade says nothing about what a block is used for, so it takes no colour of the cells: one
-//! kind of line is whole, the other broken, so that they are told apart without colours, too.
+//! A grade does not say what a block is used for, so it does not change the colour of a cell. One
+//! kind of line is solid and the other dashed, so that they can be told apart without colours, too.
 
 use super::html::{Escaped, put};
 use super::memory::{Detail, Place, SIDE};
@@ -11,10 +11,10 @@ use crate::grid::{counted, size};
 use crate::snapshot::{Area, Grade, Graded, Moved, Run, Snapshot, Zone};
 use framewright::units::{BLOCK_ORDER, BLOCK_SIZE, PAGE_SIZE};
 
-/// Areas that are named; there are seldom more than a few.
+/// The most reserve areas to name; there are seldom more than a few.
 const MOST_NAMED: usize = 6;
 
-/// The class of a line.
+/// The CSS class of a grade's line.
 const fn class(grade: Grade) -> &'static str {
     match grade {
         Grade::Movable => "km",
@@ -22,7 +22,7 @@ const fn class(grade: Grade) -> &'static str {
     }
 }
 
-/// What a line is in the legend.
+/// The description of a grade's line in the legend.
 pub const fn legend_name(grade: Grade) -> &'static str {
     match grade {
         Grade::Movable => "kept for what can be moved",
@@ -37,7 +37,7 @@ const fn name(grade: Grade) -> &'static str {
     }
 }
 
-/// The grades that there are, each with its number of blocks.
+/// The grades that occur in the snapshot, each with its number of blocks.
 pub fn kinds(snapshot: &Snapshot) -> impl Iterator<Item = (Grade, u64)> {
     let blocks = |grade: Grade| {
         let runs = snapshot.zones.iter().flat_map(|zone| &zone.grades);
@@ -46,7 +46,7 @@ pub fn kinds(snapshot: &Snapshot) -> impl Iterator<Item = (Grade, u64)> {
     Grade::ALL.into_iter().map(move |grade| (grade, blocks(grade))).filter(|(_, sum)| *sum != 0)
 }
 
-/// The sign of a line in a legend, on a page.
+/// The sign of a grade's line in the legend of a page.
 pub fn sign(grade: Grade) -> String {
     format!(
         "<svg class=\"fill\" viewBox=\"0 0 14 14\" aria-hidden=\"true\"><path class=\"edge\" \
@@ -55,25 +55,26 @@ pub fn sign(grade: Grade) -> String {
     )
 }
 
-/// The sign of a line in the legend of a picture: of a width, from its upper left corner.
+/// Draws the sign of a grade's line in the legend of a picture, `width` wide, with its upper left
+/// corner at (`x`, `y`).
 pub fn sign_in(svg: &mut Svg, grade: Grade, (x, y): (f64, f64), width: f64) {
     let [inner, x, y, foot] = [width - 1.0, x + 0.5, y + 0.5, y + 10.0].map(Short);
     svg.path("edge", &format!("M{x} {y}h{inner}v11h-{inner}z"));
     svg.path(&format!("{} thick", class(grade)), &format!("M{x} {foot}h{inner}"));
 }
 
-/// How thick a line is and the ground that it stands on, for cells of this width.
+/// The thickness of a line and of the background under it, for cells of this width.
 const fn thickness(pitch: f64) -> (f64, f64) {
     if pitch > 15.0 { (3.0, 5.0) } else { (2.0, 3.4) }
 }
 
-/// The lines of a zone in an extent of it.
+/// Draws the lines for those blocks of a zone that lie in the extent at `place`.
 pub fn draw(body: &mut String, snapshot: &Snapshot, zone: &Zone, place: &Place, detail: Detail) {
     let (line, ground) = thickness(place.pitch);
     let end = place.base + place.rows * place.columns;
     let mut lines = String::new();
     let mut grounds = String::new();
-    // Where both kinds share a cell the broken line lies on the whole one.
+    // Where both kinds share a cell, the dashed line is drawn over the solid one.
     for grade in Grade::ALL {
         for run in zone.grades.iter().filter(|run| run.grade == grade) {
             let first = run.first_pfn >> BLOCK_ORDER;
@@ -97,7 +98,7 @@ pub fn draw(body: &mut String, snapshot: &Snapshot, zone: &Zone, place: &Place, 
     }
 }
 
-/// A line along the feet of cells, from row to row.
+/// The SVG path of a line along the feet of cells, with one piece for each row.
 fn path(place: &Place, cells: std::ops::Range<u64>, ground: f64) -> String {
     let mut path = String::new();
     let mut at = cells.start;
@@ -112,7 +113,7 @@ fn path(place: &Place, cells: std::ops::Range<u64>, ground: f64) -> String {
     path
 }
 
-/// What a line is, in words.
+/// Describes a line in words.
 fn words(run: &Graded, areas: &[Area]) -> String {
     let start = run.first_pfn << 12;
     let end = start + run.blocks.saturating_mul(BLOCK_SIZE) - 1;
@@ -137,7 +138,7 @@ fn words(run: &Graded, areas: &[Area]) -> String {
     words
 }
 
-/// What is behind the use of a run in words: how much of it has a grade.
+/// Says how much of a run of equal use has a grade.
 pub fn of_run(run: &Run, grades: &[Graded]) -> String {
     let (start, end) = (run.first_pfn, run.first_pfn + (run.blocks << BLOCK_ORDER));
     let mut words = String::new();
@@ -171,7 +172,7 @@ fn left(area: &Area) -> String {
     }
 }
 
-/// Sentences about reserve areas and about what was moved, as far as there is anything to say.
+/// Sentences about reserve areas and moved pages, as far as there is anything to say.
 pub fn remarks(snapshot: &Snapshot) -> Vec<String> {
     let mut remarks = Vec::new();
     if !snapshot.areas.is_empty() {
@@ -212,7 +213,7 @@ mod tests {
         Snapshot::from_text(&text, "a machine", "").expect("it is right")
     }
 
-    /// The paths of a kind of line, without the sign in the legend.
+    /// The paths of one kind of line, without the sign in the legend.
     fn lines(text: &str, class: &str) -> Vec<String> {
         let beginning = format!("<path class=\"{class}\"");
         let parts = text.split(&beginning).skip(1);
@@ -225,7 +226,7 @@ mod tests {
         let all = "0x0 64 F15\n0x8000 32 W9\ngrade movable 0x3c00 4\ngrade removable 0x8000 16\n\
             area 0x8000 8192 8000 <camera>\nmoved 5120 2 1\n";
         let text = map("a.json", &snapshot(1, all), Detail::Runs);
-        // From the end of the first row to the beginning of the second, and in the third.
+        // From the end of the first row to the beginning of the second, and in the third row.
         assert_eq!(lines(&text, "km"), ["M684 17.5h40M84 37.5h40"]);
         assert_eq!(lines(&text, "kr"), ["M84 57.5h320"]);
         assert_eq!(lines(&text, "kg"), ["M684 17.5h40M84 37.5h40M84 57.5h320"]);
@@ -260,7 +261,7 @@ mod tests {
     fn in_large_cells_parts_are_told() {
         let all = "0x0 64 F9:3,W9:1\ngrade removable 0x1400 10 3\n";
         let text = map("a.json", &snapshot(4, all), Detail::Runs);
-        // Cells two to four, of which the first and the last have less.
+        // Cells two to four; the first and the last are only partly covered.
         assert_eq!(lines(&text, "kr"), ["M124 17.5h60"]);
         for expected in [
             "6.00 MiB: lent to what can be moved, with 14.0 MiB of others between</title>",

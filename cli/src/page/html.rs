@@ -1,8 +1,8 @@
-//! Text as HTML.
+//! Escapes text for HTML.
 
 use std::fmt::{self, Write};
 
-/// Text that is shown as it is, whatever is in it: in elements and in quoted attributes.
+/// Text that appears literally, whatever it contains, in elements and in quoted attributes.
 pub struct Escaped<'a>(pub &'a str);
 
 impl fmt::Display for Escaped<'_> {
@@ -14,7 +14,7 @@ impl fmt::Display for Escaped<'_> {
                 '>' => f.write_str("&gt;")?,
                 '"' => f.write_str("&quot;")?,
                 '\'' => f.write_str("&#39;")?,
-                // Not allowed in HTML at all.
+                // Control characters are not allowed in HTML at all.
                 character if character.is_control() && !matches!(character, '\n' | '\t') => {
                     f.write_char('\u{fffd}')?
                 }
@@ -25,7 +25,7 @@ impl fmt::Display for Escaped<'_> {
     }
 }
 
-/// Appends to a text, which takes all that it is given.
+/// Appends formatted text to a string, which never fails.
 #[macro_export]
 macro_rules! put {
     ($out:expr, $($argument:tt)*) => {{

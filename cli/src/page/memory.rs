@@ -1,4 +1,4 @@
-//! The map of physical memory: a field of cells for each zone, coloured by what they are used for.
+//! The map of physical memory: a field of cells for each zone, coloured by the use of their blocks.
 
 use super::grades;
 use super::html::{Escaped, put};
@@ -8,23 +8,23 @@ use crate::snapshot::{Run, Snapshot, Use, Zone};
 use framewright::units::{BLOCK_ORDER, BLOCK_SIZE};
 use std::collections::BTreeMap;
 
-/// Width of the addresses beside it.
+/// The width of the addresses beside a field.
 pub const SIDE: f64 = 84.0;
-/// Orders that blocks have.
+/// The number of orders that free blocks can have.
 const ORDERS: f64 = 10.0;
-/// Rows between addresses, in points.
+/// The least distance between two addresses, in points.
 const APART: f64 = 36.0;
 
-/// How much is said of each run.
+/// How much the map says about each run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Detail {
-    /// Its addresses and its use, for whoever points at it.
+    /// The run's addresses and use, shown under the mouse pointer.
     Runs,
-    /// Nothing: the page would be too large.
+    /// Nothing, because the page would be too large.
     Fields,
 }
 
-/// A snapshot as a part of the page.
+/// Renders a snapshot as a section of the page.
 pub fn map(name: &str, snapshot: &Snapshot, detail: Detail) -> String {
     let mut out = String::new();
     let cell = size(snapshot.cell_blocks.saturating_mul(BLOCK_SIZE));
@@ -58,14 +58,14 @@ pub fn map(name: &str, snapshot: &Snapshot, detail: Detail) -> String {
     out
 }
 
-/// The nodes, ascending.
+/// The nodes of the snapshot, in ascending order.
 fn nodes(snapshot: &Snapshot) -> Vec<u64> {
     let mut nodes: Vec<u64> = snapshot.zones.iter().map(|zone| zone.node).collect();
     nodes.dedup();
     nodes
 }
 
-/// Larger cells where there are few, shorter rows where nodes stand side by side.
+/// Chooses larger cells where there are few, and shorter rows where nodes stand side by side.
 fn layout(snapshot: &Snapshot) -> Layout {
     let runs = snapshot.zones.iter().flat_map(|zone| &zone.runs);
     let cells: u64 = runs.map(|run| run.blocks.div_ceil(snapshot.cell_blocks)).sum();
@@ -80,16 +80,16 @@ fn pages(count: u64) -> String {
     size(count.saturating_mul(4096))
 }
 
-/// How cells lie.
+/// How cells are arranged.
 #[derive(Clone, Copy)]
 struct Layout {
-    /// In a row.
+    /// The number of cells in a row.
     columns: u64,
-    /// Their width.
+    /// The width of a cell.
     pitch: u32,
 }
 
-/// A zone.
+/// Draws the field of one zone.
 fn field(snapshot: &Snapshot, zone: &Zone, layout: Layout, detail: Detail) -> Picture {
     let Layout { columns, pitch: grid } = layout;
     let cell_blocks = snapshot.cell_blocks;
@@ -132,12 +132,12 @@ fn title(zone: &Zone) -> String {
     format!("{}, {} free of {}", zone.name, pages(zone.free_pages), pages(zone.managed_pages))
 }
 
-/// All zones below one another, with what their colours are.
+/// Draws all zones below one another, with the legend of their colours.
 pub fn picture(snapshot: &Snapshot) -> Picture {
     const HEADING: f64 = 22.0;
     const LINE: f64 = 20.0;
     let layout = layout(snapshot);
-    // Grids lie as they do on pages: fields begin at multiples of their pitch.
+    // Fields begin at multiples of the pitch, so that grids align as they do on pages.
     let pitch = f64::from(layout.pitch);
     let mut svg = Svg::new(0.0, 0.0);
     svg.text("ti", Anchor::Start, (0.0, 13.0), &snapshot.machine);
@@ -176,7 +176,7 @@ pub fn picture(snapshot: &Snapshot) -> Picture {
     Picture { body: format!("{PATTERNS}{}", done.body), width, height: y, label: done.label }
 }
 
-/// Runs with no more than a row of nothing between them.
+/// Groups runs into extents that are separated by more than one empty row.
 fn extents(runs: &[Run], cell_blocks: u64, columns: u64) -> impl Iterator<Item = &[Run]> {
     runs.chunk_by(move |run, next| {
         let end = (run.first_pfn >> BLOCK_ORDER) + run.blocks;
@@ -184,14 +184,14 @@ fn extents(runs: &[Run], cell_blocks: u64, columns: u64) -> impl Iterator<Item =
     })
 }
 
-/// Where rows begin.
+/// Draws the address at the beginning of every few rows.
 fn addresses(
     body: &mut String,
     first_block: u64,
     (row_blocks, rows): (u64, u64),
     (y, pitch): (f64, f64),
 ) {
-    // Rows that are powers of two apart have round addresses.
+    // Rows that are a power of two apart have round addresses.
     let each = (APART / pitch).ceil().max(1.0);
     let mut step = 1_u64;
     while (step as f64) < each {
@@ -210,7 +210,7 @@ fn addresses(
     }
 }
 
-/// An address in the largest unit that leaves few digits.
+/// Shows an address in the largest unit that leaves few digits.
 fn shown_address(address: u64) -> String {
     for (shift, unit) in [(40, "TiB"), (30, "GiB"), (20, "MiB")] {
         if address >= 1 << shift {
@@ -221,17 +221,17 @@ fn shown_address(address: u64) -> String {
     "0".into()
 }
 
-/// Where cells of an extent lie.
+/// Where the cells of an extent are placed.
 pub struct Place {
-    /// The number of the first.
+    /// The number of the first cell.
     pub base: u64,
-    /// In a row.
+    /// The number of cells in a row.
     pub columns: u64,
-    /// How many rows.
+    /// The number of rows.
     pub rows: u64,
-    /// Blocks in each.
+    /// The number of blocks in each cell.
     pub cell_blocks: u64,
-    /// Their width and height, in points.
+    /// The width and height of a cell, in points.
     pub pitch: f64,
     /// The upper edge of the first row.
     pub y: f64,
@@ -251,7 +251,7 @@ fn draw(body: &mut String, run: &Run, place: &Place) {
             let mut at = from;
             while at < to {
                 let (row, column) = (at / place.columns, at % place.columns);
-                // Whole rows of one use are one piece.
+                // Whole rows of one use are drawn as one piece.
                 let whole = share >= 1.0 && column == 0 && to - at >= place.columns;
                 let (rows, length) = if whole {
                     ((to - at) / place.columns, place.columns)
@@ -281,7 +281,7 @@ fn draw(body: &mut String, run: &Run, place: &Place) {
     }
 }
 
-/// A number with two digits behind the point, for parts of cells.
+/// A number with two decimals, for parts of cells.
 struct Fine(f64);
 
 impl std::fmt::Display for Fine {
@@ -290,7 +290,7 @@ impl std::fmt::Display for Fine {
     }
 }
 
-/// What a run is, in words.
+/// Describes a run in words.
 fn words(run: &Run) -> String {
     let start = run.first_pfn << 12;
     let end = start + run.blocks.saturating_mul(BLOCK_SIZE) - 1;
@@ -308,7 +308,7 @@ fn words(run: &Run) -> String {
     words
 }
 
-/// The class of a use; none for what is not drawn.
+/// The CSS class of a use; empty for uses that are not drawn.
 fn class(what: Use) -> String {
     let ordered = |letter: &str, order: Option<u8>| format!("{letter}{}", order.unwrap_or(13));
     match what {
@@ -351,7 +351,7 @@ fn name(what: Use) -> String {
     }
 }
 
-/// The entry of the legend: its place, its words, and how its fills are told apart.
+/// The legend entry of a use: its position, its label, and the key that tells its fills apart.
 fn entry(what: Use) -> ((u8, &'static str), Option<u8>) {
     match what {
         Use::Free(order) => ((0, "free, by order"), order),
@@ -370,15 +370,15 @@ fn entry(what: Use) -> ((u8, &'static str), Option<u8>) {
     }
 }
 
-/// A line of the legend.
+/// One line of the legend.
 struct Entry {
     name: &'static str,
-    /// The fills that stand for it, by order or eighths.
+    /// The fills that stand for this entry, by order or by eighths.
     fills: BTreeMap<u8, Use>,
     blocks: u64,
 }
 
-/// What is in the map.
+/// The legend entries for all uses on the map.
 fn entries(snapshot: &Snapshot) -> impl Iterator<Item = Entry> {
     let mut entries: BTreeMap<(u8, &str), Entry> = BTreeMap::new();
     for run in snapshot.zones.iter().flat_map(|zone| &zone.runs) {
@@ -398,7 +398,7 @@ fn entries(snapshot: &Snapshot) -> impl Iterator<Item = Entry> {
     entries.into_values()
 }
 
-/// What is in the map, with its share of memory.
+/// The legend: all uses on the map, each with its share of memory.
 fn legend(snapshot: &Snapshot) -> String {
     let is_memory = |entry: &Entry| !entry.fills.values().any(|what| *what == Use::Hole);
     let all: u64 = entries(snapshot).filter(is_memory).map(|entry| entry.blocks).sum();
@@ -437,7 +437,7 @@ fn legend(snapshot: &Snapshot) -> String {
     out
 }
 
-/// Fills that a colour alone does not tell, and grids, for all maps of a page.
+/// Patterns for uses that a colour alone does not tell apart, and grids, for all maps of a page.
 pub const PATTERNS: &str = "<svg class=\"defs\" width=\"0\" height=\"0\" \
     aria-hidden=\"true\"><defs>\
 <pattern id=\"g20\" width=\"20\" height=\"20\" x=\"4\" patternUnits=\"userSpaceOnUse\"><path \
@@ -480,7 +480,7 @@ mod tests {
                 && text.contains("a &lt;machine&gt;")
                 && !text.contains("<b>'")
         );
-        // Three pieces: the end of a row of 32, a row, and the beginning of another.
+        // Three pieces: the end of a row of 32, a whole row, and the beginning of another.
         let path = text
             .split("class=\"f13\" d=\"")
             .nth(2)

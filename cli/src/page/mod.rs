@@ -1,9 +1,8 @@
-//! A page that needs nothing but itself: its frame, maps of memory for it, and what pictures are
-//! drawn with.
+//! A self-contained HTML page: its frame, its memory maps, and the tools that draw its pictures.
 //!
-//! `framewright report` makes pages of snapshots, `framewright-bench report` of results and
-//! snapshots. Whatever comes from a file passes through [`html::Escaped`], and a page forbids
-//! itself to load anything.
+//! `framewright report` makes pages from snapshots, `framewright-bench report` from results and
+//! snapshots. Everything that comes from a file passes through [`html::Escaped`], and a page's
+//! policy forbids it to load anything.
 
 pub mod files;
 mod grades;
@@ -22,39 +21,39 @@ use memory::Detail;
 const STYLE: &str =
     concat!(include_str!("colours.css"), include_str!("plot.css"), include_str!("style.css"));
 const SCRIPT: &str = include_str!("script.js");
-/// Nothing is fetched from anywhere, whatever is in the files.
+/// Forbids the page to fetch anything, whatever is in the files.
 const POLICY: &str =
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:";
-/// The largest page.
+/// The largest size of a page, in bytes.
 const MOST_BYTES: usize = 2 << 20;
 
-/// A part of a page.
+/// A section of a page.
 pub struct Part {
-    /// Its name in links.
+    /// The section's name in links.
     pub id: &'static str,
-    /// Its title.
+    /// The section's title.
     pub title: &'static str,
-    /// What is below the title, as HTML.
+    /// The HTML below the title.
     pub body: String,
 }
 
-/// A page of `parts` and of maps of `snapshots`, each with the name of its file.
+/// A page of `parts` and of maps of `snapshots`.
 pub struct Page<'a> {
-    /// What comes before the maps.
+    /// The sections before the maps.
     pub parts: Vec<Part>,
-    /// Memory, each with the name of its file.
+    /// The snapshots to draw, each with the name of its file.
     pub snapshots: &'a [(String, Snapshot)],
     /// The files that the page is about.
     pub files: &'a [FileInfo],
-    /// What else there is to say about files, as HTML.
+    /// Further remarks about the files, as HTML.
     pub remark: String,
 }
 
 impl Page<'_> {
-    /// The page, with as much about maps as it may hold.
+    /// Renders the page with as much detail on the maps as its size limit allows.
     ///
     /// # Errors
-    /// It would be too large all the same.
+    /// Fails if the page would be too large even with the least detail.
     pub fn fitting(&self) -> Result<String, Error> {
         let mut page = self.render(Detail::Runs);
         if page.len() > MOST_BYTES {
@@ -110,7 +109,7 @@ impl Page<'_> {
             "<header><h1>Framewright</h1>\
              <p class=\"sub\">A physical memory manager, measured</p>",
         );
-        // What all files agree in, once.
+        // List facts that all files agree on only once.
         let mut facts: Vec<&(String, String)> = Vec::new();
         for file in self.files {
             for fact in &file.facts {

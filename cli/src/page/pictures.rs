@@ -1,4 +1,4 @@
-//! Plots and maps as files of their own, for documents.
+//! Plots and maps as separate SVG files, for use in documents.
 
 use super::html::{Escaped, put};
 use super::memory;
@@ -9,28 +9,28 @@ use crate::snapshot::Snapshot;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What plots need of a page's style.
+/// The parts of a page's style that plots need.
 const STYLE: &str = concat!(include_str!("colours.css"), include_str!("plot.css"));
-/// Around a picture.
+/// The margin around a picture.
 const MARGIN: f64 = 14.0;
-/// Height of a legend.
+/// The height of a legend.
 const LEGEND: f64 = 26.0;
-/// Width of a character of a legend, about.
+/// The approximate width of a character in a legend.
 const CHARACTER: f64 = 6.6;
 
-/// Pictures that are drawn and not written yet.
+/// Pictures that are drawn but not yet written.
 pub struct Pictures<'a> {
     folder: &'a Path,
     files: Vec<(PathBuf, String)>,
 }
 
 impl<'a> Pictures<'a> {
-    /// None so far, for files in `folder`.
+    /// Starts without any pictures; files will go to `folder`.
     pub fn new(folder: &'a Path) -> Self {
         Self { folder, files: Vec::new() }
     }
 
-    /// Adds a plot with the names of its series and the sign of the first of them.
+    /// Adds a plot with the names of its series and the number of the first one's sign.
     pub fn add(&mut self, name: &str, series: (&[String], usize), plot: &Picture) {
         self.files.push((self.folder.join(format!("{name}.svg")), alone(series, plot)));
     }
@@ -42,18 +42,18 @@ impl<'a> Pictures<'a> {
         }
     }
 
-    /// Refuses to write over what is no picture of ours.
+    /// Refuses to overwrite a file that is not a picture of ours.
     ///
     /// # Errors
-    /// A file of that name is there. Nothing is written then.
+    /// Fails if such a file exists; nothing has been written then.
     pub fn claim(&self) -> Result<(), Error> {
         self.files.iter().try_for_each(|(path, _)| file::claim("--pictures", path, Kind::Picture))
     }
 
-    /// Writes all of them.
+    /// Writes all pictures.
     ///
     /// # Errors
-    /// A folder that cannot be made, a file that cannot be written; those before it are there.
+    /// Fails if the folder cannot be made or a file cannot be written; earlier files stay written.
     pub fn write(&self) -> Result<(), Error> {
         fs::create_dir_all(self.folder).map_err(|error| {
             Error::Usage(format!("{}: cannot be made: {error}", self.folder.display()))
@@ -62,7 +62,7 @@ impl<'a> Pictures<'a> {
     }
 }
 
-/// A picture with its own colours, light and dark, and with the signs of its series above.
+/// Renders a picture with its own light and dark colours and the signs of its series above it.
 fn alone((series, first_sign): (&[String], usize), plot: &Picture) -> String {
     let has_legend = series.len() > 1;
     let top = MARGIN + if has_legend { LEGEND } else { 0.0 };

@@ -1,5 +1,5 @@
-//! Pictures: what plots are drawn with. Colours are classes, so that a page decides what they are,
-//! light or dark.
+//! Drawing of SVG pictures. Colours are CSS classes, so that a page decides what they look like in
+//! light and dark mode.
 
 use super::html::{Escaped, put};
 use std::fmt;
@@ -11,18 +11,18 @@ pub struct Svg {
     height: f64,
 }
 
-/// Where a text is in relation to its place.
+/// How a text is aligned at its position.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Anchor {
-    /// It begins there.
+    /// The text begins at the position.
     Start,
-    /// It is centred.
+    /// The text is centred on the position.
     Middle,
-    /// It ends there.
+    /// The text ends at the position.
     End,
 }
 
-/// A number with at most one digit behind the point.
+/// A number with at most one decimal.
 pub struct Short(pub f64);
 
 impl fmt::Display for Short {
@@ -32,24 +32,25 @@ impl fmt::Display for Short {
     }
 }
 
-/// Colours and forms of series. As many further series have hollow signs and broken lines.
+/// The number of colours and shapes of series. A second set of as many series has hollow signs and
+/// dashed lines.
 pub const COLOURS: usize = 6;
-/// Series that look different from one another.
+/// The number of series that look different from one another.
 pub const MOST_SERIES: usize = 2 * COLOURS;
 
-/// The class of what is drawn as `kind` for a series.
+/// The CSS class of an element of this `kind` that belongs to a series.
 pub fn class(kind: &str, series: usize) -> String {
     let hollow = if series / COLOURS % 2 == 1 { " ho" } else { "" };
     format!("{kind}{hollow} s{}", series % COLOURS)
 }
 
 impl Svg {
-    /// An empty picture.
+    /// Starts an empty picture.
     pub fn new(width: f64, height: f64) -> Self {
         Self { body: String::new(), width, height }
     }
 
-    /// A line.
+    /// Draws a line.
     pub fn line(&mut self, class: &str, from: (f64, f64), to: (f64, f64)) {
         let [x1, y1, x2, y2] = [from.0, from.1, to.0, to.1].map(Short);
         put!(
@@ -58,7 +59,7 @@ impl Svg {
         );
     }
 
-    /// A rectangle from its upper left corner.
+    /// Draws a rectangle, given its upper left corner.
     pub fn rectangle(&mut self, class: &str, corner: (f64, f64), size: (f64, f64)) {
         let [x, y, w, h] = [corner.0, corner.1, size.0.max(0.0), size.1.max(0.0)].map(Short);
         put!(
@@ -67,12 +68,12 @@ impl Svg {
         );
     }
 
-    /// A path, closed or not.
+    /// Draws a path, closed or not.
     pub fn path(&mut self, class: &str, path: &str) {
         put!(self.body, "<path class=\"{class}\" d=\"{path}\"/>");
     }
 
-    /// A bar of a series, from its upper left corner.
+    /// Draws a bar of a series, given its upper left corner.
     pub fn bar(&mut self, (series, meaning): (usize, &str), corner: (f64, f64), size: (f64, f64)) {
         let [x, y, w, h] = [corner.0, corner.1, size.0.max(0.0), size.1.max(0.0)].map(Short);
         let (class, meaning) = (class("br", series), Escaped(meaning));
@@ -83,13 +84,13 @@ impl Svg {
         );
     }
 
-    /// A curve of a series.
+    /// Draws a curve of a series.
     pub fn curve(&mut self, (series, meaning): (usize, &str), path: &str) {
         let (class, meaning) = (class("ln", series), Escaped(meaning));
         put!(self.body, "<path class=\"{class}\" data-series=\"{meaning}\" d=\"{path}\"/>");
     }
 
-    /// Words.
+    /// Draws a text.
     pub fn text(&mut self, class: &str, anchor: Anchor, place: (f64, f64), words: &str) {
         let anchor = match anchor {
             Anchor::Start => "",
@@ -104,8 +105,8 @@ impl Svg {
         );
     }
 
-    /// The sign of a series: a form of its own for each, so that nobody needs colours. `meaning`
-    /// is the series' name.
+    /// Draws the sign of a series. Each series has a shape of its own, so that nobody needs to see
+    /// colours. `meaning` is the name of the series.
     pub fn sign(&mut self, (series, meaning): (usize, &str), place: (f64, f64), title: &str) {
         let (x, y) = place;
         let form = match series % COLOURS {
@@ -125,17 +126,17 @@ impl Svg {
         }
     }
 
-    /// Opens a part that has a text for whoever points at it. Ends with [`end`](Self::end).
+    /// Opens a group with a tooltip. [`end`](Self::end) closes it.
     pub fn begin(&mut self, title: &str) {
         put!(self.body, "<g><title>{}</title>", Escaped(title));
     }
 
-    /// Ends what was begun.
+    /// Closes the group that `begin` opened.
     pub fn end(&mut self) {
         self.body.push_str("</g>");
     }
 
-    /// Elements that were drawn elsewhere, moved.
+    /// Inserts elements that were drawn elsewhere, moved to `place`.
     pub fn part(&mut self, place: (f64, f64), elements: &str) {
         put!(
             self.body,
@@ -145,26 +146,26 @@ impl Svg {
         );
     }
 
-    /// The picture; `label` says what it shows to whoever cannot see it.
+    /// Finishes the picture; `label` describes it for readers who cannot see it.
     pub fn finish(self, label: impl Into<String>) -> Picture {
         Picture { body: self.body, width: self.width, height: self.height, label: label.into() }
     }
 }
 
-/// A picture that is done.
+/// A finished picture.
 pub struct Picture {
-    /// Its elements.
+    /// The picture's elements.
     pub body: String,
-    /// Its width.
+    /// The picture's width.
     pub width: f64,
-    /// Its height.
+    /// The picture's height.
     pub height: f64,
-    /// What it shows, in words.
+    /// What the picture shows, in words.
     pub label: String,
 }
 
 impl Picture {
-    /// As a part of a page.
+    /// Renders the picture as a part of a page.
     pub fn inline(&self) -> String {
         let (width, height) = (Short(self.width), Short(self.height));
         format!(

@@ -1,5 +1,5 @@
-//! Attempts to boot the reference guest: with KVM where it works, else emulated, and what went
-//! wrong where none succeeds.
+//! Attempts to boot the reference guest: with KVM where it works, else emulated, with an
+//! explanation if none succeeds.
 
 use super::command::{Accelerator, Machine};
 use super::guest_image::{self, Package};
@@ -17,19 +17,19 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 const DEFAULT_MEMORY: u64 = 2 << 30;
-/// How long a machine under KVM may stay silent before we take it that KVM does not work here.
+/// How long a machine under KVM may stay silent before KVM is assumed not to work here.
 const KVM_SILENCE: Duration = Duration::from_secs(10);
-/// How much of a log explains a failure.
+/// How many lines of the log to show with a failure.
 const LAST_LINES: usize = 15;
 
-/// Bytes of the guest's command line, with its end.
+/// The longest command line of the guest in bytes, with its terminator.
 const MOST_COMMAND_LINE: usize = 4096;
 
 /// QEMU's exit status when the guest's work is done.
 const DONE: i32 = 33;
-/// After a panic or an exception in the guest.
+/// QEMU's exit status after a panic or an exception in the guest.
 const PANICKED: i32 = 35;
-/// When the guest found something that it cannot work with.
+/// QEMU's exit status when the guest found something that it cannot work with.
 const REFUSED: i32 = 37;
 
 /// All attempts at one boot.
@@ -38,9 +38,9 @@ pub struct Attempts<'a> {
     machine: Machine,
     image: PathBuf,
     version: String,
-    /// Taken away at the end.
+    /// The monitor's socket, removed when this is dropped.
     _monitor: Option<MonitorPlace>,
-    /// Of the attempt that runs.
+    /// The accelerator of the current attempt.
     pub accelerator: Cell<Accelerator>,
 }
 
@@ -48,7 +48,7 @@ impl<'a> Attempts<'a> {
     /// Finds QEMU and the guest.
     ///
     /// # Errors
-    /// What QEMU could not build, or what is missing.
+    /// Says what QEMU could not build, or what is missing.
     pub fn prepare(target: &'a Target) -> Result<Self, Error> {
         let mut machine = Machine::new(
             target.machine.unwrap_or(Model::Q35),
@@ -75,10 +75,10 @@ impl<'a> Attempts<'a> {
         })
     }
 
-    /// Runs the guest with `words` behind the user's own, by KVM where that works.
+    /// Runs the guest with `words` after the user's own parameters, under KVM where it works.
     ///
     /// # Errors
-    /// QEMU cannot be started, `watch` failed, or a signal came.
+    /// Fails if QEMU cannot be started, `watch` fails, or a signal comes.
     pub fn run(
         &self,
         words: &str,
@@ -105,7 +105,7 @@ impl<'a> Attempts<'a> {
         Ok((Accelerator::Tcg, self.attempt(Accelerator::Tcg, command_line, endless_shell, watch)?))
     }
 
-    /// What to try first. KVM needs its device; whether QEMU can use it shows when it runs.
+    /// What to try first. KVM needs its device; only a run shows whether QEMU can use it.
     fn first(&self) -> Result<Accelerator, Error> {
         if self.target.accel == Some(Accel::Tcg) {
             return Ok(Accelerator::Tcg);
@@ -119,7 +119,7 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Says why the machine is emulated, unless the user wants KVM and nothing else.
+    /// Says why the machine is emulated, or fails if the user insists on KVM.
     fn emulate(&self, why: &str) -> Result<(), Error> {
         if self.target.accel == Some(Accel::Kvm) {
             return Err(Error::Failed(format!("{why}; without --accel kvm it is emulated")));
@@ -143,7 +143,7 @@ impl<'a> Attempts<'a> {
         run::run(&arguments, Limits { whole, first_line, endless_shell }, watch)
     }
 
-    /// Which QEMU ran the guest, how, and when it said its first line.
+    /// Describes which QEMU ran the guest, how, and when the guest said its first line.
     pub fn about(&self, accelerator: Accelerator, first_line: Option<Duration>) -> Value {
         let first_line_ms = first_line.map(|time| time.as_micros() as f64 / 1e3);
         json!({ "version": self.version, "accel": accelerator.name(),
@@ -153,7 +153,7 @@ impl<'a> Attempts<'a> {
     /// Fails unless the guest's work was done. `seen` says whether the user has just seen its log.
     ///
     /// # Errors
-    /// How it ended instead, with the end of its log unless that was seen.
+    /// Says how the run ended instead, with the end of its log unless the user has seen it.
     pub fn check(&self, ended: &Ended, seen: bool) -> Result<(), Error> {
         let fail = |what: &str| Err(Error::Failed(explained(what, ended, seen)));
         match ended.how {
@@ -175,7 +175,7 @@ impl<'a> Attempts<'a> {
     /// The guest's report with its log, if all went well.
     ///
     /// # Errors
-    /// How the guest ended instead, or what is wrong with its report.
+    /// Says how the guest ended instead, or what is wrong with its report.
     pub fn report(&self, ended: Ended, seen: bool) -> Result<Value, Error> {
         self.check(&ended, seen)?;
         let fail = |what: &str| Err(Error::Failed(explained(what, &ended, seen)));
@@ -191,7 +191,7 @@ impl<'a> Attempts<'a> {
     }
 }
 
-/// Where QEMU may listen; nowhere, and the user is told, where no socket can be had.
+/// Where QEMU's monitor listens. If no socket can be made, tells the user and returns `None`.
 fn monitor_place() -> Option<MonitorPlace> {
     MonitorPlace::new()
         .map_err(|why| error::note(&format!("nobody can add memory later: {why}")))
@@ -220,10 +220,11 @@ pub fn explained(what: &str, ended: &Ended, seen: bool) -> String {
     message
 }
 
-/// Why a run under KVM shows that KVM does not work; `None` when the guest ran, as far as KVM goes.
+/// Why a run under KVM shows that KVM does not work; `None` if the guest ran or KVM is not to
+/// blame.
 fn why_kvm_fails(ended: &Ended) -> Option<String> {
     if ended.how == End::KvmFailed {
-        // Whoever has used its shell has done things that a second machine would do again.
+        // A user of the guest's shell has done things that a second machine would repeat.
         let why = run::kvm_failure(&ended.complaints).filter(|_| !ended.transcript.has_shell);
         return why.map(|line| line.trim_start_matches("qemu-system-x86_64: ").to_owned());
     }
@@ -232,7 +233,7 @@ fn why_kvm_fails(ended: &Ended) -> Option<String> {
     }
     match ended.how {
         End::Exit(status) if matches!(status.code(), Some(DONE | PANICKED | REFUSED)) => None,
-        // What QEMU refuses for another reason it would refuse again.
+        // A refusal that is not about KVM would only happen again.
         End::Exit(status) if status.code().is_some() && !complains_of_kvm(&ended.complaints) => {
             None
         }
@@ -247,8 +248,8 @@ fn why_kvm_fails(ended: &Ended) -> Option<String> {
     }
 }
 
-/// Whether QEMU says something of KVM, or nothing at all. It warns of CPUs that KVM has not, and
-/// goes on.
+/// Whether QEMU's errors mention KVM, or there are none at all. Warnings, such as those about CPU
+/// features that KVM lacks, do not count, as QEMU goes on after them.
 fn complains_of_kvm(complaints: &str) -> bool {
     let mut errors = complaints.lines().filter(|line| !line.contains("warning:"));
     complaints.is_empty() || errors.any(|line| line.to_ascii_lowercase().contains("kvm"))

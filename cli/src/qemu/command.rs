@@ -12,19 +12,19 @@ pub const PROGRAM: &str = "qemu-system-x86_64";
 /// written, plus one.
 const EXIT_DEVICE: &str = "isa-debug-exit,iobase=0xf4,iosize=4";
 
-/// A device may have a property twice; the last one counts.
+/// A device may have a property twice; the last value counts.
 const BALLOON: &str = "virtio-balloon-pci,id=balloon,free-page-reporting=on";
 
-/// Where QEMU has the device that memory is added by.
+/// The path of the virtio-mem device in QEMU's object tree.
 pub const VIRTIO_MEM_PATH: &str = "/machine/peripheral/vm0";
 
 const MIB: u64 = 1 << 20;
-/// The guest's image lies from 2 MiB on.
+/// The guest's image begins at 2 MiB.
 const LEAST_MIB: u64 = 8;
-/// Most nodes of a machine of QEMU (`MAX_NODES` in its `include/sysemu/numa.h`).
+/// The most nodes of a QEMU machine (`MAX_NODES` in its `include/sysemu/numa.h`).
 const MOST_NODES: u64 = 128;
 
-/// How QEMU runs the machine, decided.
+/// How QEMU runs the machine, once decided.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Accelerator {
     /// Emulated.
@@ -57,10 +57,10 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A machine whose memory and CPUs are spread evenly over its nodes.
+    /// Makes a machine whose memory and CPUs are spread evenly over its nodes.
     ///
     /// # Errors
-    /// What QEMU could not build.
+    /// Says what QEMU could not build.
     pub fn new(model: Model, memory_bytes: u64, nodes: u32, cpus: u32) -> Result<Self, Error> {
         let nodes = u64::from(nodes);
         if !memory_bytes.is_multiple_of(MIB) {
@@ -88,15 +88,15 @@ impl Machine {
         Ok(Self { model, memory_mib, nodes, cpus: u64::from(cpus), more_mib: 0, more: Vec::new() })
     }
 
-    /// Adds a virtio balloon that takes reports of free pages. `properties` come after ours, so
-    /// that they prevail.
+    /// Adds a virtio balloon that takes reports of free pages. The user's `properties` come after
+    /// ours, so that they override them.
     pub fn add_balloon(&mut self, properties: &str) {
         let mut device = BALLOON.to_owned();
         if !properties.is_empty() {
             device.push(',');
             device.push_str(properties);
         }
-        // Hints are worked on by a thread of their own.
+        // Hints need a thread of their own.
         if properties.split(',').any(|property| property == "free-page-hint=on")
             && !properties.contains("iothread=")
         {
@@ -106,8 +106,8 @@ impl Machine {
         self.more.extend(["-device".to_owned(), device]);
     }
 
-    /// Adds a device that memory can be added by; `monitor` is where QEMU listens for how much.
-    /// Properties of the user come after ours, so that they prevail.
+    /// Adds a virtio-mem device, through which memory can be added; QEMU listens on `monitor` for
+    /// the wanted amount. The user's properties come after ours, so that they override them.
     pub fn add_virtio_mem(&mut self, addition: &Addition, monitor: Option<&Path>) {
         self.more_mib += addition.bytes / MIB;
         let backend = format!("memory-backend-ram,id=vmem0,reserve=off,size={}", addition.bytes);
@@ -121,7 +121,7 @@ impl Machine {
             self.more.extend(words.map(str::to_owned));
         }
         if let Some(path) = monitor {
-            // A comma in an option's value is two.
+            // In an option's value, a comma is written twice.
             let path = path.display().to_string().replace(',', ",,");
             let socket = format!("socket,id=monitor,path={path},server=on,wait=off");
             let words = ["-chardev", &socket, "-mon", "chardev=monitor,mode=control"];
@@ -129,8 +129,8 @@ impl Machine {
         }
     }
 
-    /// All arguments for one boot of `image`; `more` are passed on as they are, where they can
-    /// change what comes before.
+    /// All arguments for one boot of `image`; `more` are passed on unchanged, at a place where they
+    /// can override what comes before.
     pub fn arguments(
         &self,
         accelerator: Accelerator,
@@ -148,15 +148,14 @@ impl Machine {
         };
         let mut arguments: Vec<OsString> = Vec::new();
         let mut add = |words: &[&str]| arguments.extend(words.iter().map(OsString::from));
-        // Devices that nobody uses have firmware of their own, which takes longer than the guest's
-        // boot.
+        // The default devices have firmware that takes longer than the guest's boot.
         add(&["-nodefaults", "-machine", model, "-accel", accel, "-cpu", cpu]);
         let most = match self.more_mib {
             0 => String::new(),
             more => format!(",maxmem={}M", self.memory_mib + more),
         };
         add(&["-m", &format!("{}M{most}", self.memory_mib), "-smp", &self.cpus.to_string()]);
-        // One node is what a machine without NUMA tables is.
+        // A machine without NUMA tables has one node.
         if self.nodes > 1 {
             for node in 0..self.nodes {
                 add(&[
@@ -188,12 +187,12 @@ impl Machine {
         arguments
     }
 
-    /// An even share; the first nodes take what does not divide.
+    /// An even share of the memory; the first nodes take the remainder.
     fn node_mib(&self, node: u64) -> u64 {
         self.memory_mib / self.nodes + u64::from(node < self.memory_mib % self.nodes)
     }
 
-    /// The `cpus=` part of a node; nothing where there are fewer CPUs than nodes.
+    /// The `cpus=` part of a node; empty if the node has no CPU.
     fn node_cpus(&self, node: u64) -> String {
         let first = (node * self.cpus).div_ceil(self.nodes);
         let end = ((node + 1) * self.cpus).div_ceil(self.nodes);

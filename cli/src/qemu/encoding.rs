@@ -1,8 +1,8 @@
-//! Commands as one word of a kernel's command line.
+//! Encodes commands as one word of a kernel's command line.
 
 use std::fmt::Write;
 
-/// `text` with everything that would end a word, or mean something in it, as `%` and two
+/// Encodes `text`, with each byte that would end the word or have a meaning in it as `%` and two
 /// hexadecimal digits.
 pub fn encode(text: &str) -> String {
     let mut word = String::with_capacity(text.len());
@@ -10,7 +10,7 @@ pub fn encode(text: &str) -> String {
         if byte.is_ascii_graphic() && !matches!(byte, b'%' | b'"' | b'\'') {
             word.push(char::from(byte));
         } else {
-            // A string takes all that it is given.
+            // Writing to a string cannot fail.
             let _ = write!(word, "%{byte:02x}");
         }
     }

@@ -1,18 +1,18 @@
-//! What runs on virtual machines: the reference guest, and the only program of the Linux that it is
-//! compared with. Each is a file that the user names, or built from the source tree that this
-//! program comes from.
+//! The images that virtual machines run: the reference guest, and the init program of the Linux
+//! that it is compared with. Each is a file that the user names, or is built from this program's
+//! source tree.
 
 use crate::error::Error;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// A package that is built when it is needed.
+/// A package that is built on demand.
 pub struct Package {
     name: &'static str,
-    /// What it is called in messages.
+    /// The package's name in messages.
     title: &'static str,
-    /// Names a file that is used as it is.
+    /// The environment variable that names a file to use instead.
     override_by: &'static str,
 }
 
@@ -20,7 +20,7 @@ impl Package {
     /// The reference guest.
     pub const GUEST: Self =
         Self { name: "guest", title: "guest", override_by: "FRAMEWRIGHT_GUEST" };
-    /// The first program of Linux.
+    /// The init program of Linux.
     pub const LINUX_INIT: Self = Self {
         name: "linux-init",
         title: "program for Linux",
@@ -31,7 +31,7 @@ impl Package {
 /// Finds or builds a package's program.
 ///
 /// # Errors
-/// Why there is none.
+/// Says why there is no program.
 pub fn provide(package: &Package) -> Result<PathBuf, Error> {
     let name = package.override_by;
     match std::env::var_os(name).filter(|path| !path.is_empty()) {
@@ -82,7 +82,7 @@ fn build(package: &Package) -> Result<PathBuf, Error> {
     })
 }
 
-/// The program that cargo's messages name last.
+/// The last program that cargo's messages name.
 fn executable(messages: &str) -> Option<PathBuf> {
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     messages.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).next_back()

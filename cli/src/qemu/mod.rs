@@ -1,5 +1,5 @@
-//! Virtual machines: QEMU's command line, the guest's image, one supervised run, and what the guest
-//! says over its serial line.
+//! Virtual machines: QEMU's command line, the guest's image, one supervised run, and the protocol
+//! on the guest's serial line.
 
 pub mod attempts;
 pub mod command;

@@ -1,43 +1,44 @@
-//! What the guest says over its serial line: log lines for people, and lines with a `@` in front
-//! for us.
+//! What the guest says over its serial line: log lines for people, and lines that begin with `@`
+//! for this program.
 //!
-//! `@json {...}` is its report, `@end` its last word. Between `@shell` and `@status N` lies what
-//! its shell says, byte by byte, because a prompt is no whole line; where a line of it begins with
-//! `@` the guest sends a second one. Lines `@memory ...` before the status are a snapshot of
-//! memory. Serial lines may end in CR LF, and a guest that dies may stop in the middle of one.
+//! `@json {...}` is the guest's report, `@end` its last word. What its shell prints comes between
+//! `@shell` and `@status N`, byte by byte, because a prompt is no whole line; if a line of the
+//! shell begins with `@`, the guest sends a second one. Lines `@memory ...` before the status are a
+//! snapshot of memory. Serial lines may end in CR LF, and a guest that dies may stop in the middle
+//! of one.
 
 use serde_json::Value;
 use std::borrow::Cow;
 use std::collections::VecDeque;
 
-/// A line longer than this is cut: a guest that has gone astray must not eat our memory.
+/// A longer line is cut, so that a guest that has gone astray cannot use up our memory.
 const LONGEST_LINE: usize = 1 << 20;
 
 /// Everything that the guest has said so far.
 #[derive(Default)]
 pub struct Transcript {
     partial: Vec<u8>,
-    /// The log, without protocol lines: its beginning and its end where it is longer than
-    /// [`Log`] keeps.
+    /// The log, without protocol lines. If it is longer than [`Log`] keeps, only its beginning and
+    /// its end remain.
     pub log: Log,
     /// The report, or why it cannot be read.
     pub report: Option<Result<Value, String>>,
     /// Whether the guest has said its last word.
     pub ended: bool,
-    /// Whether its shell has begun.
+    /// Whether the guest's shell has begun.
     pub has_shell: bool,
-    /// What memory was used for at the end, as the guest's control file says it.
+    /// The memory snapshot at the end, as the guest's control file has it.
     pub memory: String,
     /// The shell's exit status, once it has ended.
     pub status: Option<u8>,
-    /// What the shell has said and nobody has taken.
+    /// Output of the shell that has not been taken yet.
     output: Vec<u8>,
-    /// The shell's line so far begins with `@` and may be for us.
+    /// Whether the shell's line so far is a single `@`, so that it may be for this program.
     held_back: bool,
 }
 
 impl Transcript {
-    /// Takes bytes as they come; gives the log lines that they complete.
+    /// Takes bytes as they arrive and returns the log lines that they complete.
     pub fn take(&mut self, bytes: &[u8]) -> Vec<String> {
         let mut lines = Vec::new();
         for &byte in bytes {
@@ -45,7 +46,7 @@ impl Transcript {
             if self.partial.is_empty() {
                 self.held_back = byte == b'@';
             } else if self.partial == b"@" && byte == b'@' {
-                // The second stands for both.
+                // The second `@` stands for both.
                 self.held_back = false;
             }
             if in_shell && !self.held_back {
@@ -60,12 +61,12 @@ impl Transcript {
         lines
     }
 
-    /// What the shell has said since the last call.
+    /// What the shell has printed since the last call.
     pub fn take_output(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.output)
     }
 
-    /// Takes what is left when no more comes.
+    /// Takes the unfinished last line when no more bytes will come.
     pub fn finish(&mut self) -> Vec<String> {
         if self.partial.is_empty() {
             return Vec::new();
@@ -73,7 +74,7 @@ impl Transcript {
         self.end_line(self.has_shell && self.status.is_none()).into_iter().collect()
     }
 
-    /// Takes the line that has come to its end; gives it if it belongs to the log.
+    /// Takes a line that is complete and returns it if it belongs to the log.
     fn end_line(&mut self, in_shell: bool) -> Option<String> {
         let line = String::from_utf8_lossy(&self.partial).trim_end_matches('\r').to_owned();
         self.partial.clear();
@@ -86,7 +87,8 @@ impl Transcript {
             } else if self.held_back {
                 self.status = line.strip_prefix("@status ").and_then(|status| status.parse().ok());
             } else if line.starts_with('[') {
-                // A guest that dies says why, shell or not. The shell's output has it already.
+                // A guest that dies says why, even inside the shell. The shell's output has this
+                // line already.
                 self.log.push(line);
             }
         } else if line == "@shell" {
@@ -103,25 +105,25 @@ impl Transcript {
     }
 }
 
-/// Lines of a log of which a guest may write as many as it likes: the first and the last of them,
-/// and a line that counts the others.
+/// Log lines, of which a guest may write any number: the first and the last of them are kept, and
+/// the others are counted.
 #[derive(Default)]
 pub struct Log {
     first: Vec<String>,
     first_bytes: usize,
-    /// Behind the first and what is left out.
+    /// The last lines, which follow the first ones and what is left out.
     last: VecDeque<String>,
     last_bytes: usize,
     left_out: u64,
 }
 
-/// Lines and bytes of the beginning that are kept, and of the end. A line counts a few bytes more
-/// than it has.
+/// How many lines and bytes are kept of the beginning, and again of the end. A line counts as a few
+/// bytes more than it has.
 const KEPT_LINES: usize = 16 << 10;
 const KEPT_BYTES: usize = 4 << 20;
 
 impl Log {
-    /// One more line.
+    /// Adds a line.
     fn push(&mut self, line: String) {
         let cost = |line: &String| line.len() + size_of::<String>();
         let is_beginning = self.last.is_empty() && self.left_out == 0;
@@ -142,12 +144,12 @@ impl Log {
         }
     }
 
-    /// Whether nothing was said.
+    /// Whether nothing was logged.
     pub fn is_empty(&self) -> bool {
         self.first.is_empty() && self.last.is_empty()
     }
 
-    /// All that is kept, in order, with a line for what is not.
+    /// All lines that are kept, in order, with a line in between that counts the others.
     pub fn lines(&self) -> impl DoubleEndedIterator<Item = Cow<'_, str>> {
         let middle = (self.left_out != 0)
             .then(|| Cow::Owned(format!("({} lines are left out here)", self.left_out)));
@@ -234,7 +236,7 @@ mod tests {
             log[KEPT_LINES],
             format!("({} lines are left out here)", 200_000 - 2 * KEPT_LINES)
         );
-        // Few lines that are long.
+        // A few lines that are long.
         let mut transcript = Transcript::default();
         for _ in 0..64 {
             transcript.take(&[b"x".repeat(LONGEST_LINE).as_slice(), b"\n"].concat());

@@ -1,4 +1,4 @@
-//! One run of QEMU, from its start to its end, whoever ends it.
+//! One supervised run of QEMU, from its start to its end, whatever ends it.
 
 use super::command::PROGRAM;
 use super::protocol::Transcript;
@@ -14,46 +14,47 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often a waiting run looks whether it is to stop.
+/// How often a waiting run checks whether it has to stop.
 const GLANCE: Duration = Duration::from_millis(20);
 
-/// How long QEMU may take to say its version, where nobody says.
+/// How long QEMU may take to print its version, unless the caller sets a limit.
 pub const LONGEST_ANSWER: Duration = Duration::from_secs(30);
-/// Bytes of what QEMU itself says that are kept, the last.
+/// How many bytes of QEMU's own messages are kept, from their end.
 const MOST_COMPLAINTS: usize = 1 << 16;
-/// Pieces of what QEMU says that may wait to be read.
+/// How many pieces of QEMU's output may wait to be read.
 const MOST_WAITING: usize = 64;
 
 /// How long a run may take.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// All of it.
+    /// The limit of the whole run.
     pub whole: Duration,
-    /// Until the first line, where silence for that long means that the machine does not run at
+    /// The limit until the first line; silence for that long means that the machine does not run at
     /// all.
     pub first_line: Option<Duration>,
-    /// Whether its shell, once that has begun, may go on for ever.
+    /// Whether the guest's shell may go on for ever once it has begun.
     pub endless_shell: bool,
 }
 
-/// Who looks at a run.
+/// Watches a run.
 pub trait Watch {
-    /// The guest logged a line.
+    /// Called when the guest has logged a line.
     fn line(&mut self, _line: &str) -> Result<(), Error> {
         Ok(())
     }
 
-    /// Whether somebody types on the guest's serial line.
+    /// Whether there is input for the guest's serial line.
     fn has_input(&self) -> bool {
         false
     }
 
-    /// Whether others may look at the guest's control files once it has a shell.
+    /// Whether other processes may read the guest's control files once it has a shell.
     fn is_watchable(&self) -> bool {
         false
     }
 
-    /// The guest's shell begins. `first_line` as in [`Ended`]; `input` leads to the serial line.
+    /// Called when the guest's shell begins. `first_line` is as in [`Ended`]; `input` leads to the
+    /// serial line.
     fn shell(
         &mut self,
         _transcript: &Transcript,
@@ -63,7 +64,7 @@ pub trait Watch {
         Ok(())
     }
 
-    /// The shell said something.
+    /// Called when the shell has printed something.
     fn output(&mut self, _bytes: &[u8]) -> Result<(), Error> {
         Ok(())
     }
@@ -71,13 +72,13 @@ pub trait Watch {
 
 /// How a run ended.
 pub struct Ended {
-    /// What ended it.
+    /// What ended the run.
     pub how: End,
     /// What the guest said.
     pub transcript: Transcript,
     /// What QEMU itself complained about.
     pub complaints: String,
-    /// From the start of the process to the first line.
+    /// The time from the start of the process to the first line.
     pub first_line: Option<Duration>,
 }
 
@@ -86,18 +87,19 @@ pub struct Ended {
 pub enum End {
     /// QEMU ended by itself.
     Exit(ExitStatus),
-    /// It took too long and was stopped.
+    /// The run took too long and was stopped.
     TimeOut,
-    /// No line came for too long, and it was stopped.
+    /// No line came for too long, and the run was stopped.
     Silence,
-    /// KVM gave up the machine, which QEMU then keeps as it is for ever; it was stopped.
+    /// KVM gave up the machine, which QEMU then keeps paused for ever; the run was stopped.
     KvmFailed,
 }
 
 /// QEMU's version, such as `7.2.22`.
 ///
 /// # Errors
-/// What to install when there is no QEMU; it did not answer within `limit`; a signal came.
+/// Says what to install if there is no QEMU. Fails if QEMU does not answer within `limit`, or a
+/// signal comes.
 pub fn version(limit: Duration) -> Result<String, Error> {
     let start = Instant::now();
     let late = || {
@@ -108,7 +110,7 @@ pub fn version(limit: Duration) -> Result<String, Error> {
     loop {
         interrupt::check()?;
         match events.recv_timeout(GLANCE) {
-            // The first line has it.
+            // The version is in the first line.
             Ok(Event::Serial(bytes)) if said.len() < MOST_COMPLAINTS => said.extend(bytes),
             Ok(_) | Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
@@ -138,10 +140,10 @@ pub fn kvm_failure(complaints: &str) -> Option<&str> {
         .find(|line| line.contains("KVM internal error") || line.contains("kvm run failed"))
 }
 
-/// Runs QEMU; `watch` sees what the guest says as it comes.
+/// Runs QEMU; `watch` sees what the guest says as it arrives.
 ///
 /// # Errors
-/// QEMU cannot be started, `watch` failed, or a signal came. QEMU is then gone.
+/// Fails if QEMU cannot be started, `watch` fails, or a signal comes. QEMU is gone by then.
 pub fn run(arguments: &[OsString], limits: Limits, watch: &mut dyn Watch) -> Result<Ended, Error> {
     if !watch.is_watchable() {
         return supervise(arguments, limits, watch, None);
@@ -201,7 +203,7 @@ fn supervise(
                 complaints.drain(..more);
             }
             Err(RecvTimeoutError::Timeout) => {}
-            // Both ends of QEMU's outputs are closed: it ends, or has ended.
+            // QEMU has closed its outputs: it is ending or has ended.
             Err(RecvTimeoutError::Disconnected) => break,
         }
         let is_endless = limits.endless_shell && transcript.has_shell;
@@ -238,11 +240,11 @@ enum Event {
     Complaint(Vec<u8>),
 }
 
-/// QEMU while it runs. Dropping it kills it and waits for its end.
+/// A running QEMU. Dropping it kills the process and waits for its end.
 struct Process(Child);
 
 impl Process {
-    /// Starts it with `line` as its second serial line.
+    /// Starts QEMU with `line` as its second serial line.
     fn start(
         arguments: &[OsString],
         has_input: bool,
@@ -251,7 +253,7 @@ impl Process {
         interrupt::watch();
         let parent = std::process::id();
         let mut command = Command::new(PROGRAM);
-        // Standard input stays ours: QEMU would put the terminal into raw mode.
+        // QEMU must not inherit our standard input, as it would put the terminal into raw mode.
         let stdin = if has_input { Stdio::piped() } else { Stdio::null() };
         command
             .args(arguments)
@@ -278,7 +280,7 @@ impl Process {
         Ok((Self(child), receiver))
     }
 
-    /// Waits until QEMU, whose outputs are closed, is gone.
+    /// Waits until QEMU, which has closed its outputs, is gone.
     fn wait(&mut self, start: Instant, limit: Duration) -> Result<End, Error> {
         loop {
             interrupt::check()?;
@@ -296,19 +298,19 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // An error means that it has ended already.
+        // An error means that QEMU has ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// In QEMU before it is QEMU: asks the system to kill it when we die, however we die.
+/// Runs in the child before it executes QEMU: asks the kernel to kill the child when we die.
 fn die_with(parent: u32) -> io::Result<()> {
     // SAFETY: prctl with these arguments touches no memory.
     if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // We may have died before that took effect.
+    // We may have died before the request took effect.
     if std::os::unix::process::parent_id() == parent {
         Ok(())
     } else {
@@ -316,7 +318,7 @@ fn die_with(parent: u32) -> io::Result<()> {
     }
 }
 
-/// Sends what comes from `source` until it ends or nobody listens.
+/// Sends what comes from `source` until it ends or the receiver is gone.
 fn forward(
     mut source: impl Read + Send + 'static,
     sender: SyncSender<Event>,

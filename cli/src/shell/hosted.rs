@@ -1,6 +1,6 @@
-//! The shell over a machine in this process.
+//! The shell on a machine in this process.
 //!
-//! Orders of memory: Relaxed: which CPUs stand is a hint; whatever they do is right.
+//! Orders of memory: Relaxed: the set of stopped CPUs is a hint; commands are correct on any CPU.
 
 use crate::args::Target;
 use crate::attach::with_watchers;
@@ -25,31 +25,31 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Groups of runs that the shell can hold.
+/// How many groups of runs the shell can hold.
 const ROOM: usize = 1 << 16;
-/// Threads that work at once, however many CPUs the machine has.
+/// How many threads work at once, however many CPUs the machine has.
 const MOST_THREADS: u32 = 64;
-/// How long nobody looks whether a command is to end.
+/// How often a command checks whether it has to end.
 const GLANCE: Duration = Duration::from_millis(10);
 
-/// CPUs are threads.
+/// A host whose CPUs are threads.
 struct Threads<'a> {
     platform: &'static HostedPlatform,
-    /// What bring-up logged.
+    /// The log lines of bring-up.
     log: &'a [String],
-    /// Somebody may interrupt a command and go on with another.
+    /// Whether the user may interrupt a command and go on with another.
     is_interactive: bool,
-    /// A bit for each CPU that stands.
+    /// A bit for each CPU that is stopped.
     stopped: AtomicU64,
-    /// Held by who works in the background.
+    /// Lock held by work in the background.
     quiet: &'a Quiet,
-    /// Of the manager of this shell.
+    /// The relay of this shell's manager.
     relay: &'static Relay,
     reclaim_relay: &'static Relay<dyn Reclaim>,
 }
 
 impl Threads<'_> {
-    /// The first CPUs that take part.
+    /// The CPUs from number `first` on that take part, which are those that are not stopped.
     fn taking_part(&self, first: u32) -> impl Iterator<Item = u32> {
         let stopped = self.stopped.load(Ordering::Relaxed);
         let count = self.platform.cpus().min(MOST_THREADS);
@@ -57,7 +57,7 @@ impl Threads<'_> {
     }
 }
 
-// SAFETY: the machine's memory is the platform's mapping, of which nobody but its manager knows
+// SAFETY: the machine's memory is the platform's mapping, which only the machine's manager knows
 // (invariant 1).
 unsafe impl SpareMemory for Threads<'_> {
     fn has(&self, range: PhysRange) -> bool {
@@ -101,7 +101,7 @@ impl Host for Threads<'_> {
         Some(self)
     }
 
-    /// What a thread has begun it ends, past the CPU's cache.
+    /// Marks the CPU as stopped. A thread finishes what it has begun, bypassing the CPU's cache.
     fn stop_cpu(&self, cpu: u32) -> bool {
         let bit = 1_u64.checked_shl(cpu).unwrap_or(0);
         self.stopped.fetch_or(bit, Ordering::Relaxed);
@@ -130,7 +130,7 @@ impl Host for Threads<'_> {
         std::thread::scope(|scope| {
             for cpu in self.taking_part(0) {
                 scope.spawn(move || {
-                    // Where somebody else is the CPU this thread borrows numbers as it needs them.
+                    // If another thread is this CPU, this one borrows CPU numbers as it needs them.
                     let _cpu = self.platform.enter_cpu(cpu);
                     work(cpu);
                 });
@@ -139,11 +139,11 @@ impl Host for Threads<'_> {
     }
 }
 
-/// Runs commands and gives the status of the last. What they allocated is given back, after
-/// `memory` was filled with what memory is used for, if somebody wants to know.
+/// Runs commands and returns the status of the last one. If the caller wants a snapshot, `memory`
+/// receives it before the memory that the commands allocated is freed.
 ///
 /// # Errors
-/// A signal that came meanwhile, or reports that the machine does not allow.
+/// Fails if a signal comes or the machine does not allow reports.
 pub fn execute(
     (manager, log): (&Manager<HostedPlatform>, &[String]),
     target: &Target,
@@ -165,15 +165,15 @@ pub fn execute(
     Ok(status)
 }
 
-/// Takes commands from standard input, with line editing when that is a terminal.
+/// Reads commands from standard input, with line editing if it is a terminal.
 ///
 /// # Errors
-/// A machine that cannot be brought up, a signal, and output that nobody takes.
+/// Fails if the machine cannot be brought up, a signal comes, or nobody takes the output.
 pub fn run(target: &Target) -> Result<u8, Error> {
     let deadline = Deadline::start(target.timeout);
     let machine = target::machine(target)?;
     let command_line = target::command_line(target);
-    // Nobody sees the log unless it is asked for; what was wrong with the words must be seen.
+    // The log is shown only on request, but the user must see complaints about parameters.
     Parameters::parse(&command_line, &mut |problem| error::note(&problem.to_string()));
     let mut log = Lines::new();
     let session = Session::open(&machine, &command_line)?;
@@ -198,7 +198,7 @@ pub fn run(target: &Target) -> Result<u8, Error> {
     })?
 }
 
-/// Has a shell used, which others may watch, while free memory is reported if `target` says so.
+/// Runs `work` with a shell that others may watch, and reports free memory if `target` says so.
 fn with_shell<T>(
     (manager, log): (&Manager<HostedPlatform>, &[String]),
     target: &Target,
@@ -212,7 +212,7 @@ fn with_shell<T>(
         is_interactive,
         stopped,
         quiet: &quiet,
-        // Managers may ask them for ever.
+        // The manager may use the relays for ever.
         relay: Box::leak(Box::default()),
         reclaim_relay: Box::leak(Box::default()),
     };
@@ -221,8 +221,8 @@ fn with_shell<T>(
     let sources: [&dyn Source; 2] = [&ours, &pools];
     let files = FileSystem::new(&sources);
     let mut room = vec![Run::NOTHING; ROOM];
-    // SAFETY: nothing in this process uses the machine's memory but what the commands say, and
-    // there is no window (invariant 42).
+    // SAFETY: nothing in this process uses the machine's memory except the commands, and there is
+    // no window (invariant 42).
     let mut shell = unsafe { Shell::new(manager, files, &host, &mut room) };
     with_watchers(&|path, out| read(files, path, out), || {
         let advice = target.reporting.map(Into::into);
@@ -232,12 +232,12 @@ fn with_shell<T>(
     })
 }
 
-/// Reads a file for somebody who watches.
+/// Reads a file for a watching process.
 fn read(files: FileSystem<'_>, path: &str, out: &mut dyn Write) -> Result<(), String> {
     files.read(path, out).map_err(|error| error.to_string())
 }
 
-/// Line after line, until there are no more.
+/// Runs line after line, until there are no more.
 fn converse(
     shell: &mut Shell<'_, HostedPlatform, Threads<'_>>,
     terminal: Option<&Terminal>,

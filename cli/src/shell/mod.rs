@@ -9,10 +9,10 @@ use crate::args::{Target, Where};
 use crate::error::Error;
 use crate::target;
 
-/// Brings the machine up and takes commands until there are no more; gives the status of the last.
+/// Brings the machine up and runs commands until there are no more. Returns the last one's status.
 ///
 /// # Errors
-/// Options that contradict one another, and everything that can go wrong on the way.
+/// Fails if options contradict one another, or with anything that can go wrong on the way.
 pub fn run(target: &Target) -> Result<u8, Error> {
     target::check(target)?;
     match target.on {

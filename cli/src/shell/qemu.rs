@@ -11,19 +11,20 @@ use std::io::{ErrorKind, Read, Write};
 use std::process::ChildStdin;
 use std::time::Duration;
 
-/// What the guest's shell takes for the end of its input.
+/// The byte that ends the input of the guest's shell.
 const END: u8 = 4;
 
-/// What stands in front of a byte that is no key to the guest's shell, and how that byte differs.
+/// The escape byte before a byte that the guest's shell must not take for a key, and the bits in
+/// which that byte is changed.
 const ESCAPE: u8 = 16;
 const ESCAPED: u8 = 64;
-/// Interrupts what runs in the guest.
+/// The byte that interrupts a command in the guest.
 const INTERRUPT: u8 = 3;
 
-/// How the guest begins to say that it does not take a parameter.
+/// How the guest's complaints about a bad parameter begin.
 const PROBLEMS: [&str; 2] = ["Unknown kernel command line parameter", "Malformed parameter"];
 
-/// Boots the guest and connects standard input and output to its shell; gives the status of its
+/// Boots the guest and connects standard input and output to its shell. Returns the status of the
 /// last command.
 ///
 /// # Errors
@@ -49,8 +50,8 @@ struct Line {
 }
 
 impl Watch for Line {
-    /// Whoever wants the log asks the shell's `dmesg` for it; what was wrong with the words must be
-    /// seen.
+    /// Shows only complaints about parameters, which the user must see; the shell's `dmesg` shows
+    /// the rest of the log.
     fn line(&mut self, line: &str) -> Result<(), Error> {
         let said = line.split_once("] ").map_or(line, |(_, said)| said);
         if PROBLEMS.iter().any(|problem| said.starts_with(problem)) {
@@ -88,7 +89,7 @@ impl Watch for Line {
     }
 }
 
-/// `bytes` of which none is a key to the guest.
+/// Escapes `bytes` so that the guest takes none of them for a key.
 fn escaped(bytes: &[u8]) -> Vec<u8> {
     let mut all = Vec::with_capacity(bytes.len());
     for &byte in bytes {
@@ -101,8 +102,7 @@ fn escaped(bytes: &[u8]) -> Vec<u8> {
     all
 }
 
-/// Sends what is typed, or comes from elsewhere, to the guest, then the end, until there is no
-/// guest.
+/// Sends the input to the guest, and then the end byte, until the input or the guest ends.
 fn forward(mut guest: ChildStdin, is_typed: bool) {
     let mut stdin = std::io::stdin().lock();
     let mut buffer = [0; 256];
@@ -119,7 +119,7 @@ fn forward(mut guest: ChildStdin, is_typed: bool) {
         }
     }
     let _ = guest.write_all(&[END]);
-    // The serial line stays open, as the guest may still be at work.
+    // Keep the serial line open, as the guest may still be at work.
     std::mem::forget(guest);
 }
 

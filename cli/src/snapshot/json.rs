@@ -1,11 +1,11 @@
-//! The JSON form.
+//! Writes snapshots to JSON and reads them from it.
 
 use super::{Area, Grade, Graded, Moved, Run, Snapshot, Zone, parse_uses, shown_uses};
 use crate::file::FORMAT;
 use serde_json::{Value, json};
 
 impl Snapshot {
-    /// As a file has it.
+    /// The snapshot as it is stored in a file.
     pub fn to_json(&self) -> Value {
         let zones = self.zones.iter().map(|zone| {
             let runs = zone
@@ -60,10 +60,10 @@ impl Snapshot {
         value
     }
 
-    /// Reads the value of `snapshot` of a file.
+    /// Reads the value of `snapshot` in a file.
     ///
     /// # Errors
-    /// Where it is wrong, and why.
+    /// Says where the value is wrong, and why.
     pub fn from_json(value: &Value) -> Result<Self, String> {
         let words = |name: &str| value[name].as_str().unwrap_or_default().to_owned();
         let zones = value["zones"].as_array().ok_or("snapshot.zones is no list")?;
@@ -84,7 +84,7 @@ impl Snapshot {
     }
 }
 
-/// A list that older files do not have.
+/// Reads a list that older files do not have.
 fn list<T>(
     value: &Value,
     name: &str,
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(Snapshot::from_json(&value["snapshot"]), Ok(snapshot));
     }
 
-    /// [`TEXT`] with what older files do not have.
+    /// [`TEXT`] with the lines that older files do not have.
     fn with_grades() -> Snapshot {
         let (runs, _) = TEXT.split_once("end").expect("an end");
         let text = format!(

@@ -1,15 +1,15 @@
 //! What physical memory is used for at one moment: read from the control file of either platform,
 //! written to and read from JSON.
 //!
-//! A run is its first frame, its number of 2 MiB blocks, and the use of each, or, for cells of
-//! several uses, how many blocks have each. `cell_blocks` is a power of two that keeps the number
-//! of cells near 4096; there are never more than 65 536. Letters: `F` free, `R` free and reported,
-//! `W` allocated whole, `P` in a pool, each with the order; `S` split, with the eighths of its
-//! pages that are used; `X` reserved, `O` offline, `U` not accepted, `I` isolated, `D` deferred,
-//! `L` in flight for a report, `H` a hole.
+//! A run has a first frame, a number of 2 MiB blocks, and the use of each block; for cells that
+//! combine several uses, it has the number of blocks of each use instead. `cell_blocks` is a power
+//! of two that keeps the number of cells near 4096; there are never more than 65 536. Letters: `F`
+//! free, `R` free and reported, `W` allocated whole, `P` in a pool, each with the order; `S` split,
+//! with the eighths of its pages that are used; `X` reserved, `O` offline, `U` not accepted, `I`
+//! isolated, `D` deferred, `L` in flight for a report, `H` a hole.
 //!
-//! Beside that, a zone says which of its blocks have a grade, and a snapshot where reserve areas
-//! lie and what was moved; snapshots of older versions have none of these.
+//! In addition, a zone says which of its blocks have a grade, and a snapshot says where reserve
+//! areas lie and how many pages were moved; snapshots of older versions have none of these.
 
 mod json;
 mod text;
@@ -18,83 +18,83 @@ use framewright::manager::MOST_AREAS;
 use framewright::units::{BLOCK_ORDER, MAX_NODES, MAX_ORDER};
 use framewright::zone::ZoneKind;
 
-/// The control file that says it.
+/// The control file with the memory map.
 pub const FILE: &str = "/sys/kernel/debug/framewright/memory";
 
-/// All memory of a machine.
+/// A snapshot of all memory of a machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Snapshot {
-    /// Where it was, in words.
+    /// Describes the machine.
     pub machine: String,
-    /// What was done before, in words; empty when nothing.
+    /// The commands that ran before; empty if there were none.
     pub commands: String,
-    /// Blocks in a cell: what lies closer together is not told apart.
+    /// The number of blocks in a cell, which is the resolution of the snapshot.
     pub cell_blocks: u64,
-    /// Zones, nodes ascending.
+    /// The zones, in ascending order of nodes.
     pub zones: Vec<Zone>,
-    /// Reserve areas.
+    /// The reserve areas.
     pub areas: Vec<Area>,
     /// What was moved.
     pub moved: Moved,
 }
 
-/// A reserve area: memory that is lent to what can be moved.
+/// A reserve area: memory that is lent to movable pages, as CMA does.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Area {
-    /// First frame.
+    /// The area's first frame.
     pub first_pfn: u64,
-    /// Frames of it.
+    /// The number of frames in the area.
     pub pages: u64,
-    /// Of these, those that the area has not given to anybody.
+    /// The frames that the area has not yet given out.
     pub available_pages: u64,
-    /// What it is called.
+    /// The area's name.
     pub name: String,
 }
 
 /// What was moved from the start up to the snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Moved {
-    /// Frames.
+    /// The frames that were moved.
     pub pages: u64,
-    /// Frames that were to be moved and were not.
+    /// The frames that could not be moved.
     pub failed_pages: u64,
-    /// Blocks that compaction emptied.
+    /// The blocks that compaction emptied.
     pub emptied_blocks: u64,
 }
 
 /// A zone.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Zone {
-    /// Its node.
+    /// The zone's node.
     pub node: u64,
-    /// Its kind, such as `Normal`.
+    /// The zone's kind, such as `Normal`.
     pub name: String,
-    /// Frames that are memory.
+    /// The frames that are memory.
     pub present_pages: u64,
-    /// Frames that the allocator has.
+    /// The frames that the allocator manages.
     pub managed_pages: u64,
-    /// Frames that are free.
+    /// The free frames.
     pub free_pages: u64,
-    /// Its blocks, ascending.
+    /// The zone's blocks, in ascending order.
     pub runs: Vec<Run>,
-    /// Its blocks with a grade; those of one grade ascend.
+    /// The zone's blocks that have a grade, ascending within each grade.
     pub grades: Vec<Graded>,
 }
 
-/// Who may have blocks, where not everybody may.
+/// Which pages a block may hold, if not all pages are allowed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Grade {
-    /// Only what can be moved.
+    /// Only movable pages.
     Movable,
-    /// What can be moved, on loan: reserve areas, and memory that is to be removed.
+    /// Movable pages on loan: reserve areas, and memory that is to be removed.
     Removable,
 }
 
 impl Grade {
-    /// All of them.
+    /// All grades.
     pub const ALL: [Self; 2] = [Self::Movable, Self::Removable];
 
-    /// As the control file calls it.
+    /// The grade's name in the control file.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Movable => "movable",
@@ -107,71 +107,71 @@ impl Grade {
     }
 }
 
-/// Blocks of one grade that lie closer together than a cell has blocks.
+/// Blocks of one grade whose gaps are smaller than a cell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Graded {
-    /// Their grade.
+    /// The grade of these blocks.
     pub grade: Grade,
-    /// First frame.
+    /// The first frame.
     pub first_pfn: u64,
-    /// From the first to the last.
+    /// The number of blocks from the first to the last, gaps included.
     pub blocks: u64,
-    /// How many of them have the grade.
+    /// The number of these blocks that have the grade.
     pub graded_blocks: u64,
 }
 
-/// Neighbouring blocks, or cells of blocks, that are used alike.
+/// Adjacent blocks, or cells of blocks, that have equal use.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Run {
-    /// First frame.
+    /// The first frame.
     pub first_pfn: u64,
-    /// How many blocks.
+    /// The number of blocks.
     pub blocks: u64,
-    /// The uses of each cell, with their number of blocks in it; one use of all blocks has the
-    /// number of the run.
+    /// The uses of each cell, each with its number of blocks in the cell. If all blocks of the run
+    /// have one use, the number is that of the whole run.
     pub uses: Vec<(Use, u64)>,
 }
 
 /// What a block is used for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Use {
-    /// Free, in a block of this order where that is known.
+    /// Free, in a free block of this order if it is known.
     Free(Option<u8>),
-    /// Free and reported to the host, in a block of this order where that is known.
+    /// Free and reported to the host, in a free block of this order if it is known.
     Reported(Option<u8>),
-    /// Allocated whole.
+    /// Allocated as a whole.
     Allocated(Option<u8>),
     /// A huge page of a pool.
     Pool(Option<u8>),
-    /// Divided into pages, of which so many eighths are used.
+    /// Split into pages, of which this many eighths are used.
     Split(u8),
     /// Not given to the allocator.
     Reserved,
-    /// Taken out of use.
+    /// Taken offline.
     Offline,
-    /// Not accepted.
+    /// Not yet accepted.
     Unaccepted,
-    /// Being taken out of use.
+    /// Isolated, because it is being taken offline.
     Isolated,
-    /// Withheld until it is described.
+    /// Withheld until its page descriptors are initialised.
     Deferred,
-    /// With the host at this moment.
+    /// In flight for a report to the host at this moment.
     Lent,
-    /// No memory.
+    /// Not memory.
     Hole,
-    /// What the program does not know.
+    /// A use that this program does not know.
     Unknown,
 }
 
 impl Use {
-    /// Reads a use as the control file writes it.
+    /// Parses a use as the control file writes it.
     fn parse(text: &str) -> Option<Self> {
         let mut characters = text.chars();
         let letter = characters.next()?;
         let number = characters.as_str();
         let order = || match number {
             "" => Some(None),
-            // A leading sign or zero is nothing that is ever written.
+            // The control file never writes a leading sign or zero.
             _ if !number.bytes().all(|byte| byte.is_ascii_digit()) || number.starts_with('0') => {
                 None
             }
@@ -225,10 +225,10 @@ impl Use {
     }
 }
 
-/// Reads `F9:2,S4:1` or `F18` for a run of `blocks`.
+/// Parses `F9:2,S4:1` or `F18` for a run of `blocks`.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Says what is wrong with the text.
 fn parse_uses(text: &str, blocks: u64) -> Result<Vec<(Use, u64)>, String> {
     let unknown = |text: &str| format!("{text:?} is no use of blocks");
     if !text.contains(':') {
@@ -263,30 +263,31 @@ fn shown_uses(uses: &[(Use, u64)]) -> String {
 }
 
 impl Run {
-    /// Blocks in each of its cells, and how many cells.
+    /// The number of blocks in each of the run's cells, and the number of cells.
     pub fn cells(&self) -> (u64, u64) {
         let cell: u64 = self.uses.iter().map(|(_, count)| count).sum();
         (cell.max(1), self.blocks / cell.max(1))
     }
 }
 
-/// Frames behind all that can be: addresses have 52 bits.
+/// The end of all possible frames: addresses have 52 bits.
 const END_PFN: u64 = 1 << 40;
-/// Blocks that they make.
+/// The number of blocks up to that end.
 const MOST_BLOCKS: u64 = END_PFN >> BLOCK_ORDER;
-/// Cells that a map can show. The library makes a sixteenth of them, and some at the ends of zones.
+/// The most cells that a map can show. The library writes a sixteenth of them, and a few more at
+/// the ends of zones.
 const MOST_CELLS: u64 = 1 << 16;
-/// Zones that there can be.
+/// The most zones that can exist.
 const MOST_ZONES: usize = MAX_NODES * ZoneKind::COUNT;
-/// Uses of a cell, which are all different: more than there are letters with orders and eighths.
+/// The most uses of a cell, which all differ: more than there are letters with orders and eighths.
 const MOST_USES: usize = 64;
 
 impl Snapshot {
-    /// Whether runs ascend and lie where memory can lie, and no zone has more pages than memory can
-    /// have.
+    /// Checks that runs ascend and lie where memory can lie, and that no zone has more pages than
+    /// memory can have.
     ///
     /// # Errors
-    /// Which run or zone does not.
+    /// Says which run or zone is wrong.
     fn check(&self) -> Result<(), String> {
         if !self.cell_blocks.is_power_of_two() {
             return Err(format!(
@@ -357,7 +358,7 @@ impl Snapshot {
 }
 
 impl Zone {
-    /// Whether those of each grade ascend, and are as many as a map can show.
+    /// Checks that the runs of each grade ascend, and that there are not more than a map can show.
     fn check_grades(&self) -> Result<(), String> {
         if self.grades.len() as u64 > 2 * MOST_CELLS {
             return Err(format!("it has {} runs of grades", self.grades.len()));
@@ -378,7 +379,7 @@ impl Zone {
     }
 }
 
-/// Whether blocks lie where memory can lie, behind those that ended at `end`, which becomes theirs.
+/// Checks that blocks lie where memory can lie and at or behind `end`, and moves `end` behind them.
 fn check_blocks(first_pfn: u64, blocks: u64, end: &mut u64) -> Result<(), String> {
     if blocks == 0 || blocks > MOST_BLOCKS || first_pfn >= END_PFN {
         return Err(format!("{blocks} blocks at {first_pfn:#x} cannot be"));

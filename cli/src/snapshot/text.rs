@@ -1,12 +1,13 @@
-//! The control file's text.
+//! Parses the text of the control file.
 
 use super::{Area, Grade, Graded, Moved, Run, Snapshot, Zone, parse_uses};
 
 impl Snapshot {
-    /// Reads the text of [`FILE`](super::FILE); `machine` and `commands` are the reader's words.
+    /// Reads the text of [`FILE`](super::FILE); `machine` and `commands` are descriptions by the
+    /// caller.
     ///
     /// # Errors
-    /// Which line is wrong, and why.
+    /// Says which line is wrong, and why.
     pub fn from_text(text: &str, machine: &str, commands: &str) -> Result<Self, String> {
         let mut lines = text.lines().zip(1..);
         let (head, _) = lines.next().ok_or("it is empty")?;
@@ -116,7 +117,7 @@ mod tests {
         3998 free 100\n0x0 1 S3\n\
                         0x200 7 F9\nzone 1 Normal present 262144 managed 262144 free 1\n0x100000 \
                         512 F9:2,S4:1,W9:1\nend\n";
-    /// With all that newer machines say besides.
+    /// A snapshot with all the lines that only newer machines write.
     const MORE: &str = "framewright memory 1 blocks 520 cell 4\nzone 0 Normal present 4096 managed \
         4096 free 100\n0x0 8 F12\ngrade movable 0x0 3\ngrade removable 0x600 5 3\ngrade movable \
         0x1200 1\narea 0x600 1536 1400 camera\nmoved 5120 2 8\nend\n";

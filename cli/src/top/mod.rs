@@ -1,4 +1,4 @@
-//! `framewright top`: memory of a running machine as it changes, from its control files.
+//! `framewright top`: shows the memory of a running machine as it changes, from its control files.
 
 mod sample;
 mod screen;
@@ -15,14 +15,15 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 use view::View;
 
-/// How often a waiting one looks whether a signal came.
+/// How often to check for a signal while waiting.
 const GLANCE: Duration = Duration::from_millis(100);
 
-/// Shows the machine that the options name, or the only one there is, until it ends or somebody has
-/// seen enough.
+/// Watches the machine that the options name, or the only one there is, until it ends or the user
+/// quits.
 ///
 /// # Errors
-/// There is no such machine, or none, or several; it does not answer; a signal.
+/// Fails if there is no such machine or the choice is ambiguous, if the machine does not answer, or
+/// if a signal comes.
 pub fn run(top: &Top) -> Result<u8, Error> {
     interrupt::watch();
     let pid = SHELLS.find(top.pid, running())?;
@@ -39,7 +40,7 @@ pub fn run(top: &Top) -> Result<u8, Error> {
     Ok(0)
 }
 
-/// Shells as they are called here.
+/// Messages about the choice of a shell.
 const SHELLS: Sort = Sort {
     none: "you have no shell running; `framewright shell`, or `boot --exec`, is what can be \
            watched",
@@ -61,7 +62,8 @@ fn cannot(pid: u32, error: &ReadError) -> Error {
     })
 }
 
-/// The next sample, or what the view is to say instead. `None`: there will be no more.
+/// Feeds the next sample, or the reason why there is none, to the view. Returns `None` once there
+/// will be no more.
 fn next(pid: u32, view: &mut View) -> Option<()> {
     match take(pid) {
         Ok(sample) => view.show(sample),
@@ -74,7 +76,7 @@ fn next(pid: u32, view: &mut View) -> Option<()> {
     Some(())
 }
 
-/// One table after the other. Whether the machine has ended.
+/// Prints one table after the other. Returns whether the machine has ended.
 fn plain(pid: u32, first: Sample, interval: Duration, once: bool) -> Result<bool, Error> {
     let mut output = Output::new();
     let mut view = View::new(pid, first);
@@ -97,7 +99,7 @@ fn plain(pid: u32, first: Sample, interval: Duration, once: bool) -> Result<bool
     }
 }
 
-/// On the whole terminal. Whether the machine has ended.
+/// Uses the whole terminal. Returns whether the machine has ended.
 fn live(pid: u32, first: Sample, interval: Duration) -> Result<bool, Error> {
     let style = Output::new().style();
     let mut screen = Screen::open()?;

@@ -1,88 +1,90 @@
 //! What a machine's control files say at one moment.
 //!
-//! Lines that are not known are passed over and numbers that are missing count as zero, so that
-//! machines of other versions are shown as far as they go.
+//! Unknown lines are skipped and missing numbers count as zero, so that machines of other versions
+//! are shown as far as possible.
 
 use crate::attach::ReadError;
 use std::collections::HashMap;
 use std::time::Instant;
 
-/// Frames per page order from which a run is made of whole blocks.
+/// The order from which a free run consists of whole blocks.
 const BLOCK_ORDER: usize = 9;
 /// The order of the largest pages.
 const LARGEST_ORDER: usize = 18;
-/// Sizes of pools, in KiB.
+/// The page sizes of pools, in KiB.
 const POOL_SIZES_KIB: [u64; 2] = [2048, 1 << 20];
 
-/// The zone of what is kept for what can be moved.
+/// The name of the zone that is reserved for movable pages.
 const MOVABLE: &str = "Movable";
 
-/// Everything, once. Amounts are pages where nothing else is said.
+/// One sample of everything. Amounts are in pages unless stated otherwise.
 pub struct Sample {
-    /// When it was taken.
+    /// When the sample was taken.
     pub at: Instant,
-    /// Zones with memory.
+    /// The zones that have memory.
     pub zones: Vec<Zone>,
-    /// What each CPU keeps, by its number.
+    /// The pages in each CPU's cache, by CPU number.
     pub caches: Vec<Cache>,
-    /// Pools of huge pages.
+    /// The pools of huge pages.
     pub pools: Vec<Pool>,
-    /// `/proc/meminfo`, in KiB.
+    /// The contents of `/proc/meminfo`, in KiB.
     pub memory_kib: HashMap<String, u64>,
-    /// `/proc/vmstat`.
+    /// The contents of `/proc/vmstat`.
     pub counters: HashMap<String, u64>,
 }
 
 /// A zone.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Zone {
-    /// Its node.
+    /// The zone's node.
     pub node: u64,
-    /// Its name.
+    /// The zone's name.
     pub name: String,
-    /// Given to the allocator.
+    /// Pages that the allocator manages.
     pub managed: u64,
-    /// Free.
+    /// Free pages.
     pub free: u64,
-    /// Watermarks: min, low, high.
+    /// The watermarks: min, low, high.
     pub marks: [u64; 3],
-    /// Whether it is part of other zones, kept for what can be moved: it has no watermarks.
+    /// Whether the zone is part of other zones, reserved for movable pages, and so has no
+    /// watermarks.
     pub is_kept: bool,
-    /// Free in runs below 2 MiB, from there to 1 GiB, and of 1 GiB.
+    /// Free pages in runs below 2 MiB, from 2 MiB to below 1 GiB, and of 1 GiB.
     pub by_size: [u64; 3],
-    /// Free and unmovable, movable, reclaimable, lent to what can be moved, of another type.
+    /// Free pages by type: unmovable, movable, reclaimable, lent to movable pages (CMA), other
+    /// types.
     pub by_type: [u64; 5],
 }
 
-/// What a CPU keeps for itself.
+/// The pages in one CPU's cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Cache {
-    /// At this moment.
+    /// How many pages the cache holds now.
     pub count: u64,
-    /// At most.
+    /// How many pages the cache may hold.
     pub high: u64,
 }
 
-/// A pool of huge pages, in its own pages.
+/// A pool of huge pages, counted in pages of its own size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Pool {
-    /// The size of its pages.
+    /// The size of the pool's pages.
     pub size_kib: u64,
-    /// All of them.
+    /// All pages of the pool.
     pub pages: u64,
-    /// Free.
+    /// The free pages.
     pub free: u64,
-    /// Promised.
+    /// The pages that are reserved for later users.
     pub reserved: u64,
-    /// More than was wanted.
+    /// The pages beyond the wanted size.
     pub surplus: u64,
 }
 
 impl Sample {
-    /// Takes one. `read` reads a file.
+    /// Takes one sample. `read` reads a control file.
     ///
     /// # Errors
-    /// A file that every machine has cannot be read.
+    /// Fails if a file that every machine has cannot be read.
     pub fn take(
         read: &mut dyn FnMut(&str) -> Result<String, ReadError>,
     ) -> Result<Self, ReadError> {
@@ -98,7 +100,7 @@ impl Sample {
                     "/sys/kernel/mm/hugepages/hugepages-{size_kib}kB/{what}_hugepages"
                 )) {
                     Ok(text) => Ok(text.trim().parse().ok()),
-                    // A machine without pools.
+                    // The machine has no pools.
                     Err(ReadError::Refused(_)) => Ok(None),
                     Err(error) => Err(error),
                 }
@@ -111,13 +113,13 @@ impl Sample {
         Ok(Self { at: Instant::now(), zones, caches, pools, memory_kib, counters })
     }
 
-    /// One of the counters.
+    /// The value of a counter; zero if it is missing.
     pub fn counter(&self, name: &str) -> u64 {
         self.counters.get(name).copied().unwrap_or(0)
     }
 }
 
-/// Node and zone at the beginning of a line, and what follows.
+/// Splits a line into its node, its zone and the rest.
 fn heading(line: &str) -> Option<(u64, &str, &str)> {
     let (node, rest) = line.strip_prefix("Node")?.split_once(", zone")?;
     let rest = rest.trim_start();
@@ -148,7 +150,7 @@ fn zones(text: &str) -> (Vec<Zone>, Vec<Cache>) {
             ("high", _) => zone.marks[2] = number(),
             ("managed", _) => zone.managed = number(),
             ("cpu:", _) => {
-                // No machine has more, whatever a line says.
+                // No machine has more CPUs, whatever a line says.
                 cpu = second.parse().ok().filter(|&cpu: &usize| cpu < 1 << 16);
                 if let Some(cpu) = cpu
                     && caches.len() <= cpu
@@ -169,18 +171,18 @@ fn zones(text: &str) -> (Vec<Zone>, Vec<Cache>) {
     (zones, caches)
 }
 
-/// The pages of one line, by order.
+/// The numbers of pages in one line, by order.
 struct ByOrder<'a> {
-    /// Which of the zones.
+    /// The index of the zone.
     zone: usize,
-    /// The migrate type, where the line names one.
+    /// The migrate type, if the line names one.
     kind: &'a str,
     pages: Vec<u64>,
-    /// Whether there are more: Linux stops counting at `>100000`.
+    /// Whether the true number may be larger: Linux stops counting at `>100000`.
     is_cut: bool,
 }
 
-/// Of a line that has a zone. Numbers are at its end.
+/// Parses a line that names a zone and ends with numbers.
 fn by_order<'a>(zones: &[Zone], line: &'a str) -> Option<ByOrder<'a>> {
     let (node, name, rest) = heading(line)?;
     let zone = zones.iter().position(|zone| zone.node == node && zone.name == name)?;
@@ -212,10 +214,11 @@ fn add_sizes(zones: &mut [Zone], text: &str) {
     }
 }
 
-/// Only lines with the free pages of a type: those with numbers of blocks name none. What the file
-/// does not count of a type is what the zone has in sizes and in no type.
+/// Adds free pages by type. Only lines that name a type have free pages; the others have numbers of
+/// blocks. Where the file stopped counting, the missing pages are those that the zone has by size
+/// but not by type.
 fn add_types(zones: &mut [Zone], text: &str) {
-    // Of the types that are cut, the largest of each zone.
+    // For each zone, the type with the most pages among those whose counting stopped early.
     let mut cut = vec![None; zones.len()];
     for line in text.lines() {
         let Some(ByOrder { zone, kind, pages, is_cut }) = by_order(zones, line) else { continue };
@@ -241,7 +244,7 @@ fn add_types(zones: &mut [Zone], text: &str) {
     }
 }
 
-/// Names and numbers, `MemFree:  12 kB` or `nr_free_pages 3`. A name that comes twice is added up.
+/// Parses names and numbers, `MemFree: 12 kB` or `nr_free_pages 3`. Equal names are added up.
 fn values(text: &str) -> HashMap<String, u64> {
     let mut values = HashMap::new();
     for line in text.lines() {
@@ -258,7 +261,7 @@ fn values(text: &str) -> HashMap<String, u64> {
 pub mod tests {
     use super::*;
 
-    /// Files as a machine has them.
+    /// The control files of a sample machine.
     pub fn file(path: &str) -> Result<String, ReadError> {
         Ok(match path {
             "/proc/zoneinfo" => {
@@ -330,7 +333,7 @@ pub mod tests {
         );
     }
 
-    /// As Linux writes them, too.
+    /// Also covers the form in which Linux writes them.
     #[test]
     fn types_that_are_not_counted_to_the_end_have_the_rest() {
         let (mut zones, _) = zones("Node 0, zone Normal\n managed 600000\n");

@@ -1,8 +1,8 @@
-//! The terminal as one page that is written over, and as it was afterwards.
+//! The terminal as one page that is redrawn in place and put back afterwards.
 //!
-//! What it is told are the control sequences of ECMA-48, and the private modes of xterm that all
-//! terminals know today: 25 (the cursor is seen), 1049 (the alternate screen) and 2026 (changes are
-//! shown at once), which those that do not know it ignore.
+//! It is driven by the control sequences of ECMA-48 and by those private modes of xterm that all
+//! terminals know today: 25 (show the cursor), 1049 (the alternate screen) and 2026 (show changes
+//! at once), which terminals that do not know it ignore.
 
 use crate::args::KEYS;
 use crate::error::Error;
@@ -16,29 +16,29 @@ use std::time::Duration;
 /// What a key means.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Key {
-    /// Enough seen.
+    /// End the program.
     Quit,
-    /// The rows in the next order.
+    /// Show the zones in the next order.
     Sort,
 }
 
-/// Columns and rows of a terminal that does not know its own.
+/// The columns and rows to assume if the terminal does not know its own.
 const USUAL_SIZE: (usize, usize) = (80, 24);
 
-/// The terminal while it is to be put back, by whoever comes first.
+/// The terminal that has to be put back, by whichever path ends first.
 static TAKEN: Mutex<Option<Terminal>> = Mutex::new(None);
 
-/// The terminal. Dropping it puts it back, and a panic does, too.
+/// The terminal while it shows the page. It is put back when this is dropped, or on a panic.
 pub struct Screen {
-    /// Columns and rows at the last look.
+    /// The columns and rows when the page was last drawn.
     size: (usize, usize),
 }
 
 impl Screen {
-    /// Takes it.
+    /// Takes the terminal over.
     ///
     /// # Errors
-    /// It refuses.
+    /// Fails if the terminal refuses.
     pub fn open() -> Result<Self, Error> {
         static HOOK: Once = Once::new();
         HOOK.call_once(|| {
@@ -57,11 +57,11 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Shows these lines, as many as there is room for, and what keys do below them. Lines may be
-    /// coloured; each is cut at the edge.
+    /// Shows as many of these lines as fit, and below them what the keys do. Lines may be coloured;
+    /// each is cut at the right edge.
     ///
     /// # Errors
-    /// Nobody takes them.
+    /// Fails if the terminal takes no output.
     pub fn draw(&mut self, lines: &[String]) -> Result<(), Error> {
         self.size = size();
         let (width, height) = self.size;
@@ -73,17 +73,18 @@ impl Screen {
         tell(&page)
     }
 
-    /// Whether the window has another size than was drawn for.
+    /// Whether the window's size has changed since the page was drawn.
     pub fn is_resized(&self) -> bool {
         size() != self.size
     }
 
-    /// Waits for keys, for that long at most.
+    /// Waits for keys, at most as long as `wait`.
     ///
     /// # Errors
-    /// The terminal is gone.
+    /// Fails if the terminal is gone.
     pub fn keys(&mut self, wait: Duration) -> Result<Vec<Key>, Error> {
-        // As much as standard input would keep for later, which a wait could not see.
+        // As large as the buffer of standard input, which might otherwise keep keys that poll
+        // cannot see.
         let mut typed = [0; 8 << 10];
         if !interrupt::is_readable(&io::stdin(), wait) {
             return Ok(Vec::new());
@@ -103,11 +104,11 @@ impl Drop for Screen {
     }
 }
 
-/// Once for each time that the terminal was taken.
+/// Puts the terminal back, once for each time that it was taken.
 fn put_back() {
     let taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(terminal) = taken {
-        // Where it fails there is no terminal any more.
+        // If this fails, the terminal is gone.
         let _ = tell("\x1b[?25h\x1b[?1049l");
         terminal.be_as_usual();
     }
@@ -123,8 +124,8 @@ fn size() -> (usize, usize) {
     terminal::size().unwrap_or(USUAL_SIZE)
 }
 
-/// What was typed at once, key by key. Esc ends; where more came with it, it begins the sequence of
-/// another key, which means nothing here.
+/// The meanings of keys that arrived in one read. A lone Esc ends the program; with more bytes
+/// behind it, it begins the sequence of another key, which means nothing here.
 fn meanings(typed: &[u8]) -> Vec<Key> {
     let mut meanings = Vec::new();
     let mut rest = typed.iter().copied().peekable();
@@ -143,7 +144,7 @@ fn meanings(typed: &[u8]) -> Vec<Key> {
     meanings
 }
 
-/// As many lines as there is room for, the last of them about keys.
+/// As many lines as fit, followed by the line about keys.
 fn fit(lines: &[String], height: usize) -> Vec<&str> {
     let room = height.saturating_sub(1);
     let mut shown: Vec<&str> = lines.iter().take(room).map(String::as_str).collect();
@@ -152,7 +153,7 @@ fn fit(lines: &[String], height: usize) -> Vec<&str> {
     shown
 }
 
-/// The first `width` signs of `line`; what sets colours takes no room and is kept.
+/// The first `width` characters of `line`; colour sequences take no room and are kept.
 fn cut(line: &str, width: usize) -> String {
     let mut kept = String::with_capacity(line.len());
     let (mut room, mut in_escape) = (width, false);

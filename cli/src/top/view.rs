@@ -1,4 +1,4 @@
-//! Samples as tables.
+//! Shows samples as tables.
 
 use super::sample::{Sample, Zone};
 use crate::grid::{Grid, counted, size};
@@ -6,10 +6,10 @@ use crate::output::Style;
 use crate::put;
 use framewright::units::PAGE_SIZE;
 
-/// CPUs that have a row of their own.
+/// The most CPUs that get a row of their own.
 const MOST_CPUS: usize = 16;
 
-/// Counters whose pace says what goes on, each with what it is called here.
+/// Counters whose rate shows what is going on, each with its label here.
 const EVENTS: [(&str, &[&str]); 9] = [
     ("pages to CPUs' caches", &["pcp_refill_pages"]),
     ("pages from CPUs' caches", &["pcp_return_pages"]),
@@ -22,7 +22,7 @@ const EVENTS: [(&str, &[&str]); 9] = [
     ("pages reported", &["page_reporting_pages"]),
 ];
 
-/// In which order zones are shown.
+/// The order in which zones are shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Sort {
     Node,
@@ -30,7 +30,7 @@ enum Sort {
     Free,
 }
 
-/// The last sample, and the one before it, to which paces refer.
+/// The last sample, and the one before it, from which rates are computed.
 pub struct View {
     pid: u32,
     sample: Sample,
@@ -40,23 +40,23 @@ pub struct View {
 }
 
 impl View {
-    /// Shows the first sample of a process.
+    /// Starts with the first sample of a process.
     pub fn new(pid: u32, sample: Sample) -> Self {
         Self { pid, sample, before: None, sort: Sort::Node, complaint: None }
     }
 
-    /// Shows the next.
+    /// Shows the next sample.
     pub fn show(&mut self, sample: Sample) {
         self.before = Some(std::mem::replace(&mut self.sample, sample));
         self.complaint = None;
     }
 
-    /// Says why there is no next one; the last stays.
+    /// Says why there is no next sample; the last one stays on the screen.
     pub fn complain(&mut self, why: String) {
         self.complaint = Some(why);
     }
 
-    /// Another order of zones.
+    /// Switches to the next order of zones.
     pub fn sort_next(&mut self) {
         self.sort = match self.sort {
             Sort::Node => Sort::Used,
@@ -65,13 +65,13 @@ impl View {
         };
     }
 
-    /// Everything, line by line.
+    /// All lines of the view.
     pub fn lines(&self, style: Style) -> Vec<String> {
         let mut lines = vec![style.bold(&self.summary())];
         if let Some(why) = &self.complaint {
             lines.push(format!("not up to date: {why}"));
         }
-        // Of what a small terminal has no room for, this is no part.
+        // These lines come first, so that a small terminal does not cut them off.
         lines.push(self.reporting());
         lines.extend([self.moving(), self.pieces()]);
         for grid in [Some(self.zones()), self.pools(), Some(self.caches()), Some(self.events())]
@@ -120,7 +120,7 @@ impl View {
             ">other",
         ]);
         let mut zones: Vec<&Zone> = self.sample.zones.iter().collect();
-        // Stable, so that equal ones stay in the order of nodes.
+        // The sort is stable, so that equal zones stay in node order.
         match self.sort {
             Sort::Node => {}
             Sort::Used => zones.sort_by_key(|zone| std::cmp::Reverse(used_permille(zone))),
@@ -178,7 +178,7 @@ impl View {
         grid
     }
 
-    /// What a group of counters has come to, and how much that is more in a second.
+    /// The sum of a group of counters, and by how much it grows per second.
     fn pace(&self, names: &[&str]) -> (u64, Option<f64>) {
         let sum = |sample: &Sample| {
             names.iter().map(|name| sample.counter(name)).fold(0, u64::saturating_add)
@@ -204,7 +204,7 @@ impl View {
         grid
     }
 
-    /// What is moved, and what came of it.
+    /// What is being moved, and with what result.
     fn moving(&self) -> String {
         let count = |name: &str| self.sample.counter(name);
         let (moved, pace) = self.pace(&["pgmigrate_success"]);
@@ -219,7 +219,7 @@ impl View {
         )
     }
 
-    /// How much of what is free is in pieces, and what is lent to what can be moved.
+    /// How much of the free memory is in small pieces, and how much is lent to movable pages.
     fn pieces(&self) -> String {
         let count = |name: &str| self.sample.counter(name);
         let free = count("nr_free_pages");
@@ -266,7 +266,7 @@ fn permille(part: u64, all: u64) -> u64 {
     u64::try_from(u128::from(part) * 1000 / u128::from(all.max(1))).unwrap_or(1000)
 }
 
-/// Where a zone stands to its watermarks.
+/// Where a zone's free pages stand relative to its watermarks.
 fn level(zone: &Zone) -> &'static str {
     let [min, low, high] = zone.marks;
     match zone.free {

@@ -1,6 +1,6 @@
-//! Makes lines of bytes: typed on a terminal, with echo and editing, or read from a pipe.
+//! Assembles lines from bytes: typed on a terminal, with echo and editing, or read from a pipe.
 //!
-//! Echoed lines end in LF, like those of commands; the terminal makes CR LF of it.
+//! Echoed lines end in LF, like those of commands; the terminal turns LF into CR LF.
 //!
 //! Keys: backspace and delete, ctrl-a and ctrl-e, ctrl-b and ctrl-f, ctrl-u and ctrl-k, ctrl-w,
 //! ctrl-c, ctrl-d, ctrl-l, ctrl-p and ctrl-n, the arrows, home and end. It uses only escape
@@ -16,7 +16,7 @@ const BELL: char = '\x07';
 /// What a byte led to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// The line goes on.
+    /// The line is not complete yet.
     More,
     /// [`Editor::line`] is complete. The next byte begins another.
     Line,
@@ -26,7 +26,7 @@ pub enum Event {
     NotText,
     /// Ctrl-C: the line is discarded.
     Interrupted,
-    /// Ctrl-D on an empty line: nothing more comes.
+    /// Ctrl-D on an empty line: the input ends.
     End,
 }
 
@@ -44,13 +44,13 @@ pub struct Editor {
     line: [u8; LONGEST_LINE],
     len: usize,
     cursor: usize,
-    /// More was typed than fits, and nothing was taken away since.
+    /// More was typed than fits, and nothing has been deleted since.
     overflown: bool,
     /// The line is complete, and the next byte begins another.
     complete: bool,
-    /// The last byte was a carriage return, so that a line feed belongs to it.
+    /// The last byte was a carriage return, so a line feed now belongs to it.
     returned: bool,
-    /// Whether what is typed is echoed.
+    /// Whether to echo what is typed.
     shown: bool,
     escape: Escape,
     history: History,
@@ -74,19 +74,19 @@ impl Editor {
         }
     }
 
-    /// For a terminal without an echo of its own.
+    /// Makes an editor for a terminal without an echo of its own.
     #[must_use]
     pub const fn terminal() -> Self {
         Self::new(true)
     }
 
-    /// For a pipe: nothing is echoed, and no byte but the end of a line has a meaning.
+    /// Makes an editor for a pipe: nothing is echoed, and only the end of a line has a meaning.
     #[must_use]
     pub const fn plain() -> Self {
         Self::new(false)
     }
 
-    /// The line that is complete.
+    /// The completed line.
     #[must_use]
     pub fn line(&self) -> &str {
         str::from_utf8(self.bytes()).unwrap_or("")
@@ -103,7 +103,7 @@ impl Editor {
         }
     }
 
-    /// Shows text. Errors are ignored: the terminal may be gone, and what was typed counts.
+    /// Shows text. Errors are ignored: the terminal may be gone, but the typed bytes still count.
     #[expect(clippy::unused_self, reason = "only an editor shows")]
     fn show(&self, out: &mut dyn Write, what: core::fmt::Arguments<'_>) {
         let _ = out.write_fmt(what);
@@ -151,7 +151,7 @@ impl Editor {
         }
     }
 
-    /// The input has ended: what is left is a line, if it is not empty.
+    /// Ends the input: what is left is a line, unless it is empty.
     pub fn finish(&mut self) -> Event {
         if core::mem::take(&mut self.complete) {
             self.clear();
@@ -277,7 +277,7 @@ impl Editor {
 
     fn insert(&mut self, byte: u8, out: &mut dyn Write) {
         if self.len == LONGEST_LINE {
-            // A line that is cut off would be another command.
+            // Part of a line could be another command, so the whole line is refused.
             self.overflown = true;
             self.show(out, format_args!("{BELL}"));
             return;
@@ -313,14 +313,14 @@ impl Editor {
         self.show_tail(out);
     }
 
-    /// Sets the length of a line from which something is taken away. Whoever does that sees what is
-    /// left, so that it is the line, whatever did not fit.
+    /// Sets the length of a line after a deletion. A user who deletes sees what is left, so the
+    /// visible line then counts, even if earlier bytes did not fit.
     fn shrink(&mut self, len: usize) {
         self.overflown &= len == self.len;
         self.len = len;
     }
 
-    /// Shows what is behind the cursor without moving it.
+    /// Shows what is behind the cursor without moving the cursor.
     fn show_tail(&self, out: &mut dyn Write) {
         let tail = self
             .bytes()
@@ -333,7 +333,7 @@ impl Editor {
         }
     }
 
-    /// Shows prompt and line again.
+    /// Shows the prompt and the line again.
     fn redraw(&mut self, out: &mut dyn Write) {
         let back = self.len - self.cursor;
         self.show(out, format_args!("\r{PROMPT}{}\x1b[K", self.line()));
@@ -369,7 +369,7 @@ impl Editor {
     }
 }
 
-/// Takes text for nobody.
+/// Discards the text that is written to it.
 struct Nobody;
 
 impl Write for Nobody {
@@ -384,7 +384,7 @@ mod tests {
     use std::string::{String, ToString};
     use std::vec::Vec;
 
-    /// Lines and other events that come out of `input`.
+    /// The lines and other events that result from `input`.
     fn lines(mut editor: Editor, input: &[u8]) -> Vec<String> {
         let mut found = Vec::new();
         let mut screen = String::new();
@@ -459,7 +459,7 @@ mod tests {
             );
             assert_eq!(lines(editor(), std::format!("{fits}y").as_bytes()), ["!TooLong"]);
         }
-        // What is left when something was taken away is a line.
+        // After a deletion, what is left is a valid line.
         for (keys, expected) in [
             ("\x7f", &"x".repeat(LONGEST_LINE - 1)),
             ("\x02\x0b", &"x".repeat(LONGEST_LINE - 1)),
@@ -472,7 +472,7 @@ mod tests {
         }
     }
 
-    /// A terminal of one line.
+    /// The text and the cursor that a terminal of one line would show.
     fn screen(text: &str) -> (String, usize) {
         let (mut cells, mut cursor): (Vec<char>, usize) = (Vec::new(), 0);
         let mut chars = text.chars();
@@ -522,7 +522,7 @@ mod tests {
                     .wrapping_mul(6_364_136_223_846_793_005)
                     .wrapping_add(1_442_695_040_888_963_407);
                 let key = keys[usize::try_from(seed >> 40).unwrap_or(0) % keys.len()];
-                // Ctrl-D on an empty line ends.
+                // Ctrl-D on an empty line would end the input.
                 if key == b"\x04" && (editor.complete || editor.len == 0) {
                     continue;
                 }

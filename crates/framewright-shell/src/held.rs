@@ -1,18 +1,18 @@
-//! What the shell has allocated: handles, each with a number of runs.
+//! The list of what the shell has allocated: handles, each with a number of runs.
 
 use crate::owned::{Owned, give_back};
 use framewright::manager::AreaError;
 use framewright::units::{MAX_NODES, Pfn, PfnRange};
 use framewright::{Manager, Platform};
 
-/// An entry of the shell's table: contiguous runs of one size that were allocated one by one.
+/// An entry of the list: contiguous runs of one size that were allocated one by one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Run {
     handle: u32,
-    /// The reserve area that all of them came out of.
+    /// The reserve area from which all of these runs came, if any.
     area: Option<u8>,
     start: Pfn,
-    /// Pages of each run.
+    /// The pages of each run.
     pages: u64,
     runs: u64,
 }
@@ -25,21 +25,21 @@ impl Run {
         PfnRange { start: self.start, end: self.start.add(self.pages * self.runs) }
     }
 
-    /// The run of this number.
+    /// The run with this number.
     fn at(&self, number: u64) -> Owned {
         let start = self.start.add(number * self.pages);
         Owned { range: PfnRange { start, end: start.add(self.pages) }, area: self.area }
     }
 }
 
-/// Everything that is held.
+/// The list of everything that the shell holds.
 pub(crate) struct Held<'a> {
     room: &'a mut [Run],
     used: usize,
     next: u32,
 }
 
-/// The table is full.
+/// The list is full.
 pub(crate) struct Full;
 
 impl<'a> Held<'a> {
@@ -67,7 +67,7 @@ impl<'a> Held<'a> {
             let is_alike = (run.handle, run.area, run.pages) == (handle, area, pages);
             is_alike && run.range().end == range.start
         };
-        // Nodes may take turns, each of which goes on where it was.
+        // Allocations may alternate between nodes, so look at one recent entry for each node.
         let last = self.room.get_mut(self.used.saturating_sub(MAX_NODES)..self.used);
         if let Some(run) = last.and_then(|last| last.iter_mut().rev().find(continues)) {
             run.runs += 1;
@@ -99,10 +99,10 @@ impl<'a> Held<'a> {
         self.used().iter().filter(|run| run.handle == handle).map(|run| run.start).min()
     }
 
-    /// Frees what a handle, or all handles, hold and returns how many pages were freed.
+    /// Frees what a handle, or all handles, hold. Returns how many pages were freed.
     ///
     /// # Errors
-    /// The first error; what could not be freed stays.
+    /// The first error; runs that could not be freed stay in the list.
     pub fn free<P: Platform>(
         &mut self,
         manager: &Manager<P>,
@@ -142,13 +142,13 @@ impl<'a> Held<'a> {
         Some((run.handle, run.at((pfn.0 - run.start.0).checked_div(run.pages)?)))
     }
 
-    /// Whether anything of a range is held.
+    /// Whether any frame of a range is held.
     pub fn touches(&self, range: PfnRange) -> bool {
         self.used().iter().any(|run| !run.range().intersection(range).is_empty())
     }
 
-    /// Removes the run that begins at `start`, once it is freed; nothing when there is no room
-    /// for what is left on both its sides.
+    /// Removes the run at `start` from the list after it was freed. Fails without a change if there
+    /// is no room for the entries that remain on both its sides.
     pub fn forget(&mut self, start: Pfn) -> Result<(), Full> {
         let Some(index) = self.used().iter().position(|run| run.range().contains(start)) else {
             return Ok(());
@@ -172,7 +172,7 @@ impl<'a> Held<'a> {
         Ok(())
     }
 
-    /// Whether [`forget`](Self::forget) has room for whatever is left.
+    /// Whether [`forget`](Self::forget) has room in any case.
     pub fn can_forget(&self) -> bool {
         self.used < self.room.len()
     }

@@ -28,7 +28,7 @@ impl History {
         self.next = self.next.wrapping_add(1);
     }
 
-    /// The line `back` lines ago: 1 is the last.
+    /// The line that was typed `back` lines ago; 1 is the last one.
     pub fn get(&self, back: usize) -> Option<&[u8]> {
         if back == 0 || back > LINES {
             return None;

@@ -15,7 +15,7 @@ impl Failed {
     pub const INTERRUPTED: Self = Self(130);
 }
 
-/// The output cannot be written.
+/// An error while writing the output.
 impl From<fmt::Error> for Failed {
     fn from(_: fmt::Error) -> Self {
         Self::FAILURE
@@ -55,7 +55,7 @@ impl Io<'_> {
     }
 }
 
-/// Text of up to `BYTES` bytes, kept until it is used.
+/// A buffer for text of up to `BYTES` bytes.
 pub struct Text<const BYTES: usize> {
     bytes: [u8; BYTES],
     len: usize,

@@ -2,9 +2,9 @@
 //! workloads.
 //!
 //! A [`Shell`] runs text, command by command, and writes to any [`core::fmt::Write`]. It has no
-//! heap, no thread and no clock: its [`Host`] brings what it needs of those, and it keeps the list
-//! of its allocations in a table that its owner gives it. An [`Editor`] makes lines of what is
-//! typed on a terminal or comes over a serial line.
+//! heap, no threads and no clock: its [`Host`] provides what it needs of those, and it keeps the
+//! list of its allocations in a table that its owner provides. An [`Editor`] assembles lines from
+//! what is typed on a terminal or arrives over a serial line.
 //!
 //! ```
 //! # use framewright::{Manager, Platform};
@@ -41,8 +41,8 @@
 //!
 //! # More commands
 //!
-//! For a command of your own implement [`Command`] and pass it to [`Shell::with_commands`]; `help`
-//! lists it with the others.
+//! To add a command of your own, implement [`Command`] and pass it to [`Shell::with_commands`];
+//! `help` lists it with the others.
 #![no_std]
 
 #[cfg(test)]

@@ -1,27 +1,28 @@
 //! Reads control files over a line, for programs that monitor a running machine.
 //!
 //! A request is one line: a number that the client chooses, and a path. The answer is `=NUMBER`,
-//! the file's text with a `+` in front of each line, and `.NUMBER` at the end, or `!NUMBER` and an
-//! error instead. So an answer cannot be confused with the rest of an earlier one, nor a file's
-//! text with an end. A malformed request is answered with number 0. Nothing can be written.
+//! then the file's text with a `+` in front of each line, then `.NUMBER`; or it is `!NUMBER` and an
+//! error. This way, an answer cannot be confused with the rest of an earlier one, nor a file's text
+//! with the end of the answer. A malformed request is answered with number 0. Nothing can be
+//! written.
 
 use core::fmt::{self, Display, Write};
 
 /// The longest request, in bytes, without its end of line.
 pub const LONGEST_REQUEST: usize = 256;
 
-/// A request that comes in byte by byte.
+/// A request that arrives byte by byte.
 pub struct Requests {
     line: [u8; LONGEST_REQUEST],
     len: usize,
     is_too_long: bool,
 }
 
-/// Number and path, or why it is not a request.
+/// The number and the path, or why the line is not a request.
 type Parsed<'a> = Result<(u64, &'a str), &'static str>;
 
 impl Requests {
-    /// An empty request.
+    /// Starts with an empty request.
     #[must_use]
     pub const fn new() -> Self {
         Self { line: [0; LONGEST_REQUEST], len: 0, is_too_long: false }
@@ -43,10 +44,11 @@ impl Requests {
         false
     }
 
-    /// Answers the complete request and gets ready for the next. `read` writes the text of a file.
+    /// Answers the complete request and gets ready for the next one. `read` writes the text of a
+    /// file.
     ///
     /// # Errors
-    /// `out` has failed; the answer is not complete.
+    /// Fails if `out` fails; the answer is then incomplete.
     pub fn answer<E: Display>(
         &mut self,
         read: &mut dyn FnMut(&str, &mut dyn Write) -> Result<(), E>,
@@ -186,7 +188,7 @@ mod tests {
         for room in 0..12 {
             let mut requests = Requests::new();
             assert!(!b"1 /a".iter().any(|&byte| requests.take(byte)) && requests.take(b'\n'));
-            // A reader may ignore the error.
+            // `read` may ignore the error of its output.
             let mut read = |_: &str, out: &mut dyn Write| {
                 let _ = out.write_str("one\ntwo\n");
                 Ok::<(), &str>(())

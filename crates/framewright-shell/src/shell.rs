@@ -11,20 +11,20 @@ use framewright::procfs::FileSystem;
 use framewright::{AllocateError, Manager, Platform, Reclaim};
 use framewright_workload::{CleanPages, HandleError, Handles, Opened, Placed};
 
-/// Most bytes that a control file takes in one write, and that `>` buffers.
+/// The most bytes that a control file takes in one write, and that `>` buffers.
 const MOST_REDIRECTED: usize = 4096;
-/// The status of an unknown command.
+/// The exit status for an unknown command.
 const NOT_FOUND: u8 = 127;
 
 /// A command that the shell's owner adds.
 pub trait Command {
-    /// Its name.
+    /// The command's name.
     fn name(&self) -> &str;
-    /// Its arguments, as `help` shows them.
+    /// The command's arguments, as `help` shows them.
     fn usage(&self) -> &str;
-    /// What it does, in one line.
+    /// What the command does, in one line.
     fn about(&self) -> &str;
-    /// Runs it; `arguments` do not include its name.
+    /// Runs the command; `arguments` do not include its name.
     ///
     /// # Errors
     /// [`Failed`] with an exit status, after an error message through `io`.
@@ -37,15 +37,16 @@ pub struct Shell<'a, P: Platform, H> {
     pub(crate) files: FileSystem<'a>,
     pub(crate) host: &'a H,
     pub(crate) held: Held<'a>,
-    /// Such memory is moved by the manager on its own. Dropped before `handles`.
+    /// The registration by which the manager moves movable memory on its own. Dropped before
+    /// `handles`.
     registered: Option<Opened<'a, P>>,
-    /// Memory that can be moved, once there is some, where the host has no mapping.
+    /// The movable memory, once there is some, if the host has no mapping.
     handles: Option<Placed<'a, P, Handles<'a, P>>>,
-    /// Its pages are given up when memory is short. Dropped before `cache`.
+    /// The registration by which pages of `cache` are reclaimed. Dropped before `cache`.
     reclaims: Option<Opened<'a, P, dyn Reclaim>>,
-    /// Pages that are kept as long as nobody needs their memory.
+    /// Clean pages, which are kept until their memory is needed.
     cache: Option<Placed<'a, P, CleanPages<'a, P>>>,
-    /// CPUs that use such memory while it is moved.
+    /// The number of CPUs that use movable memory while it is moved.
     pub(crate) users: u32,
     pub(crate) others: &'a [&'a dyn Command],
     status: u8,
@@ -53,13 +54,14 @@ pub struct Shell<'a, P: Platform, H> {
 }
 
 impl<'a, P: Platform, H: Host> Shell<'a, P, H> {
-    /// A shell over `manager` and `files`, usually the manager's own and others. It keeps a list of
-    /// its allocations in `room`: one entry for each group of contiguous runs.
+    /// Makes a shell over `manager` and `files`, which usually include the manager's own files. The
+    /// shell keeps a list of its allocations in `room`, one entry for each group of contiguous
+    /// runs.
     ///
     /// # Safety
-    /// Whoever gives it commands answers for what they free by address (`free ADDRESS pages=N`): it
-    /// is theirs, and nobody uses it. Commands of this shell alone use the host's window. A shell
-    /// of a host that has a relay is dropped in any case (no `mem::forget`).
+    /// The caller answers for what commands free by address (`free ADDRESS pages=N`): that memory
+    /// belongs to the caller, and nobody uses it. Only commands of this shell use the host's
+    /// window. If the host has a relay, the shell must be dropped in any case (no `mem::forget`).
     #[must_use]
     pub unsafe fn new(
         manager: &'a Manager<P>,
@@ -117,7 +119,7 @@ impl<'a, P: Platform, H: Host> Shell<'a, P, H> {
         let _ = writeln!(errors, "framewright: {why}");
     }
 
-    /// Reports that a line was longer than [`LONGEST_LINE`] and was not run.
+    /// Reports that a line was longer than [`LONGEST_LINE`] and so was not run.
     pub fn refuse_long_line(&mut self, errors: &mut dyn Write) {
         self.refuse(
             format_args!("a line has at most {LONGEST_LINE} bytes; this one was not run"),
@@ -131,7 +133,7 @@ impl<'a, P: Platform, H: Host> Shell<'a, P, H> {
         self.status
     }
 
-    /// Whether a command was `exit`.
+    /// Whether an `exit` command has run.
     #[must_use]
     pub const fn is_over(&self) -> bool {
         self.is_over
@@ -150,7 +152,7 @@ impl<'a, P: Platform, H: Host> Shell<'a, P, H> {
         }
     }
 
-    /// Memory that can be moved, once there is some.
+    /// The movable memory, once there is some.
     pub(crate) fn movable(&self) -> Option<&dyn MovableMemory> {
         match self.host.mapping() {
             Some(mapping) => Some(mapping).filter(|mapping| mapping.is_open()),
@@ -158,11 +160,10 @@ impl<'a, P: Platform, H: Host> Shell<'a, P, H> {
         }
     }
 
-    /// Makes the tables of memory that can be moved, unless there are some, and registers their
-    /// mover.
+    /// Makes the tables of movable memory, unless they exist, and registers their mover.
     ///
     /// # Errors
-    /// [`HandleError::Memory`] when there is none for the tables.
+    /// [`HandleError::Memory`] if there is no memory for the tables.
     pub(crate) fn open_movable(&mut self, count: u32) -> Result<&dyn MovableMemory, HandleError> {
         let (manager, host) = (self.manager, self.host);
         let memory: &dyn MovableMemory = match (host.mapping(), &mut self.handles) {
@@ -177,17 +178,18 @@ impl<'a, P: Platform, H: Host> Shell<'a, P, H> {
             }
         };
         if let (None, Some(relay)) = (&self.registered, host.relay()) {
-            // SAFETY: the mapping is the host's, which is borrowed for longer than the shell lives;
-            // handles are in a frame of their own. Both are closed after what this returns was
-            // dropped, in `close_movable` or with the shell, which is dropped as `new` says.
+            // SAFETY: a mapping belongs to the host, which is borrowed for longer than the shell
+            // lives; handles are in a frame of their own. Both are closed after the registration
+            // that this returns is dropped, in `close_movable` or with the shell, which is dropped
+            // as `new` demands.
             self.registered = unsafe { relay.open(manager, memory) };
         }
         Ok(memory)
     }
 
-    /// Frees all memory that can be moved.
+    /// Frees all movable memory.
     pub(crate) fn close_movable(&mut self) {
-        // First, as the manager may be moving some at this moment.
+        // Unregister first, as the manager may be moving some of it at this moment.
         self.registered = None;
         self.handles = None;
         if let Some(mapping) = self.host.mapping() {
@@ -195,31 +197,32 @@ impl<'a, P: Platform, H: Host> Shell<'a, P, H> {
         }
     }
 
-    /// Pages that are given up when memory is short, and whether anybody asks for them.
+    /// The clean pages, and whether the manager can reclaim them.
     pub(crate) fn cache(&self) -> Option<(&CleanPages<'a, P>, bool)> {
         self.cache.as_deref().map(|cache| (cache, self.reclaims.is_some()))
     }
 
-    /// Makes a place for such pages, unless there is one, and registers their hook.
+    /// Makes the list of clean pages, unless it exists, and registers its reclaim hook.
     ///
     /// # Errors
-    /// There is no memory for it.
+    /// Fails if there is no memory for the list.
     pub(crate) fn open_cache(&mut self) -> Result<&CleanPages<'a, P>, AllocateError> {
         let cache = match &mut self.cache {
             Some(cache) => &**cache,
             empty => &**empty.insert(Placed::new(self.manager, CleanPages::new(self.manager))?),
         };
         if let (None, Some(relay)) = (&self.reclaims, self.host.reclaim_relay()) {
-            // SAFETY: it is in a frame of its own, and closed after what this returns was dropped,
-            // in `close_cache` or with the shell, which is dropped as `new` says.
+            // SAFETY: the list is in a frame of its own, and is closed after the registration that
+            // this returns is dropped, in `close_cache` or with the shell, which is dropped as
+            // `new` demands.
             self.reclaims = unsafe { relay.open(self.manager, cache) };
         }
         Ok(cache)
     }
 
-    /// Frees all such pages.
+    /// Frees all clean pages.
     pub(crate) fn close_cache(&mut self) {
-        // First, as some may be given up at this moment.
+        // Unregister first, as the manager may be reclaiming some of them at this moment.
         self.reclaims = None;
         self.cache = None;
     }
@@ -268,14 +271,14 @@ impl<'a, P: Platform, H: Host> Shell<'a, P, H> {
     pub(crate) fn undisturbed<R>(&self, mut count: impl FnMut() -> R) -> R {
         let mut result = None;
         self.host.undisturbed(&mut || result = Some(count()));
-        // A host that did not call it does nothing in the background.
+        // A host that did not call the closure does nothing in the background.
         result.unwrap_or_else(count)
     }
 
-    /// Waits.
+    /// Waits for this many seconds.
     ///
     /// # Errors
-    /// It was interrupted, or there is no clock.
+    /// Fails if the wait is interrupted or there is no clock.
     pub(crate) fn sleep(&self, seconds: u64, io: &mut Io<'_>) -> Result<(), Failed> {
         let clock = || self.manager.platform().now_ns();
         let no_clock = "this machine has no clock";

@@ -3,7 +3,7 @@
 use core::fmt;
 use framewright::units::PAGE_SIZE;
 
-/// A number of things: `1 run`, `2 runs`. A width applies to the number.
+/// A number of things: `1 run`, `2 runs`. A format width applies to the number.
 pub struct Counted(pub u64, pub &'static str);
 
 impl fmt::Display for Counted {
@@ -13,7 +13,7 @@ impl fmt::Display for Counted {
     }
 }
 
-/// Bytes in the largest unit of which there is at least one.
+/// A number of bytes, shown in the largest unit that it reaches.
 pub struct Size(u64);
 
 impl Size {

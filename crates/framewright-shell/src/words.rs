@@ -4,23 +4,23 @@ use core::fmt::{self, Write};
 
 /// The longest line, in bytes.
 pub const LONGEST_LINE: usize = 1000;
-/// Most words of a command, its name included.
+/// The most words of a command, its name included.
 pub const MOST_WORDS: usize = 32;
 
 /// Why a text is not a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SyntaxError {
-    /// A quote that does not end.
+    /// A quote is not closed.
     OpenQuote(char),
-    /// A character that has a meaning in other shells.
+    /// A character has a meaning in other shells only.
     NotSupported(char),
-    /// `>` without a file behind it, or `>` twice.
+    /// `>` has no file behind it, or occurs twice.
     Redirection,
-    /// A backslash at the end.
+    /// A backslash ends the text.
     OpenBackslash,
-    /// More than [`LONGEST_LINE`] bytes in one command.
+    /// A command has more than [`LONGEST_LINE`] bytes.
     TooLong,
-    /// More than [`MOST_WORDS`] words in one command.
+    /// A command has more than [`MOST_WORDS`] words.
     TooManyWords,
 }
 
@@ -43,10 +43,10 @@ impl fmt::Display for SyntaxError {
 pub struct Words {
     bytes: [u8; LONGEST_LINE],
     len: usize,
-    /// Where each word ends; the next begins there.
+    /// Where each word ends and the next one begins.
     ends: [usize; MOST_WORDS + 1],
     count: usize,
-    /// Which of the words is the file behind `>`.
+    /// The index of the word that is the file behind `>`.
     target: Option<usize>,
 }
 
@@ -81,7 +81,7 @@ impl Words {
         str::from_utf8(bytes).unwrap_or("")
     }
 
-    /// Stores the words, except the file behind `>`, in `words` and returns how many they are.
+    /// Stores the words, except the file behind `>`, in `words`, and returns their number.
     pub fn take<'a>(&'a self, words: &mut [&'a str; MOST_WORDS]) -> usize {
         let others = (0..self.count).filter(|&index| Some(index) != self.target);
         words.iter_mut().zip(others).map(|(word, index)| *word = self.word(index)).count()
@@ -93,8 +93,8 @@ impl Words {
     }
 }
 
-/// Takes the next command off `text`; `status` is the value of `$?`. `None` when no command is
-/// left. An error skips the rest of the line.
+/// Takes the next command off `text`; `status` is the value of `$?`. Returns `None` if no command
+/// is left. An error skips the rest of the line.
 pub fn next(text: &mut &str, status: u8) -> Result<Option<Words>, SyntaxError> {
     let mut parser =
         Parser { rest: text, words: Words::new(), in_word: false, wants_file: false, status };
@@ -116,7 +116,7 @@ struct Parser<'a> {
     rest: &'a str,
     words: Words,
     in_word: bool,
-    /// `>` was read, and no file yet.
+    /// `>` was read, but no file yet.
     wants_file: bool,
     status: u8,
 }
@@ -129,7 +129,7 @@ impl Parser<'_> {
         char
     }
 
-    /// Reads to the end of a command that is not empty, or to the end of the text.
+    /// Reads to the end of a non-empty command, or to the end of the text.
     fn command(&mut self) -> Result<(), SyntaxError> {
         while let Some(char) = self.char() {
             match char {
@@ -144,7 +144,7 @@ impl Parser<'_> {
                 }
                 ' ' | '\t' | '\r' => self.end_word()?,
                 '#' if !self.in_word => {
-                    // The end of the line still ends the command.
+                    // The end of the line, which stays in `rest`, still ends the command.
                     let end = self.rest.find('\n').unwrap_or(self.rest.len());
                     self.rest = self.rest.get(end..).unwrap_or("");
                 }
@@ -227,7 +227,7 @@ mod tests {
     use std::string::{String, ToString};
     use std::vec::Vec;
 
-    /// Words of each command, with `>FILE` last where there is one, and errors as `!`.
+    /// The words of each command, with `>FILE` last if there is one, and errors as `!`.
     fn parse(mut text: &str) -> Vec<Vec<String>> {
         let mut commands = Vec::new();
         loop {

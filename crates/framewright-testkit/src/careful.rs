@@ -1,16 +1,16 @@
-//! Whether tests run in careful mode: all checks are on, and whatever no interface promises is
-//! random.
+//! Whether tests run in careful mode, in which all checks are on and everything that no interface
+//! promises is random.
 
 use std::sync::OnceLock;
 
 /// The environment variable that turns careful mode on; its value is the seed.
 pub const CAREFUL: &str = "FRAMEWRIGHT_CAREFUL";
 
-/// The seed, if this run is careful. Fake machines then have scattered memory, and tests bring
-/// managers up with `careful=` and this seed.
+/// The seed, if this run is careful. Fake machines then have scattered memory, and tests bring up
+/// managers with `careful=` and this seed.
 ///
 /// # Panics
-/// When the variable is set, but not to a number above 0.
+/// If the variable is set, but not to a number above 0.
 #[must_use]
 pub fn careful() -> Option<u64> {
     static SEED: OnceLock<Option<u64>> = OnceLock::new();

@@ -12,15 +12,15 @@ pub use framewright_workload::vmemmap_space::{VmemmapSpaceFixture, vmemmap_space
 pub struct FakeFixture {
     /// The tables.
     pub paging: FakePaging,
-    /// Their frames.
+    /// The frames of the tables.
     pub pool: FramePool,
 }
 
 impl FakeFixture {
-    /// Empty tables over `pool`.
+    /// Makes empty tables over `pool`.
     ///
     /// # Panics
-    /// When the pool has not even two frames.
+    /// If the pool has fewer than two frames.
     #[must_use]
     pub fn new(pool: FramePool) -> Self {
         let paging = FakePaging::new(pool.machine(), pool.ledger().clone(), &mut &pool)
@@ -29,8 +29,8 @@ impl FakeFixture {
     }
 }
 
-// SAFETY: the tables are a model, whose array only `load` and `store` read and write, and its pool
-// checks what it takes back.
+// SAFETY: the tables are a model whose array only `load` and `store` read and write, and the pool
+// checks the frames that it takes back.
 unsafe impl VmemmapSpaceFixture for FakeFixture {
     fn space(&self) -> &dyn VmemmapSpace {
         &self.paging
@@ -55,10 +55,11 @@ unsafe impl VmemmapSpaceFixture for FakeFixture {
     }
 }
 
-/// A pool for a fixture: as large as the suite needs, with frames of every order up to `largest`.
+/// Makes a pool for a fixture: as large as the suite needs, with frames of every order up to
+/// `largest`.
 ///
 /// # Panics
-/// When the machine has no usable memory from 64 MiB to 96 MiB.
+/// If the machine has no usable memory from 64 MiB to 96 MiB.
 #[must_use]
 pub fn contract_pool(largest: Order) -> FramePool {
     let machine = FakeMachine::builder().ram(PhysRange::new(0, 96 << 20)).cpus(3).build();

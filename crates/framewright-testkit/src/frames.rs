@@ -1,5 +1,5 @@
 //! Frames for a [`VmemmapSpace`](framewright::vmemmap_space::VmemmapSpace) under test: a pool, a
-//! ledger of frames that are out, and failure on demand.
+//! ledger of the frames that are out, and failure on demand.
 
 use crate::lock::lock;
 use crate::machine::FakeMachine;
@@ -9,7 +9,7 @@ pub use framewright_workload::vmemmap_space::FaultyFrames;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-/// Which frames are taken, with a generation for each time, which a translation must match.
+/// Records which frames are taken. Each taking has a generation, which translations must match.
 #[derive(Clone, Default, Debug)]
 pub struct FrameLedger {
     inner: Arc<Mutex<Ledger>>,
@@ -25,7 +25,7 @@ impl FrameLedger {
     /// Records frames that were handed out.
     ///
     /// # Panics
-    /// When one was handed out already.
+    /// If one of them is out already.
     pub fn take(&self, frames: PfnRange) {
         let mut ledger = lock(&self.inner);
         ledger.generation += 1;
@@ -41,7 +41,7 @@ impl FrameLedger {
     /// Records frames that came back.
     ///
     /// # Panics
-    /// When one was not out.
+    /// If one of them was not out.
     pub fn free(&self, frames: PfnRange) {
         let mut ledger = lock(&self.inner);
         for frame in frames.start.0..frames.end.0 {
@@ -52,13 +52,13 @@ impl FrameLedger {
         }
     }
 
-    /// The generation of `frame`, or nothing when it is free.
+    /// The generation of `frame`, or `None` if the frame is free.
     #[must_use]
     pub fn generation(&self, frame: Pfn) -> Option<u64> {
         lock(&self.inner).taken.get(&frame.0).copied()
     }
 
-    /// Frames that are out.
+    /// The number of frames that are out.
     #[must_use]
     pub fn outstanding(&self) -> usize {
         lock(&self.inner).taken.len()
@@ -68,24 +68,24 @@ impl FrameLedger {
 #[derive(Debug)]
 struct Free {
     frames: Vec<bool>,
-    /// Where the last single frame was found.
+    /// The index at which the last single frame was found.
     next: usize,
 }
 
-/// A pool of a machine's frames that poisons what comes back.
+/// A pool of a machine's frames, which poisons frames that come back.
 #[derive(Debug)]
 pub struct FramePool {
     machine: &'static FakeMachine,
     frames: PfnRange,
     free: Mutex<Free>,
     largest: Order,
-    /// The distance between single frames that are handed out; 2 leaves a gap between them.
+    /// The distance between single frames that are handed out; 2 leaves gaps.
     stride: usize,
     ledger: FrameLedger,
 }
 
 impl Free {
-    /// A single frame: the next free frame in steps of `stride`, else any free frame.
+    /// Finds a single frame: the next free one in steps of `stride`, else any free one.
     fn single(&mut self, stride: usize) -> Option<usize> {
         let strided =
             (self.next..self.frames.len()).step_by(stride).find(|&index| self.frames[index]);
@@ -95,7 +95,7 @@ impl Free {
         Some(index)
     }
 
-    /// The lowest free run; the pool begins with frame `start`.
+    /// Finds the lowest free run; `start` is the first frame of the pool.
     fn run(&mut self, order: Order, start: Pfn) -> Option<usize> {
         let pages = usize::try_from(order.pages()).expect("an order fits the host");
         let phase =
@@ -110,10 +110,10 @@ impl Free {
 }
 
 impl FramePool {
-    /// A pool of all of `frames`, which must be usable memory of `machine`.
+    /// Makes a pool of all of `frames`, which must be usable memory of `machine`.
     ///
     /// # Safety
-    /// The frames have no other user as long as the pool, or what it hands out, lives.
+    /// The frames have no other user as long as the pool, or any frame that it handed out, lives.
     #[must_use]
     pub unsafe fn new(machine: &'static FakeMachine, frames: PfnRange) -> Self {
         let count = usize::try_from(frames.pages()).expect("a pool of frames fits the host");
@@ -135,7 +135,7 @@ impl FramePool {
         self
     }
 
-    /// Hands out single frames only, and no neighbours while others are left.
+    /// Hands out single frames only, and no adjacent ones while there are others.
     #[must_use]
     pub fn fragmented(mut self) -> Self {
         self.largest = Order::PAGE;
@@ -143,19 +143,19 @@ impl FramePool {
         self
     }
 
-    /// The machine whose frames these are.
+    /// The machine to which the frames belong.
     #[must_use]
     pub fn machine(&self) -> &'static FakeMachine {
         self.machine
     }
 
-    /// The ledger of frames that are out.
+    /// The ledger of the frames that are out.
     #[must_use]
     pub fn ledger(&self) -> &FrameLedger {
         &self.ledger
     }
 
-    /// Frames that are out.
+    /// The number of frames that are out.
     #[must_use]
     pub fn outstanding(&self) -> usize {
         self.ledger.outstanding()
@@ -164,7 +164,7 @@ impl FramePool {
     /// Takes back the frames that a flush released.
     ///
     /// # Panics
-    /// When a frame was not handed out.
+    /// If a frame was not handed out.
     #[expect(clippy::needless_pass_by_value, reason = "the list is the right to free its frames")]
     pub fn free(&self, list: FrameList) {
         self.free_runs(&list.runs().collect::<Vec<_>>());
@@ -173,7 +173,7 @@ impl FramePool {
     /// Takes back some runs of such a list.
     ///
     /// # Panics
-    /// When a frame was not handed out.
+    /// If a frame was not handed out.
     pub fn free_runs(&self, runs: &[PfnRange]) {
         runs.iter().for_each(|&run| self.release(run));
     }
@@ -197,8 +197,8 @@ impl FramePool {
     fn release(&self, run: PfnRange) {
         self.ledger.free(run);
         for frame in run.start.0..run.end.0 {
-            // SAFETY: the frame is the pool's again (invariant 12), and the pool's frames have no
-            // other user.
+            // SAFETY: the frame belongs to the pool again (invariant 12), and the pool's frames
+            // have no other user.
             unsafe { self.machine.poison(Pfn(frame)) };
         }
         let mut free = lock(&self.free);
@@ -208,7 +208,7 @@ impl FramePool {
     }
 }
 
-// SAFETY: the pool's frames are its own (the promise of `new`), and the ledger fails the test when
+// SAFETY: the pool's frames are its own (the promise of `new`), and the ledger fails the test if
 // one is handed out twice.
 unsafe impl FrameSource for &FramePool {
     fn take(&mut self, order: Order) -> Option<Pfn> {

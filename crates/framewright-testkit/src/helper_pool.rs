@@ -1,5 +1,5 @@
-//! Threads that help with jobs: [`HelperPool`]. They can be held back, so that a job must do
-//! without them or sees them late.
+//! Threads that help with jobs: [`HelperPool`]. They can be held back, so that a job has to do
+//! without them or gets them late.
 
 use crate::lock::lock;
 use framewright_jobs::{Helpers, NodeSet, SchedulerState, WorkerSlot, Workers};
@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// Helper threads for tests. Dropping it ends them.
+/// Helper threads for tests. They end when the pool is dropped.
 pub struct HelperPool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -25,7 +25,7 @@ struct Shared {
     scheduler: SchedulerState,
     nodes: Vec<u32>,
     gate: Mutex<Gate>,
-    /// Notified when helpers should look for work, or one has ended some.
+    /// Notified if helpers should look for work, or a helper has finished some.
     changed: Condvar,
 }
 
@@ -43,18 +43,18 @@ enum Gate {
 }
 
 std::thread_local! {
-    /// The node of this thread, when it is a helper.
+    /// The node of this thread, if it is a helper.
     static NODE: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
 impl HelperPool {
-    /// `count` helpers on node 0, with a clock.
+    /// Starts `count` helpers on node 0, with a clock.
     #[must_use]
     pub fn new(count: usize) -> Self {
         Self::on_nodes(&vec![0; count])
     }
 
-    /// One helper for each entry, on the node that it names, with a clock.
+    /// Starts one helper for each entry, on the node that the entry names, with a clock.
     #[must_use]
     pub fn on_nodes(nodes: &[u32]) -> Self {
         let shared = Arc::new(Shared {
@@ -94,7 +94,7 @@ impl HelperPool {
         self
     }
 
-    /// Keeps helpers from taking work from now on.
+    /// From now on keeps helpers from taking work.
     pub fn hold(&self) {
         self.shared.set(Gate::Held);
     }
@@ -104,7 +104,7 @@ impl HelperPool {
         self.shared.set(Gate::Open);
     }
 
-    /// Whether no helper has or is offered work.
+    /// Whether no helper has work or is offered any.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.shared.scheduler.jobs() == 0 && !self.shared.slots.iter().any(WorkerSlot::has_work)
@@ -146,7 +146,8 @@ impl Shared {
                     *lock(&helper.panic) = Some(payload);
                 }
             });
-            // Under the lock, so that a caller cannot fall asleep between its check and this.
+            // Notify with the lock held, so that a caller cannot fall asleep between its check and
+            // this.
             let _gate = self.gate();
             self.changed.notify_all();
         }
@@ -202,7 +203,7 @@ impl Drop for HelperPool {
     fn drop(&mut self) {
         self.shared.set(Gate::Closing);
         for thread in self.threads.drain(..) {
-            // A helper's panics were caught.
+            // The panics of a helper were caught.
             let _ = thread.join();
         }
     }

@@ -1,24 +1,24 @@
-//! What tests of the manager need: a fake machine, reference models and fault injection.
+//! Tools for tests of the manager: a fake machine, reference models and fault injection.
 //!
-//! * [`FakeMachine`] is a NUMA machine in this process, with any memory map. It finds misuse: an
+//! * [`FakeMachine`] is a NUMA machine in this process, with any memory map. It detects misuse: an
 //!   address that is not usable memory, interrupts restored out of order, a CPU left pinned.
 //! * [`memblock_of`] and [`FakeMachine::memblock`] make memblock allocators over such machines.
 //! * [`FakePaging`] is the vmemmap's address range on such a machine, with a TLB for each CPU that
-//!   catches use of a stale translation. Every implementation of that range must pass
+//!   catches the use of stale translations. Every implementation of that range must pass
 //!   [`vmemmap_space_contract`].
 //! * [`FramePool`] and [`FaultyFrames`] hand out frames, poison them when they come back, and fail
 //!   on demand.
-//! * [`careful`] says whether this run looks for assumptions that no interface promises.
+//! * [`careful`] says whether this run looks for reliance on things that no interface promises.
 //! * [`SteppedMachine`] interrupts an operation between any two of its instructions.
 //! * [`Traffic`] is random traffic from several threads on a manager, on machines of several
 //!   [`shapes`].
 //! * [`FakeHost`] takes reports of free memory and discards it, late, in part or not at all, and
-//!   finds uses of memory that it may still discard.
+//!   detects uses of memory that it may still discard.
 //! * [`HelperPool`] has threads that help with jobs; they can be late, starved, or on simulated
 //!   nodes.
-//! * [`Owner`] gives memory back in tests, which own all of it.
+//! * [`Owner`] frees memory in tests, which own all of it.
 //! * [`balloon`] is a virtio balloon, [`virtio_mem`] a virtio-mem device: the host, a transport to
-//!   it, and memory for the driver.
+//!   the device, and memory for the driver.
 //! * [`PageModel`] and [`BlockModel`] are reference models of the firmware intake and of allocated
 //!   and free frames.
 

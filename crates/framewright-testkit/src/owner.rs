@@ -1,8 +1,8 @@
-//! Giving memory back in tests.
+//! Frees memory in tests.
 //!
-//! A test owns all memory of its machine, and often gives back what it does not own to see what the
-//! manager says. [`Owner`] has safe methods for this, so that the safety rules of the manager's
-//! interface can change without every test.
+//! A test owns all memory of its machine, and often frees memory that it has not allocated, to see
+//! what the manager says. [`Owner`] has safe methods for this, so that the safety rules of the
+//! manager's interface can change without a change to every test.
 
 use framewright::hugetlb::PoolError;
 use framewright::manager::{Pool, VmemmapChange, VmemmapError};
@@ -10,92 +10,92 @@ use framewright::units::{Order, Pfn, PfnRange};
 use framewright::zone::FreeError;
 use framewright::{Manager, Platform, ReferenceError};
 
-/// Gives frames back to a manager.
+/// Frees frames of a manager.
 pub trait Owner {
-    /// `Manager::free`, with its errors.
+    /// Calls `Manager::free`.
     ///
     /// # Errors
-    /// Those of `Manager::free`.
+    /// The errors of `Manager::free`.
     #[track_caller]
     fn give_back(&self, range: PfnRange) -> Result<(), FreeError>;
 
-    /// `Manager::free`, and all caches emptied: the frames are in their zone then, where they
+    /// Calls `Manager::free` and empties all caches: the frames are then in their zone, where they
     /// merge and are counted.
     ///
     /// # Errors
-    /// Those of `Manager::free`.
+    /// The errors of `Manager::free`.
     #[track_caller]
     fn give_back_to_zone(&self, range: PfnRange) -> Result<(), FreeError>;
 
-    /// `Manager::free_order`, with its errors.
+    /// Calls `Manager::free_order`.
     ///
     /// # Errors
-    /// Those of `Manager::free_order`.
+    /// The errors of `Manager::free_order`.
     #[track_caller]
     fn give_back_order(&self, start: Pfn, order: Order) -> Result<(), FreeError>;
 
-    /// `Manager::free_pages`, with its errors.
+    /// Calls `Manager::free_pages`.
     ///
     /// # Errors
-    /// Those of `Manager::free_pages`.
+    /// The errors of `Manager::free_pages`.
     #[track_caller]
     fn give_back_pages(&self, start: Pfn, pages: u64) -> Result<(), FreeError>;
 
-    /// `Manager::free_bulk`, with its errors.
+    /// Calls `Manager::free_bulk`.
     ///
     /// # Errors
-    /// Those of `Manager::free_bulk`.
+    /// The errors of `Manager::free_bulk`.
     #[track_caller]
     fn give_back_bulk(&self, pages: &[Pfn]) -> Result<(), FreeError>;
 
-    /// `References::put`, with its errors.
+    /// Calls `References::put`.
     ///
     /// # Errors
-    /// Those of `References::put`.
+    /// The errors of `References::put`.
     #[track_caller]
     fn give_back_reference(&self, pfn: Pfn) -> Result<(), ReferenceError>;
 
-    /// `References::free_frozen`, with its errors.
+    /// Calls `References::free_frozen`.
     ///
     /// # Errors
-    /// Those of `References::free_frozen`.
+    /// The errors of `References::free_frozen`.
     #[track_caller]
     fn give_back_frozen(&self, pfn: Pfn) -> Result<(), ReferenceError>;
 
-    /// `References::put_testzero`, with its errors.
+    /// Calls `References::put_testzero`.
     ///
     /// # Errors
-    /// Those of `References::put_testzero`.
+    /// The errors of `References::put_testzero`.
     fn give_back_testzero(&self, pfn: Pfn) -> Result<Option<PfnRange>, ReferenceError>;
 
-    /// `References::start`, with its errors.
+    /// Calls `References::start`.
     ///
     /// # Errors
-    /// Those of `References::start`.
+    /// The errors of `References::start`.
     fn begin_references(&self, range: PfnRange) -> Result<(), ReferenceError>;
 
-    /// `References::freeze`, with its errors.
+    /// Calls `References::freeze`.
     ///
     /// # Errors
-    /// Those of `References::freeze`.
+    /// The errors of `References::freeze`.
     fn freeze_references(&self, pfn: Pfn, expected: u32) -> Result<(), ReferenceError>;
 
-    /// `References::unfreeze`, with its errors.
+    /// Calls `References::unfreeze`.
     ///
     /// # Errors
-    /// Those of `References::unfreeze`.
+    /// The errors of `References::unfreeze`.
     fn unfreeze_references(&self, pfn: Pfn, count: u32) -> Result<(), ReferenceError>;
 
-    /// `Vmemmap::optimize`, with its errors.
+    /// Calls `Vmemmap::optimize`.
     ///
     /// # Errors
-    /// Those of `Vmemmap::optimize`.
+    /// The errors of `Vmemmap::optimize`.
     fn optimize_vmemmap(&self, runs: &[PfnRange]) -> Result<VmemmapChange, VmemmapError>;
 
-    /// `Vmemmap::restore`, with its errors.
+    /// Calls `Vmemmap::restore`.
     ///
     /// # Errors
-    /// Those of `Vmemmap::restore`.
+    /// The errors of `Vmemmap::restore`.
     fn restore_vmemmap(&self, runs: &[PfnRange]) -> Result<VmemmapChange, VmemmapError>;
 }
 
@@ -175,10 +175,10 @@ impl<P: Platform> Owner for Manager<P> {
 
 /// Gives huge pages back to their pool.
 pub trait PoolOwner {
-    /// `Pool::free`, with its errors.
+    /// Calls `Pool::free`.
     ///
     /// # Errors
-    /// Those of `Pool::free`.
+    /// The errors of `Pool::free`.
     fn give_back_page(&self, page: Pfn) -> Result<(), PoolError>;
 }
 

@@ -1,9 +1,9 @@
 //! A fake device for free page reports, and the host behind it.
 //!
-//! From the submission to the answer the host overwrites all that it was given, and it remembers
-//! what it discarded. A test notes each frame that it allocates with [`FakeHost::handed_out`],
-//! which fails if the host may still discard the frame. The host also counts frames that are
-//! reported again although they were not in use since.
+//! From the submission to the answer, the host overwrites all memory that it was given, and it
+//! remembers what it discarded. A test notes each frame that it allocates with
+//! [`FakeHost::handed_out`], which fails if the host may still discard the frame. The host also
+//! counts frames that are reported again although they were not in use since.
 
 use crate::lock::lock;
 use crate::machine::FakeMachine;
@@ -14,25 +14,26 @@ use framewright::{AcceptMemory, Platform};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// What the host leaves in memory whose content it does not promise.
+/// The byte that the host leaves in memory whose content it does not promise.
 pub const JUNK: u8 = 0xdb;
 
 /// How the device answers a submission.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer {
-    /// All is acknowledged after this many polls.
+    /// Everything is acknowledged after this many polls.
     After(u32),
-    /// Only these are acknowledged, after this many polls.
+    /// Only these ranges are acknowledged, after this many polls.
     Partly(Acknowledged, u32),
-    /// It fails after this many polls.
+    /// The submission fails after this many polls.
     Fails(u32),
-    /// It refuses the submission.
+    /// The device refuses the submission.
     Refuses,
-    /// It has no room.
+    /// The device has no room.
     IsBusy,
-    /// It does not answer until [`FakeHost::answer_now`] or a reset.
+    /// The device does not answer until [`FakeHost::answer_now`] or a reset.
     Never,
-    /// All is acknowledged at once but nothing is discarded, as by a host whose memory is locked.
+    /// Everything is acknowledged at once but nothing is discarded, as by a host whose memory is
+    /// locked.
     Lies,
 }
 
@@ -45,9 +46,9 @@ pub struct Traits {
     pub order: Option<Order>,
     /// See [`ReportDevice::content`].
     pub content: Content,
-    /// Whether memory is overwritten, or only recorded.
+    /// Whether memory is overwritten rather than only recorded.
     pub writes: bool,
-    /// One frame in this many consecutive frames is overwritten; 1 for all.
+    /// One of this many consecutive frames is overwritten; 1 for all frames.
     pub stride: usize,
 }
 
@@ -57,11 +58,11 @@ impl Default for Traits {
     }
 }
 
-/// State of a frame: the host has no report of it.
+/// State of a frame: the host has no report about it.
 const UNKNOWN: u8 = 0;
 /// State of a frame: the host may discard it at any moment.
 const IN_FLIGHT: u8 = 1;
-/// State of a frame: the host has acknowledged it.
+/// State of a frame: the host has acknowledged its report.
 const DISCARDED: u8 = 2;
 
 struct State {
@@ -71,16 +72,16 @@ struct State {
     in_flight: Vec<PhysRange>,
     /// How the submission in flight is answered.
     current: Answer,
-    /// Polls since the submission.
+    /// The number of polls since the submission.
     polls: u32,
-    /// Calls of reset until it is done.
+    /// The number of calls until a reset is complete.
     reset_takes: u32,
     resets: u32,
     submissions: Vec<Vec<PhysRange>>,
     reported_twice: u64,
 }
 
-/// The host, shared by the device and the test.
+/// The host, which the device and the test share.
 pub struct FakeHost {
     machine: &'static FakeMachine,
     traits: Traits,
@@ -88,7 +89,7 @@ pub struct FakeHost {
 }
 
 impl FakeHost {
-    /// A host of `machine` that answers at once, and its device.
+    /// Makes a host of `machine` that answers at once, and its device.
     #[must_use]
     pub fn new(machine: &'static FakeMachine, traits: Traits) -> (Arc<Self>, FakeReportDevice) {
         let end = machine.memory_end();
@@ -109,7 +110,7 @@ impl FakeHost {
         (Arc::clone(&host), FakeReportDevice { host })
     }
 
-    /// Another device of this host, for a later registration.
+    /// Makes another device of this host, for a later registration.
     #[must_use]
     pub fn device(self: &Arc<Self>) -> FakeReportDevice {
         FakeReportDevice { host: Arc::clone(self) }
@@ -119,7 +120,7 @@ impl FakeHost {
         lock(&self.state)
     }
 
-    /// Sets how submissions without a planned answer are answered.
+    /// Sets the answer to submissions without a planned answer.
     pub fn answer(&self, answer: Answer) {
         self.state().usual = answer;
     }
@@ -139,7 +140,7 @@ impl FakeHost {
         self.state().reset_takes = calls;
     }
 
-    /// Resets that were completed.
+    /// The number of completed resets.
     #[must_use]
     pub fn resets(&self) -> u32 {
         self.state().resets
@@ -148,7 +149,7 @@ impl FakeHost {
     /// Notes that a test got these frames from the allocator.
     ///
     /// # Panics
-    /// When the host may still discard one of them.
+    /// If the host may still discard one of them.
     pub fn handed_out(&self, range: PfnRange) {
         let mut state = self.state();
         for frame in frames(range) {
@@ -160,7 +161,7 @@ impl FakeHost {
         }
     }
 
-    /// Pages that the host may discard at this moment.
+    /// The number of pages that the host may discard at this moment.
     #[must_use]
     pub fn out_pages(&self) -> u64 {
         let state = self.state();
@@ -168,27 +169,27 @@ impl FakeHost {
         submitted.filter(|&frame| state.frames[frame] == IN_FLIGHT).count() as u64
     }
 
-    /// Pages that it has discarded and that were not in use since.
+    /// The number of pages that the host has discarded and that were not in use since.
     #[must_use]
     pub fn discarded_pages(&self) -> u64 {
         self.state().frames.iter().filter(|&&frame| frame == DISCARDED).count() as u64
     }
 
-    /// Whether it has discarded all of these and none was in use since.
+    /// Whether the host has discarded all of these pages and none was in use since.
     #[must_use]
     pub fn has_discarded(&self, range: PfnRange) -> bool {
         let state = self.state();
         frames(range).all(|frame| state.frames[frame] == DISCARDED)
     }
 
-    /// Pages of 2 MiB blocks, or of smaller ranges, that were reported again although none of them
-    /// was in use since.
+    /// The number of pages, in 2 MiB blocks or smaller ranges, that were reported again although no
+    /// page of the range was in use since.
     #[must_use]
     pub fn reported_twice(&self) -> u64 {
         self.state().reported_twice
     }
 
-    /// What was submitted since the last call.
+    /// The submissions since the last call.
     pub fn take_submissions(&self) -> Vec<Vec<PhysRange>> {
         std::mem::take(&mut self.state().submissions)
     }
@@ -201,8 +202,8 @@ impl FakeHost {
         for range in ranges {
             for frame in frames(range.whole_frames()).step_by(self.traits.stride) {
                 let page = self.machine.direct(Pfn(frame as u64).address());
-                // SAFETY: a whole frame of usable memory that the host owns, so it has no other
-                // user; a test that uses it is what this finds.
+                // SAFETY: this is a whole frame of usable memory that the host owns, so it has no
+                // other user; a test that still uses it has the bug that this finds.
                 unsafe { page.write_bytes(byte, 4096) };
             }
         }
@@ -250,9 +251,10 @@ impl FakeReportDevice {
     }
 }
 
-// SAFETY: memory is overwritten only between a submission and its answer, failure or reset, under
-// the lock of the host's state. Acknowledged memory was filled as the traits say, except with
-// `Lies`, which tests use with devices that promise nothing, or to show what a broken promise does.
+// SAFETY: memory is overwritten only between a submission and its answer, failure or reset, with
+// the lock of the host's state held. Acknowledged memory was filled as the traits say, except with
+// `Lies`, which tests use with devices that promise nothing, or to show the effect of a broken
+// promise.
 unsafe impl ReportDevice for FakeReportDevice {
     fn capacity(&self) -> usize {
         self.host.traits.capacity

@@ -1,9 +1,8 @@
-//! Interrupts at every point of an operation: between any two instructions of the code as it was
-//! compiled.
+//! Interrupts at every point of an operation: between any two instructions of the compiled code.
 //!
 //! The processor's trap flag stops it after each instruction; the signal that the host then sends
-//! is the interrupt. It is delivered where a machine could deliver one: not while interrupts are
-//! off, and not inside the platform's methods, which stand for single instructions of a real
+//! acts as the interrupt. It is delivered where a machine could deliver one: not while interrupts
+//! are off, and not inside the platform's methods, which stand for single instructions of a real
 //! machine.
 
 use crate::machine::FakeMachine;
@@ -18,34 +17,34 @@ use std::sync::Once;
 /// The processor's trap flag.
 const TRAP_FLAG: u64 = 1 << 8;
 
-/// The interrupt that is to come.
+/// The interrupt that is pending.
 #[derive(Clone, Copy)]
 struct Pending {
     machine: &'static FakeMachine,
     handler: NonNull<dyn FnMut()>,
-    /// Instructions until then.
+    /// The number of instructions until the interrupt.
     countdown: u64,
 }
 
 thread_local! {
     static PENDING: Cell<Option<Pending>> = const { Cell::new(None) };
-    /// Instructions so far, while they are counted.
+    /// The number of instructions so far, while they are counted.
     static COUNT: Cell<Option<u64>> = const { Cell::new(None) };
-    /// Of these, when interrupts went off last, and the most until they were on again.
+    /// The count at which interrupts last went off, and the most instructions with interrupts off.
     static HOLD: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
 }
 
-/// Instructions of an operation, without those of the machine's methods.
+/// The instructions of an operation, without those of the machine's methods.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Steps {
-    /// All.
+    /// All instructions.
     pub all: u64,
-    /// The most between interrupts going off and on again.
+    /// The most instructions between interrupts going off and on again.
     pub longest_hold: u64,
 }
 
 /// Counts the instructions of an operation on a [`SteppedMachine`] in this thread, and those of its
-/// longest part with interrupts off: measures that do not depend on the load of the host.
+/// longest part with interrupts off. These numbers do not depend on the load of the host.
 pub fn count_steps<R>(operation: impl FnOnce() -> R) -> (R, Steps) {
     HOLD.set((0, 0));
     let (result, all) = count_instructions(operation);
@@ -53,7 +52,7 @@ pub fn count_steps<R>(operation: impl FnOnce() -> R) -> (R, Steps) {
 }
 
 /// Counts the instructions of an operation in this thread, also with interrupts off: a measure of
-/// its length that does not depend on the load of the host. Those of the methods of a
+/// its length that does not depend on the load of the host. Instructions in the methods of a
 /// [`SteppedMachine`] are not counted.
 pub fn count_instructions<R>(operation: impl FnOnce() -> R) -> (R, u64) {
     install();
@@ -78,21 +77,21 @@ impl SteppedMachine {
         Box::leak(Box::new(Self { inner }))
     }
 
-    /// The machine under it.
+    /// The wrapped machine.
     #[must_use]
     pub fn inner(&self) -> &'static FakeMachine {
         self.inner
     }
 
-    /// Runs `operation`, and once, after its `instruction`-th instruction that can be interrupted
-    /// (from 1 on), `handler` as an interrupt handler on the same CPU. Returns whether there were
-    /// that many instructions; if not, `handler` did not run.
+    /// Runs `operation`, and once, after the `instruction`-th instruction that can be interrupted
+    /// (counted from 1), runs `handler` as an interrupt handler on that CPU. Returns whether there
+    /// were that many instructions; if not, `handler` did not run.
     ///
     /// `handler` runs inside a signal handler: it may use this machine and its own variables, but
     /// no heap, lock or output of the host. `operation` should do only what is to be interrupted.
     ///
     /// # Panics
-    /// As [`FakeMachine::interrupt`]; a panic of `handler` ends the process.
+    /// As [`FakeMachine::interrupt`] does; a panic of `handler` ends the process.
     pub fn interrupt_after<R>(
         &self,
         instruction: u64,
@@ -101,7 +100,7 @@ impl SteppedMachine {
     ) -> (R, bool) {
         install();
         let handler: NonNull<dyn FnMut() + '_> = NonNull::from(handler);
-        // SAFETY: only the lifetime changes; what is pending is taken back below, while the
+        // SAFETY: only the lifetime changes; the pending interrupt is removed below, while the
         // reference still lives.
         let handler = unsafe {
             std::mem::transmute::<NonNull<dyn FnMut() + '_>, NonNull<dyn FnMut()>>(handler)
@@ -114,7 +113,7 @@ impl SteppedMachine {
         (result, PENDING.get().is_none())
     }
 
-    /// Runs a method of the machine without stopping, then goes on as before; with interrupts off
+    /// Runs a method of the machine without stops, and then stops as before; with interrupts off,
     /// nothing stops.
     fn call<R>(&self, method: impl FnOnce(&'static FakeMachine) -> R) -> R {
         if COUNT.get().is_some() {
@@ -133,7 +132,7 @@ impl SteppedMachine {
     }
 }
 
-/// Takes back what is pending, also when the operation panics.
+/// Removes the pending interrupt, even if the operation panics.
 struct End;
 
 impl Drop for End {
@@ -163,20 +162,19 @@ fn set_trap_flag(on: bool) {
 fn install() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
-        // SAFETY: all zero is a valid action.
+        // SAFETY: all zeros is a valid action.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
         let function: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = on_trap;
         action.sa_sigaction = function as usize;
         action.sa_flags = libc::SA_SIGINFO;
-        // SAFETY: the action is complete, and its function is one of three arguments, as the flag
-        // says.
+        // SAFETY: the action is complete, and its function takes three arguments, as the flag says.
         let result =
             unsafe { libc::sigaction(libc::SIGTRAP, &raw const action, std::ptr::null_mut()) };
         assert_eq!(result, 0, "sigaction: {}", std::io::Error::last_os_error());
     });
 }
 
-/// Called after an instruction. The host has cleared the trap flag while this runs.
+/// Called after each instruction. The host has cleared the trap flag while this runs.
 extern "C" fn on_trap(
     _signal: libc::c_int,
     _info: *mut libc::siginfo_t,
@@ -191,20 +189,20 @@ extern "C" fn on_trap(
         }
         PENDING.set(None);
         // SAFETY: the pointer comes from `interrupt_after` of this thread, which still runs and
-        // does not use it meanwhile.
+        // does not use the pointer meanwhile.
         let handler = unsafe { &mut *pending.handler.as_ptr() };
         pending.machine.interrupt(handler);
     }
     let context = context.cast::<libc::ucontext_t>();
-    // SAFETY: the host passes a context to a handler with three arguments, which may change it
-    // until it returns.
+    // SAFETY: the host passes a context to a handler with three arguments, and the handler may
+    // change it until it returns.
     let flags = unsafe { &mut (*context).uc_mcontext.gregs[libc::REG_EFL as usize] };
-    // No other interrupt follows.
+    // Clear the trap flag, as no other interrupt follows.
     *flags &= !0x100;
 }
 
-// SAFETY: as for the inner machine. Between `irq_save` and `irq_restore` no instruction is followed
-// by a stop.
+// SAFETY: the inner machine keeps the promises. Between `irq_save` and `irq_restore`, no
+// instruction is followed by a stop.
 unsafe impl Platform for SteppedMachine {
     fn direct(&self, pa: u64) -> NonNull<u8> {
         self.call(|machine| machine.direct(pa))
@@ -215,7 +213,7 @@ unsafe impl Platform for SteppedMachine {
     }
 
     unsafe fn unpin(&self, cpu: PinnedCpu) {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the obligation is passed on to the caller.
         self.call(|machine| unsafe { machine.unpin(cpu) });
     }
 
@@ -230,7 +228,7 @@ unsafe impl Platform for SteppedMachine {
 
     unsafe fn irq_restore(&self, state: IrqState) {
         self.call(|machine| {
-            // SAFETY: passed on to the caller.
+            // SAFETY: the obligation is passed on to the caller.
             unsafe { machine.irq_restore(state) };
             let (since, longest) = HOLD.get();
             if machine.can_wait() {

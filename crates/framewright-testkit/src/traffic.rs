@@ -1,5 +1,5 @@
-//! Random traffic from several threads, each a CPU of a [`FakeMachine`], with every page accounted
-//! for after each round.
+//! Random traffic from several threads, each a CPU of a [`FakeMachine`]. After each round, every
+//! page is accounted for.
 
 use crate::lock::lock;
 use crate::machine::{Builder, FakeMachine};
@@ -16,15 +16,15 @@ use std::thread;
 /// A machine to stress.
 #[derive(Clone, Debug)]
 pub struct Shape {
-    /// What it is like.
+    /// A description of the machine.
     pub name: &'static str,
     /// The machine, without CPUs.
     pub machine: Builder,
-    /// The nodes of its CPUs, in turn.
+    /// The nodes of the machine's CPUs, in turn.
     pub cpu_nodes: &'static [usize],
-    /// Ranges that are reserved before bring-up.
+    /// The ranges that are reserved before bring-up.
     pub reserved: Vec<PhysRange>,
-    /// How many parts its zones have; as the number of CPUs has it otherwise.
+    /// How many parts the machine's zones have; by default, the number of CPUs decides.
     pub zone_parts: Option<u32>,
 }
 
@@ -32,7 +32,7 @@ impl Shape {
     /// Brings up the machine with a CPU for each of `threads` threads and one for the caller.
     ///
     /// # Panics
-    /// When bring-up fails.
+    /// If bring-up fails.
     #[must_use]
     pub fn bring_up(self, threads: u32) -> Manager<FakeMachine> {
         let nodes = self.cpu_nodes.iter().cycle().take(threads as usize + 1);
@@ -46,7 +46,7 @@ impl Shape {
 /// Brings a machine up after reserving `reserved`.
 ///
 /// # Panics
-/// When bring-up fails.
+/// If bring-up fails.
 #[must_use]
 pub fn bring_up(machine: &'static FakeMachine, reserved: &[PhysRange]) -> Manager<FakeMachine> {
     bring_up_with(machine, reserved, &Parameters::default())
@@ -77,8 +77,8 @@ pub fn shapes() -> Vec<Shape> {
     let mut holes = FakeMachine::builder();
     let mut reserved = Vec::new();
     for piece in 0..24 {
-        // Pieces of odd sizes: some within a block, some across several, some of a kind that is not
-        // usable.
+        // Pieces of odd sizes: some within a block, some across several blocks, some of an unusable
+        // kind.
         let start = 0x8_0000 + piece * 1777;
         let kind = if piece % 7 == 3 { MemoryKind::AcpiNvs } else { MemoryKind::Conventional };
         holes = holes.memory(pages(start, start + 300 + 61 * piece), kind);
@@ -115,7 +115,7 @@ pub fn shapes() -> Vec<Shape> {
     ]
 }
 
-/// Whole blocks, one to three together, so far apart that each group is a segment of its own:
+/// Groups of one to three whole blocks, so far apart that each group is a segment of its own:
 /// neighbours in the table, but not in memory.
 fn islands() -> Builder {
     let machine = FakeMachine::builder().ram(PhysRange::new(8 << 20, 24 << 20));
@@ -125,7 +125,7 @@ fn islands() -> Builder {
     })
 }
 
-/// Memory on both sides of borders of GiBs, where zones are divided, and at one side of some.
+/// Memory on both sides of GiB borders, where zones are divided, and on only one side of some.
 fn borders() -> Builder {
     let mib = |start: u64, end: u64| PhysRange::new(start << 20, end << 20);
     let machine = FakeMachine::builder().ram(mib(0, 40)).ram(mib(1024, 1040));
@@ -141,26 +141,26 @@ fn borders() -> Builder {
 /// Traffic on one manager.
 #[derive(Clone, Copy, Debug)]
 pub struct Traffic {
-    /// Threads. The machine must have a CPU for each and one for the caller.
+    /// The number of threads. The machine must have a CPU for each and one for the caller.
     pub threads: u32,
-    /// The seed of all choices; runs of one thread with one seed are equal.
+    /// The seed of all choices; runs with one thread and one seed are equal.
     pub seed: u64,
     /// The most runs that one thread holds.
     pub held: usize,
-    /// Steps of each thread in a round.
+    /// The number of steps of each thread in a round.
     pub operations: u64,
 }
 
 impl Traffic {
-    /// Does rounds while `more`, given the number of rounds done, returns true. Accounts for every
-    /// page after each round, and at the end, when all is given back. Returns what was done and the
-    /// counts at the end.
+    /// Does rounds while `more`, given the number of completed rounds, returns true. Accounts for
+    /// every page after each round, and at the end, when everything is freed. Returns what was
+    /// done, and the counts at the end.
     ///
     /// # Errors
     /// The first failure, as text; the machine is left as it was then.
     ///
     /// # Panics
-    /// When the machine has fewer CPUs than there are threads.
+    /// If the machine has too few CPUs for the threads.
     pub fn run(
         &self,
         manager: &Manager<FakeMachine>,
@@ -227,7 +227,7 @@ impl Traffic {
     }
 }
 
-/// What the threads share in a round.
+/// The state that the threads share in a round.
 struct Round {
     barrier: Barrier,
     held_pages: AtomicU64,
@@ -247,7 +247,7 @@ impl Round {
         }
     }
 
-    /// Waits for all threads; true for one of them.
+    /// Waits for all threads; returns true to one of them.
     fn all_are_here(&self) -> bool {
         self.barrier.wait().is_leader()
     }
@@ -256,7 +256,7 @@ impl Round {
         lock(&self.failure).is_some()
     }
 
-    /// Keeps the first failure.
+    /// Records the first failure.
     fn note(&self, done: thread::Result<Result<(), Failure>>, number: u32) {
         let failure = match done {
             Ok(Ok(())) => return,

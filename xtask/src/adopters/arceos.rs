@@ -6,24 +6,24 @@ use crate::workspace;
 use std::fs;
 use std::path::PathBuf;
 
-/// Its crates use features that are not stable, which a stable compiler lets pass when it is asked.
+/// ArceOS's crates use unstable features, which this stable compiler accepts on request.
 const TOOLCHAIN: &str = "1.95.0";
 const UNSTABLE: &str = "RUSTC_BOOTSTRAP";
 const KERNEL: &str = "framewright-arceos-kernel";
 const OURS: &str = "adopters/arceos/Cargo.toml";
 const THEIRS: &str = "adopters/arceos/theirs/Cargo.toml";
-/// The package that knows QEMU's machine, and what it says of it.
+/// The package that knows QEMU's machine, and its description of the machine.
 const PLATFORM: &str = "/axplat-x86-pc-0.3.1-pre.6/Cargo.toml";
 const DESCRIPTION: &str = "axconfig.toml";
-/// What ArceOS wants to know of any machine.
+/// What ArceOS wants to know about any machine.
 const GENERAL: &str = "task-stack-size = 0x40000\nticks-per-sec = 100\n";
-/// Where a package of theirs writes the linker script.
+/// The linker script that one of ArceOS's packages writes.
 const SCRIPT: &str = "linker_x86-pc.lds";
 
-/// Installs and fetches what is missing, and writes what ArceOS has to know of the machine.
+/// Installs and fetches what is missing, and writes ArceOS's description of the machine.
 ///
 /// # Errors
-/// What cannot be had here, or what is wrong with what can.
+/// What is not available here, or what is wrong with it.
 pub fn prepare() -> Result<PathBuf, Obstacle> {
     build::provide(TOOLCHAIN, false)?;
     build::manifest(TOOLCHAIN, OURS, PLATFORM)?;
@@ -35,7 +35,7 @@ pub fn prepare() -> Result<PathBuf, Obstacle> {
     let folder = workspace::root().join("target/adopters");
     let path = folder.join(DESCRIPTION);
     let wanted = format!("{GENERAL}{known}");
-    // Cargo builds again what depends on a file that is newer.
+    // Cargo rebuilds what depends on a newer file, so leave an equal file alone.
     if fs::read_to_string(&path).ok().as_ref() != Some(&wanted) {
         fs::create_dir_all(folder).map_err(failed)?;
         fs::write(&path, wanted).map_err(failed)?;
@@ -50,7 +50,7 @@ pub fn prepare() -> Result<PathBuf, Obstacle> {
 pub fn build(is_ours: bool, description: &PathBuf) -> Result<Image, Failure> {
     let (manifest, name) = if is_ours { (OURS, "arceos") } else { (THEIRS, "arceos-theirs") };
     let folder = workspace::root().join("target/adopters");
-    // What both are built of is the same but for the allocator.
+    // Both builds share everything except the allocator.
     let target_dir = folder.join("arceos");
     let built = target_dir.join(TARGET).join("release");
     let flags = format!(
@@ -64,10 +64,11 @@ pub fn build(is_ours: bool, description: &PathBuf) -> Result<Image, Failure> {
         .env("AX_CONFIG_PATH", description)
         .env("AX_LOG", "off")
         .env(UNSTABLE, "1")
-        // As a release is built: in many units of code other calls are inlined, and counts differ.
+        // Build as for a release: with more codegen units, other calls are inlined and counts
+        // differ.
         .env("CARGO_INCREMENTAL", "0")
         .output()?;
-    // The next build takes the program's place.
+    // The next build overwrites the program.
     let path = folder.join(name).with_extension("elf");
     fs::copy(built.join(KERNEL), &path)?;
     Ok(Image(path))

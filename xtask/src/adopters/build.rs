@@ -1,4 +1,5 @@
-//! What building kernels of others has in common: toolchains, cargo outside our workspace, images.
+//! Shared parts of building other projects' kernels: toolchains, cargo outside our workspace,
+//! images.
 
 use crate::command::Run;
 use crate::registry;
@@ -7,7 +8,7 @@ use crate::workspace;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// What all of them are built for.
+/// The target of all these kernels.
 pub const TARGET: &str = "x86_64-unknown-none";
 
 /// A kernel that QEMU starts.
@@ -19,12 +20,12 @@ impl fmt::Display for Image {
     }
 }
 
-/// Why kernels cannot be built.
+/// Why a kernel cannot be built.
 #[derive(Debug)]
 pub enum Obstacle {
-    /// There is no such toolchain here, or no registry answers; in one line. Nothing is wrong.
+    /// The toolchain is not available here, or no registry answers; in one line. Nothing is wrong.
     NotHere(String),
-    /// Anything else: a lock file that is out of date, a manifest, a file that is not where it was.
+    /// Anything else: an outdated lock file, a bad manifest, a file that has moved.
     Broken(Failure),
 }
 
@@ -40,11 +41,11 @@ impl From<std::io::Error> for Obstacle {
     }
 }
 
-/// Installs what is missing of a toolchain: its libraries for [`TARGET`] and, where `has_source`,
-/// the source of all.
+/// Installs the missing parts of a toolchain: its libraries for [`TARGET`] and, if `has_source`,
+/// the source of the standard library.
 ///
 /// # Errors
-/// That it cannot be had here, in one line.
+/// That it is not available here, in one line.
 pub fn provide(toolchain: &str, has_source: bool) -> Result<(), Obstacle> {
     let root = Run::program("rustup", &["run", toolchain, "rustc", "--print", "sysroot"]).output();
     let is_there = root.is_ok_and(|root| {
@@ -66,15 +67,15 @@ pub fn provide(toolchain: &str, has_source: bool) -> Result<(), Obstacle> {
         })
 }
 
-/// Cargo of a toolchain, on a manifest outside our workspace.
+/// Runs cargo of a toolchain on a manifest outside our workspace.
 pub fn cargo(toolchain: &str, manifest: &str, words: &[&str]) -> Run {
     let (command, rest) = words.split_first().expect("a command");
-    // Through rustup, because the cargo that runs us is one of another toolchain.
+    // Use rustup, because the cargo that runs this program belongs to another toolchain.
     Run::program("rustup", &["run", toolchain, "cargo", command, "--manifest-path", manifest])
         .args(rest)
 }
 
-/// Fetches packages, and says where the manifest is whose path ends like this.
+/// Fetches packages. Returns the manifest whose path ends in `ending`.
 ///
 /// # Errors
 /// That no registry can be reached, or what is wrong with manifest and lock file.
@@ -92,10 +93,10 @@ pub fn manifest(toolchain: &str, manifest: &str, ending: &str) -> Result<PathBuf
     Ok(PathBuf::from(found.ok_or_else(nowhere)?))
 }
 
-/// Code and data that are not written to, as `size` counts them.
+/// The bytes of code and read-only data, as `size` counts them.
 ///
 /// # Errors
-/// There is no `size`, or it says nothing.
+/// Fails if there is no `size`, or it prints nothing.
 pub fn text_bytes(image: &Image) -> Result<u64, Failure> {
     let output = Run::program("size", &[]).args([&image.0]).output()?;
     let text = output.lines().nth(1).and_then(|line| line.split_whitespace().next());

@@ -1,4 +1,4 @@
-//! Counts, and those that are kept in `adopters/counts.toml`.
+//! Counts, and the expected ones in `adopters/counts.toml`.
 
 use crate::step::Failure;
 use crate::workspace;
@@ -6,9 +6,9 @@ use std::fmt::Write;
 use std::fs;
 use std::path::PathBuf;
 
-/// A count may be so many hundredths above the one that is kept.
+/// How many percent a count may exceed the expected one.
 const TOLERANCE_PERCENT: u64 = 3;
-/// Rows of which there cannot be too much, and may not be less.
+/// Rows that may be larger than expected, but not smaller.
 const MORE_IS_BETTER: [&str; 3] = ["run", "run-after", "tests"];
 const HEAD: &str = "\
 # What Framewright takes in kernels of others: instructions, text in bytes, pages of the
@@ -21,10 +21,10 @@ const HEAD: &str = "\
 pub struct Counts(Vec<(String, u64)>);
 
 impl Counts {
-    /// What a benchmark printed: `bench NAME N`, `lost N`, `run N`, `run-after N`, and `end`.
+    /// Parses a benchmark's output: `bench NAME N`, `lost N`, `run N`, `run-after N`, and `end`.
     ///
     /// # Errors
-    /// That it did not come to its end, or what failed in it.
+    /// That the benchmark did not run to its end, or what failed in it.
     pub fn of(output: &str) -> Result<Self, String> {
         let mut counts = Self::default();
         let mut has_ended = false;
@@ -43,23 +43,23 @@ impl Counts {
         if has_ended { Ok(counts) } else { Err("the benchmark did not end".to_owned()) }
     }
 
-    /// One more.
+    /// Adds a number.
     pub fn add(&mut self, name: &str, number: u64) {
         self.0.push((name.to_owned(), number));
     }
 
-    /// All of them.
+    /// All numbers.
     pub fn rows(&self) -> Vec<(&str, u64)> {
         self.0.iter().map(|(name, number)| (name.as_str(), *number)).collect()
     }
 
-    /// One of them.
+    /// The number with this name.
     pub fn get(&self, name: &str) -> Option<u64> {
         self.0.iter().find(|(known, _)| known == name).map(|&(_, number)| number)
     }
 }
 
-/// The counts that are kept, by table.
+/// The expected counts, by table.
 #[derive(Default, PartialEq, Eq, Debug)]
 pub struct Kept(Vec<(String, Counts)>);
 
@@ -67,7 +67,7 @@ impl Kept {
     /// Reads the file.
     ///
     /// # Errors
-    /// It cannot be read, or has a line that is neither a table nor a count.
+    /// Fails if the file cannot be read, or has a line that is neither a table nor a count.
     pub fn read() -> Result<Self, Failure> {
         let path = path();
         let shown = workspace::shown(&path);
@@ -92,7 +92,7 @@ impl Kept {
         Ok(kept)
     }
 
-    /// A line for each count that is worse than it was, is missing, or was not kept.
+    /// A line for each count that is worse than expected, is missing, or was not expected.
     pub fn worse(&self, found: &[(&str, &Counts)]) -> String {
         let mut text = String::new();
         for (table, counts) in found {
@@ -121,10 +121,10 @@ impl Kept {
     }
 }
 
-/// Keeps these counts in place of all others.
+/// Replaces all expected counts with these.
 ///
 /// # Errors
-/// The file cannot be written.
+/// Fails if the file cannot be written.
 pub fn write(found: &[(&str, &Counts)]) -> Result<(), Failure> {
     fs::write(path(), written(found))?;
     Ok(())

@@ -1,5 +1,5 @@
-//! Kernels that this project did not write, on their own allocator and on ours: built, booted in
-//! QEMU, counted in instructions, and held to the counts that are kept.
+//! Kernels of other projects, on their own allocators and on ours: builds them, boots them in QEMU,
+//! counts instructions, and compares the counts with the expected ones.
 
 mod arceos;
 mod build;
@@ -15,35 +15,35 @@ use ostd::Build;
 use std::fmt::Write;
 use std::path::Path;
 
-/// Memory of the machines, and what the tables of these are called.
+/// The memory sizes of the machines, and the names of their tables.
 const OSTD: [(&str, &str); 2] = [("4G", "ostd-4G"), ("8G", "ostd-8G")];
 const ARCEOS: [(&str, &str); 2] = [("256M", "arceos-256M"), ("2G", "arceos-2G")];
-/// What their kernels say to QEMU's `isa-debug-exit` when all went well, as QEMU's exit status.
+/// QEMU's exit status when a kernel reports success through `isa-debug-exit`.
 const WELL: &str = "33";
-/// What a machine may take before it hangs.
+/// The time after which a machine is taken to hang.
 const LIMIT_SECONDS: &str = "240";
 
-/// What one adopter's two kernels have shown.
+/// The results of one adopter's two kernels.
 struct Shown {
-    /// On the machine, or for any.
+    /// The name of the results' table: of a machine, or independent of machines.
     table: &'static str,
     theirs: Counts,
     ours: Counts,
 }
 
-/// What all adopters have shown.
+/// The results of all adopters.
 #[derive(Default)]
 struct Measured {
     shown: Vec<Shown>,
     tests: Tally,
-    /// Which could not be run here, and why.
+    /// The adopters that could not be run here, and why.
     missing: Vec<String>,
 }
 
-/// The command: prints the table; with `bless` keeps its counts.
+/// The command: prints the table; with `bless`, makes its counts the expected ones.
 ///
 /// # Errors
-/// What is missing, or each count that is worse than the one that is kept.
+/// What is missing, or each count that is worse than expected.
 pub fn run(bless: bool) -> Result<(), String> {
     let Measured { shown, missing, .. } = measure().map_err(|failure| failure.output)?;
     print!("{}", table(&shown));
@@ -55,10 +55,10 @@ pub fn run(bless: bool) -> Result<(), String> {
     done.map_err(|failure| failure.output)
 }
 
-/// The step. Where a toolchain or its packages cannot be had it passes, and says so.
+/// The step. If a toolchain or its packages are not available, it passes and says so.
 ///
 /// # Errors
-/// As of [`run`].
+/// The errors of [`run`].
 pub fn step() -> Result<Passed, Failure> {
     let Measured { shown, tests, missing } = measure()?;
     check(&shown).map_err(|failure| Failure { tests: tests.clone(), ..failure })?;
@@ -112,7 +112,7 @@ fn benches(
     Ok(())
 }
 
-/// How large they are.
+/// The sizes of both images.
 fn texts(table: &'static str, theirs: &Image, ours: &Image) -> Result<Shown, Failure> {
     let text = |image| {
         let mut counts = Counts::default();
@@ -131,7 +131,7 @@ fn check(shown: &[Shown]) -> Result<(), Failure> {
     }
 }
 
-/// Instructions are counted: the same numbers each time, whatever else the host does.
+/// Counts instructions, which give equal numbers each time, whatever else the host does.
 fn bench(image: &Image, size: &str) -> Result<Counts, Failure> {
     let output = boot(image, size, &["-icount", "shift=0"])?;
     Counts::of(&output).map_err(|why| Failure::new(format!("{output}\n{image}: {why}\n")))

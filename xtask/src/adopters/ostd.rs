@@ -1,4 +1,4 @@
-//! OSTD: a kernel on its own allocator and on ours, and its tests on ours.
+//! OSTD: a kernel on its own allocator and on ours, and OSTD's tests on ours.
 
 use super::build::{self, Image, Obstacle, TARGET};
 use crate::step::Failure;
@@ -6,34 +6,34 @@ use crate::workspace;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// OSTD 0.18.1 names it, and its crates need features of that day.
+/// OSTD 0.18.1 names this toolchain, and its crates need the unstable features of that day.
 const TOOLCHAIN: &str = "nightly-2026-07-21";
 const MANIFEST: &str = "adopters/ostd/Cargo.toml";
 const KERNEL: &str = "framewright-ostd-kernel";
-/// A package that cargo tells of, and the linker script in another, a program, that it fetches but
-/// does not tell of: they are unpacked side by side.
+/// The linker script is in a package that cargo fetches but does not list, as it is a program. It
+/// is unpacked beside this package, which cargo lists.
 const NEIGHBOUR: &str = "/ostd-0.18.1/Cargo.toml";
 const SCRIPT: &str = "cargo-osdk-0.18.1/src/base_crate/x86_64.ld.template";
-/// As OSTD's own tool builds kernels.
+/// The flags with which OSTD's own tool builds kernels.
 const FLAGS: &str = "-C relocation-model=static -C relro-level=off -C force-unwind-tables=yes \
                      --check-cfg cfg(ktest) -C no-redzone=y -C target-feature=+ermsb";
-/// Its tests catch panics, those of `core` as well, which therefore is built with them.
+/// OSTD's tests catch panics, including those of `core`, so `core` is built with them.
 const TEST_FLAGS: &str = "--cfg ktest -C panic=unwind";
 const BUILD_STD: [&str; 2] =
     ["-Zbuild-std=core,alloc,compiler_builtins", "-Zbuild-std-features=compiler-builtins-mem"];
-/// Where an ELF file says for which machine it is, and Intel's 32-bit one: QEMU starts no other by
-/// multiboot.
+/// The place of the machine type in an ELF file, and the type of Intel's 32-bit machine: QEMU
+/// starts no other type by multiboot.
 const MACHINE: usize = 18;
 const EM_386: u8 = 3;
 
-/// Which kernel.
+/// Which kernel to build.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Build {
-    /// The benchmark on their allocator.
+    /// The benchmark on OSTD's allocator.
     Theirs,
     /// The benchmark on ours.
     Ours,
-    /// Their tests on ours.
+    /// OSTD's tests on ours.
     Tests,
 }
 
@@ -55,11 +55,11 @@ impl Build {
     }
 }
 
-/// Installs what is missing of the toolchain, fetches the packages, and says where the linker
-/// script is.
+/// Installs the missing parts of the toolchain and fetches the packages. Returns the path of the
+/// linker script.
 ///
 /// # Errors
-/// What cannot be had here, or what is wrong with what can.
+/// What is not available here, or what is wrong with it.
 pub fn prepare() -> Result<PathBuf, Obstacle> {
     build::provide(TOOLCHAIN, true)?;
     let manifest = build::manifest(TOOLCHAIN, MANIFEST, NEIGHBOUR)?;
@@ -80,7 +80,7 @@ pub fn prepare() -> Result<PathBuf, Obstacle> {
 pub fn build(which: Build, linker_script: &Path) -> Result<Image, Failure> {
     let folder = workspace::root().join("target/adopters");
     let is_test = which == Build::Tests;
-    // What both benchmarks are built of is the same but for the allocator.
+    // Both benchmarks share everything except the allocator.
     let target_dir = folder.join(if is_test { "ostd-tests" } else { "ostd" });
     let mut flags = format!("{FLAGS} -C link-arg=-T{}", linker_script.display());
     if is_test {
@@ -93,7 +93,8 @@ pub fn build(which: Build, linker_script: &Path) -> Result<Image, Failure> {
         .args(["--target-dir"])
         .args([&target_dir])
         .env("RUSTFLAGS", flags)
-        // As a release is built: in many units of code other calls are inlined, and counts differ.
+        // Build as for a release: with more codegen units, other calls are inlined and counts
+        // differ.
         .env("CARGO_INCREMENTAL", "0")
         .output()?;
     let built = target_dir.join(TARGET).join("release").join(KERNEL);

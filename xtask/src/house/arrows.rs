@@ -1,16 +1,16 @@
-//! Who may know whom: the manifests against the table in `docs/architecture.md`.
+//! Which crates may know which: checks the manifests against the table in `docs/architecture.md`.
 
 use crate::workspace;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-/// The document whose table is the law.
+/// The document whose table has the rules.
 const LAW: &str = "docs/architecture.md";
-/// What every crate's tests may use.
+/// The crate that all tests may use.
 const TEST_KIT: &str = "framewright-testkit";
 
-/// What each crate may know, by name.
+/// What each crate may know, by crate name.
 type Table = BTreeMap<String, Allowed>;
 
 #[derive(Default, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ struct Allowed {
 /// Broken rules, one line each.
 ///
 /// # Errors
-/// Those of reading the files.
+/// The errors of reading the files.
 pub fn inspect(root: &Path, manifests: &[PathBuf]) -> io::Result<Vec<String>> {
     let table = table(&fs::read_to_string(root.join(LAW))?);
     let mut findings = Vec::new();
@@ -36,7 +36,7 @@ pub fn inspect(root: &Path, manifests: &[PathBuf]) -> io::Result<Vec<String>> {
     for (path, text) in &manifests {
         let Some(name) = package_name(text) else { continue };
         let shown = workspace::shown(path);
-        // Kernels of others and the layers for them see what everybody sees.
+        // Other projects' kernels, and the layers for them, see only what all users see.
         if path.starts_with(root.join("adopters")) {
             continue;
         }
@@ -59,8 +59,8 @@ pub fn inspect(root: &Path, manifests: &[PathBuf]) -> io::Result<Vec<String>> {
     Ok(findings)
 }
 
-/// Libraries without `std` say so, and no library has a `std` feature: one user that asks for it
-/// would break the guest.
+/// Checks that libraries without `std` say so, and that no library has a `std` feature: a single
+/// user that enables it would break the guest.
 fn no_std_findings(manifest: &Path, text: &str, allowed: &Allowed) -> Vec<String> {
     let library = manifest.with_file_name("src").join("lib.rs");
     let Ok(source) = fs::read_to_string(&library) else { return Vec::new() };
@@ -74,7 +74,7 @@ fn no_std_findings(manifest: &Path, text: &str, allowed: &Allowed) -> Vec<String
     findings
 }
 
-/// Reads the rows of the table whose last column is "may know"; what is known may be known through
+/// Reads the rows of the table whose last column is "may know". A crate may also be known through
 /// another crate.
 fn table(document: &str) -> Table {
     let rows = document
@@ -89,7 +89,7 @@ fn table(document: &str) -> Table {
         let Some(name) = names.split('`').nth(1).map(|name| name.trim_end_matches('/')) else {
             continue;
         };
-        // A row about a folder inside a crate: the crate itself knows no other.
+        // A row about a folder inside a crate does not let the crate itself know any other.
         let (name, known) = name.split_once('/').map_or((name, *known), |(name, _)| (name, ""));
         let allowed = table.entry(name.to_owned()).or_default();
         allowed.std |= names.contains("(std)");
@@ -102,7 +102,7 @@ fn table(document: &str) -> Table {
     table
 }
 
-/// Makes everything that is known at any distance known.
+/// Makes the table transitive.
 fn close(table: &mut Table) {
     loop {
         let known = |name: &String| {
@@ -134,19 +134,19 @@ fn package_name(manifest: &str) -> Option<&str> {
     line.split('"').nth(1)
 }
 
-/// The names that a manifest depends on, each with its section.
+/// The dependencies in a manifest, each with its section.
 fn dependencies(manifest: &str) -> impl Iterator<Item = (&str, &str)> {
     entries(manifest).filter(|(section, _)| section.ends_with("dependencies"))
 }
 
-/// The keys of a manifest, each with its section: as much of TOML as manifests here use.
+/// The keys of a manifest, each with its section: as much of TOML as our manifests use.
 fn entries(manifest: &str) -> impl Iterator<Item = (&str, &str)> {
     let mut section = "";
     manifest.lines().filter_map(move |line| {
         let line = line.trim();
         if let Some(header) = line.strip_prefix('[') {
             section = header.trim_end_matches(']');
-            // `[dependencies.name]` is an entry of its own.
+            // `[dependencies.name]` is an entry by itself.
             let (outer, name) = section.rsplit_once('.')?;
             return outer.ends_with("dependencies").then_some((outer, name));
         }

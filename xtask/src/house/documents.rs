@@ -1,19 +1,19 @@
-//! Documents: how much there is of them, how wide they are, and whether links and names of files
-//! lead anywhere.
+//! Documents: their total size, their width, and whether links and file names in them lead
+//! anywhere.
 //!
-//! What is in `docs/log` is history and counts for nothing but its links. Tables, code and links
-//! may be wider than a line.
+//! Documents in `docs/log` are history; only their links are checked. Tables, code and links may be
+//! wider than a line.
 
 use crate::workspace;
 use std::path::Path;
 use std::{fs, io};
 
-/// All documents outside of `docs/log` have at most so many bytes together.
+/// The most bytes that all documents outside of `docs/log` may have together.
 const SIZE_LIMIT: usize = 120_000;
-/// Characters in a line.
+/// The most characters in a line.
 const WIDTH_LIMIT: usize = 100;
 
-/// Folders of the source tree, with which names of files begin.
+/// Folders of the source tree, with which file names begin.
 const FOLDERS: [&str; 10] = [
     "adopters",
     "bench",
@@ -30,7 +30,7 @@ const FOLDERS: [&str; 10] = [
 /// Broken rules, one line each.
 ///
 /// # Errors
-/// Those of reading the files.
+/// The errors of reading the files.
 pub fn inspect(root: &Path) -> io::Result<Vec<String>> {
     let mut findings = Vec::new();
     let mut size = 0;
@@ -60,7 +60,7 @@ fn size_finding(size: usize) -> Option<String> {
         .then(|| format!("documents have {size} bytes without docs/log: the limit is {SIZE_LIMIT}"))
 }
 
-/// Lines of prose that are too wide.
+/// Finds lines of prose that are too wide.
 fn widths(text: &str) -> Vec<(usize, String)> {
     let wide = |line: &str| {
         line.chars().count() > WIDTH_LIMIT && !line.starts_with('|') && !line.contains("](")
@@ -73,14 +73,14 @@ fn widths(text: &str) -> Vec<(usize, String)> {
         .collect()
 }
 
-/// Links to files that are not there.
+/// Finds links to files that do not exist.
 fn links(text: &str, exists: &dyn Fn(&str) -> bool) -> Vec<(usize, String)> {
     let mut findings = Vec::new();
     for (number, line) in prose(text) {
         for (at, _) in line.match_indices("](") {
             let link = line[at + 2..].split([')', ' ']).next().unwrap_or("");
             let file = link.split('#').next().unwrap_or("");
-            // Documentation of a crate also links to its items.
+            // A crate's documentation also links to its items.
             if !file.is_empty() && !file.contains("::") && !file.contains("://") && !exists(file) {
                 findings.push((number, format!("`{file}` is not there")));
             }
@@ -89,11 +89,11 @@ fn links(text: &str, exists: &dyn Fn(&str) -> bool) -> Vec<(usize, String)> {
     findings
 }
 
-/// Files and folders of the source tree that are named in backticks and are not there.
+/// Finds files and folders of the source tree that are named in backticks and do not exist.
 fn paths(text: &str, exists: &dyn Fn(&str) -> bool) -> Vec<(usize, String)> {
     let mut findings = Vec::new();
     for (number, line) in prose(text) {
-        // Every second part of a line is within backticks.
+        // Every second part of a line is inside backticks.
         for name in line.split('`').skip(1).step_by(2) {
             let is_ours = FOLDERS
                 .iter()
@@ -108,7 +108,7 @@ fn paths(text: &str, exists: &dyn Fn(&str) -> bool) -> Vec<(usize, String)> {
     findings
 }
 
-/// Numbered lines outside of code.
+/// The lines outside of code, with their numbers.
 fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut is_code = false;
     text.lines().enumerate().filter_map(move |(index, line)| {

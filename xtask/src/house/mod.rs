@@ -3,12 +3,12 @@
 //! * Every source file says in a `//!` header what it is for, is small enough to be read at one go,
 //!   and has no line over 100 columns, text in quotes included.
 //! * Nothing is left unfinished.
-//! * Comments say the noun, and cite no text that is not here.
+//! * Comments name the thing that they are about, and cite no text that is not in the source tree.
 //! * `unsafe` is explained where it stands.
 //! * Orders of memory are explained in the file that uses them.
 //! * Crates know only what `docs/architecture.md` says they may; modules of the core know only
 //!   those below them, and files form no circles.
-//! * Documents are short, no wider than a line, and their links lead somewhere.
+//! * Documents are short, have no long lines, and their links lead somewhere.
 
 mod arrows;
 mod documents;
@@ -20,37 +20,37 @@ use crate::workspace;
 use std::path::Path;
 use std::{fs, io};
 
-/// More lines than this are more than one idea.
+/// A file with more lines than this has more than one idea.
 const LINE_LIMIT: usize = 600;
 
-/// Columns of a line of code.
+/// The most columns of a line of code.
 const WIDTH_LIMIT: usize = 100;
 
-/// How a comment may not begin: in rendered documentation nobody knows the same as what.
+/// Words that may not begin a comment: rendered documentation does not show what they refer to.
 const RIDDLES: [&str; 4] = ["The same", "Likewise", "Same as", "As above"];
-/// How a text is cited that is not in the source tree. Put together as the words above are.
+/// Names of documents that are not in the source tree. They are put together like the words below.
 const ABSENT_TEXTS: [&str; 2] = [concat!("SP", "EC"), concat!("DES", "IGN")];
 
-/// Words that say that something is not done. Put together here so that this file does not hold
+/// Words that mark unfinished work. They are put together here so that this file does not contain
 /// them.
 const UNFINISHED_IN_CODE: [&str; 2] = [concat!("to", "do!"), concat!("unimple", "mented!")];
 const UNFINISHED_IN_COMMENTS: [&str; 4] =
     [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("X", "XX"), concat!("HA", "CK")];
 
-/// What was looked at and what was found.
+/// What was inspected and what was found.
 pub struct Report {
-    /// Source files.
+    /// The number of source files.
     pub files: usize,
-    /// Manifests.
+    /// The number of manifests.
     pub crates: usize,
     /// One line for each broken rule.
     pub findings: Vec<String>,
 }
 
-/// Looks at the whole source tree.
+/// Inspects the whole source tree.
 ///
 /// # Errors
-/// Those of reading it.
+/// The errors of reading it.
 pub fn inspect(root: &Path) -> io::Result<Report> {
     let mut findings = Vec::new();
     let files = workspace::files(root, ".rs")?;
@@ -68,10 +68,10 @@ pub fn inspect(root: &Path) -> io::Result<Report> {
     Ok(Report { files: files.len(), crates: manifests.len().saturating_sub(1), findings })
 }
 
-/// Line numbers of comments that leave their reader guessing.
+/// Comments that leave their reader guessing, with line numbers.
 fn comments(text: &str) -> Vec<(usize, String)> {
     let mut findings = Vec::new();
-    // The mark of the paragraph that goes on.
+    // The comment marker of the paragraph that continues.
     let mut before = None;
     for (index, line) in text.lines().enumerate() {
         let comment = line.find("//").map_or("", |at| &line[at..]);
@@ -93,7 +93,7 @@ fn comments(text: &str) -> Vec<(usize, String)> {
     findings
 }
 
-/// Line numbers of lines that are too wide.
+/// Lines that are too wide, with line numbers.
 fn widths(text: &str) -> Vec<(usize, String)> {
     let columns = text.lines().enumerate().map(|(index, line)| (index + 1, line.chars().count()));
     columns
@@ -102,7 +102,7 @@ fn widths(text: &str) -> Vec<(usize, String)> {
         .collect()
 }
 
-/// Line numbers and broken rules of one file.
+/// The broken rules of one file, with line numbers.
 fn inspect_file(text: &str) -> Vec<(usize, String)> {
     let mut findings = Vec::new();
     let lines: Vec<&str> = text.lines().collect();
@@ -140,7 +140,7 @@ fn has_word(text: &str, word: &str) -> bool {
 }
 
 /// Whether the line has an unsafe block or implementation. Functions and traits state their
-/// conditions in a `# Safety` section, which clippy asks for.
+/// conditions in a `# Safety` section, which clippy requires.
 fn opens_unsafe(code: &str) -> bool {
     code.match_indices("unsafe").any(|(at, word)| {
         let rest = code[at + word.len()..].trim_start();
@@ -149,8 +149,8 @@ fn opens_unsafe(code: &str) -> bool {
     })
 }
 
-/// Walks up from an unsafe line over attributes and over the lines of the same statement to the
-/// comment above.
+/// Walks up from an unsafe line, over attributes and the lines of its statement, to the comment
+/// above.
 fn is_explained(lines: &[&str], index: usize) -> bool {
     for line in lines[..index].iter().rev().map(|line| line.trim()) {
         if line.starts_with("//") {

@@ -1,9 +1,9 @@
-//! Who names whom inside a crate: arrows between modules, circles of files.
+//! Which files inside a crate name which: arrows between modules, circles of files.
 //!
 //! An arrow leads from a file to the file that *defines* what a path in it names, whatever
-//! re-exports the path goes through. Paths are those that begin with `crate`, `super` or `self`:
-//! what a module says of its own children makes it one thing with them. Re-exports and modules for
-//! tests are left out: the first define nothing, the second may know everything.
+//! re-exports the path goes through. Only paths that begin with `crate`, `super` or `self` count: a
+//! module that names its own children is one thing with them. Re-exports and test modules are left
+//! out: the former define nothing, the latter may know everything.
 
 use crate::rust::items::Kind;
 use crate::rust::source;
@@ -12,25 +12,25 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-/// No more files than this form a circle.
+/// The most files that may form a circle.
 const CIRCLE_LIMIT: usize = 2;
 
-/// How paths begin that lead to other parts of the crate.
+/// The beginnings of paths that lead to other parts of the crate.
 const ROOTS: [&str; 3] = ["crate", "super", "self"];
 
-/// A crate that is looked at.
+/// The rules for a crate.
 struct Rules {
-    /// Its folder of sources.
+    /// The crate's folder of sources.
     folder: &'static str,
-    /// Its modules from the bottom up: each may name only itself and those before it. Empty where
-    /// there is no order.
+    /// The crate's modules from the bottom up: each may name only itself and those before it. Empty
+    /// if there is no order.
     order: &'static [&'static str],
-    /// Circles that are known and are to go: any file of each.
+    /// Known circles that should be removed: any file of each.
     known: &'static [&'static str],
 }
 
 impl Rules {
-    /// No order, and no circle that is known.
+    /// Rules without an order and without known circles.
     const fn of(folder: &'static str) -> Self {
         Self { folder, order: &[], known: &[] }
     }
@@ -83,13 +83,13 @@ const CRATES: [Rules; 18] = [
     Rules::of("xtask/src"),
 ];
 
-/// Which files each file names, and one place of it.
+/// The files that each file names, with one place of each.
 type Arrows = BTreeMap<PathBuf, BTreeMap<PathBuf, String>>;
 
 /// Broken rules, one line each.
 ///
 /// # Errors
-/// Those of reading the files.
+/// The errors of reading the files.
 pub fn inspect(root: &Path) -> io::Result<Vec<String>> {
     let mut findings = Vec::new();
     for rules in &CRATES {
@@ -139,7 +139,7 @@ fn arrows(folder: &Path) -> io::Result<Arrows> {
     Ok(arrows)
 }
 
-/// What the longest part of `path` that names anything here names; modules alone define nothing.
+/// What the longest prefix of `path` that names anything names; modules alone define nothing.
 fn longest(tree: &Tree, module: usize, path: &[String]) -> BTreeSet<Target> {
     (1..=path.len())
         .rev()
@@ -148,7 +148,7 @@ fn longest(tree: &Tree, module: usize, path: &[String]) -> BTreeSet<Target> {
         .unwrap_or_default()
 }
 
-/// Paths in code that begin in this crate.
+/// The paths in code that begin in this crate.
 fn paths(code: &str) -> Vec<Vec<String>> {
     let mut found = Vec::new();
     for start in ROOTS {
@@ -166,7 +166,7 @@ fn paths(code: &str) -> Vec<Vec<String>> {
     found
 }
 
-/// Arrows to modules that come later in the order.
+/// Finds arrows to modules that come later in the order.
 fn upward(arrows: &Arrows, order: &[&str]) -> Vec<String> {
     let place = |file: &Path| {
         let first = file.iter().next().and_then(|part| part.to_str()).unwrap_or("");
@@ -180,7 +180,7 @@ fn upward(arrows: &Arrows, order: &[&str]) -> Vec<String> {
     for (from, targets) in arrows {
         for (to, path) in targets {
             let ((here, here_at), (there, there_at)) = (place(from), place(to));
-            // The root declares and re-exports.
+            // The root only declares and re-exports.
             if here == "lib" || there == "lib" {
                 continue;
             }
@@ -199,7 +199,7 @@ fn upward(arrows: &Arrows, order: &[&str]) -> Vec<String> {
     findings.into_iter().collect()
 }
 
-/// Circles of too many files, but for the known ones, and known ones that are gone.
+/// Finds circles of too many files, except for known ones, and known ones that no longer exist.
 fn circles(arrows: &Arrows, known: &[&str]) -> Vec<String> {
     let mut findings = Vec::new();
     let mut gone = known.to_vec();
@@ -255,7 +255,7 @@ fn components(arrows: &Arrows) -> Vec<BTreeSet<PathBuf>> {
 mod tests {
     use super::*;
 
-    /// Sources in a folder of their own, which is gone with the value.
+    /// Sources in a temporary folder, which is removed when the value is dropped.
     struct Sources(PathBuf);
 
     impl Sources {

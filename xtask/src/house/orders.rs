@@ -1,11 +1,11 @@
-//! Orders of memory say in a comment with what they pair, or why with nothing.
+//! Checks that comments explain memory orderings: with what each pairs, or why with nothing.
 //!
-//! What can be checked by a program is that a file which uses an order speaks of it. Tests,
-//! examples and programs are left out.
+//! A program can only check that a file which uses an ordering mentions it. Tests, examples and
+//! programs are left out.
 
 use crate::rust::source;
 
-/// What an order is called in code, and how comments may speak of it.
+/// The name of each ordering in code, and the words by which comments may mention it.
 const ORDERS: [(&str, &[&str]); 5] = [
     ("Relaxed", &["Relaxed"]),
     ("Acquire", &["Acquire", "acquires"]),
@@ -14,7 +14,7 @@ const ORDERS: [(&str, &[&str]); 5] = [
     ("SeqCst", &["SeqCst", "equentially consistent"]),
 ];
 
-/// Where the rule holds: sources of what runs beside other threads or CPUs.
+/// The files to which the rule applies: sources that run beside other threads or CPUs.
 const SOURCES: [&str; 11] = [
     "crates/framewright/src/",
     "crates/framewright-jobs/src/",
@@ -29,7 +29,7 @@ const SOURCES: [&str; 11] = [
     "guest/src/",
 ];
 
-/// Line numbers and broken rules of the file that is shown as `path`.
+/// The broken rules of a file, which is shown as `path`, with line numbers.
 pub fn inspect(path: &str, text: &str) -> Vec<(usize, String)> {
     if !SOURCES.iter().any(|folder| path.starts_with(folder)) || path.ends_with("/tests.rs") {
         return Vec::new();

@@ -1,28 +1,28 @@
-//! Items of a Rust source file: as much of the grammar as a list of the public API needs.
+//! The items of a Rust source file: as much of the grammar as a list of the public API needs.
 //!
-//! The scanner works on text whose comments and literals are blanked, in which brackets balance.
-//! It reads item by item: attributes, visibility, keyword, name, and the signature up to the body.
+//! The scanner works on text whose comments and literals are blanked, so that brackets balance. It
+//! reads item by item: attributes, visibility, keyword, name, and the signature up to the body.
 
 use super::source;
 
 /// One item of a module, a trait or an `impl`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Item {
-    /// What it is called; the macro's name for a macro.
+    /// The item's name; for a macro call, the macro's name.
     pub name: String,
-    /// What kind of item it is.
+    /// The item's kind.
     pub kind: Kind,
-    /// `pub` without a restriction.
+    /// Whether it is `pub` without a restriction.
     pub is_public: bool,
-    /// Any visibility, `pub(crate)` included.
+    /// Whether it has any visibility, `pub(crate)` included.
     pub is_exported: bool,
-    /// Attributes, as they are written.
+    /// The attributes as they are written.
     pub attributes: Vec<String>,
-    /// From the visibility to the body or the end, on one line.
+    /// The text from the visibility to the body or the end, on one line.
     pub signature: String,
-    /// Public fields, all variants, or items of a trait or an `impl`, on a line each.
+    /// The public fields, all variants, or the items of a trait or an `impl`, on a line each.
     pub members: Vec<String>,
-    /// Where it lies in the file, as characters from the beginning.
+    /// The item's place in the file, in characters from the beginning.
     pub range: (usize, usize),
 }
 
@@ -34,13 +34,13 @@ pub enum Kind {
     ModuleFile,
     /// A module in braces, with its items.
     Module(Vec<Item>),
-    /// Names from elsewhere: each with the name that it gets here, `*` for all.
+    /// Names from elsewhere: the path of each, and the name that it gets here, `*` for all.
     Use(Vec<(Vec<String>, String)>),
     /// Methods of a type, or a trait for a type.
     Impl {
         /// The path of the type.
         of: Vec<String>,
-        /// Whether it is a trait's.
+        /// Whether it implements a trait.
         has_trait: bool,
     },
     /// A macro by example.
@@ -50,12 +50,13 @@ pub enum Kind {
 }
 
 impl Item {
-    /// Whether it is built for tests or model checkers alone, or hidden from the documentation.
+    /// Whether the item is only built for tests or model checkers, or is hidden from the
+    /// documentation.
     pub fn is_left_out(&self) -> bool {
         self.is_for_tests() || self.attributes.iter().any(|text| text == "#[doc(hidden)]")
     }
 
-    /// Whether it is built for tests or model checkers alone.
+    /// Whether the item is only built for tests or model checkers.
     pub fn is_for_tests(&self) -> bool {
         self.attributes.iter().any(|text| {
             ["#[cfg(test)]", "#[cfg(loom)]", "#[cfg(shuttle)]", "#[cfg(any(loom, shuttle))]"]
@@ -64,14 +65,14 @@ impl Item {
     }
 }
 
-/// Every item of a file.
+/// All items of a file.
 pub fn of_file(text: &str) -> Vec<Item> {
     let code: Vec<char> = source::code(text).chars().collect();
     let text: Vec<char> = text.chars().collect();
     items(&Source { code: &code, text: &text }, 0, code.len(), false)
 }
 
-/// A file: blanked, and as it is.
+/// The text of a file, blanked and unchanged.
 struct Source<'a> {
     code: &'a [char],
     text: &'a [char],
@@ -90,7 +91,7 @@ impl Source<'_> {
         letters.collect()
     }
 
-    /// The end of the group that begins at `at` with an opening bracket.
+    /// The end of the group whose opening bracket is at `at`.
     fn group_end(&self, at: usize) -> usize {
         let mut depth = 0_usize;
         for (index, c) in self.code.iter().enumerate().skip(at) {
@@ -108,7 +109,7 @@ impl Source<'_> {
         self.code.len()
     }
 
-    /// The first of `wanted` that is in no bracket, from `at` on.
+    /// The first of the `wanted` characters that is outside of brackets, from `at` on.
     fn find(&self, mut at: usize, end: usize, wanted: &[char]) -> usize {
         while at < end {
             let c = self.code[at];
@@ -130,7 +131,7 @@ fn is_letter(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// The items between two places; those of a trait or an `impl` are members.
+/// The items between two places; items of a trait or an `impl` are members.
 fn items(source: &Source<'_>, from: usize, end: usize, are_members: bool) -> Vec<Item> {
     let mut items = Vec::new();
     let mut at = source.skip_blanks(from);
@@ -142,7 +143,7 @@ fn items(source: &Source<'_>, from: usize, end: usize, are_members: bool) -> Vec
     items
 }
 
-/// The item at `at`, and where the next begins; none for what has no name.
+/// The item at `at`, and where the next one begins; `None` for an item without a name.
 fn item(source: &Source<'_>, at: usize, end: usize, is_member: bool) -> (Option<Item>, usize) {
     let start = at;
     let (attributes, at) = attributes(source, at);
@@ -153,7 +154,7 @@ fn item(source: &Source<'_>, at: usize, end: usize, is_member: bool) -> (Option<
     let signature_from = at;
     let mut at = visibility(source, at, &mut item);
     let mut keyword = source.word(at);
-    // `const fn` is a function, `const X` is not.
+    // `const fn` begins a function, `const X` does not.
     while matches!(keyword.as_str(), "unsafe" | "async" | "extern" | "default")
         || keyword == "const" && {
             let next = source.word(source.skip_blanks(at + 5));
@@ -178,7 +179,7 @@ fn item(source: &Source<'_>, at: usize, end: usize, is_member: bool) -> (Option<
             let close = source.find(name_at, end, &['{', ';']);
             let has_body = source.code.get(close) == Some(&'{');
             let signature = one_line(&source.code(signature_from, close));
-            // Whether a function changes its own copy of an argument is its own business.
+            // `mut` before an argument only matters inside the function.
             item.signature = signature.replace("(mut ", "(").replace(", mut ", ", ");
             if is_member {
                 item.signature.push_str(if has_body { " { .. }" } else { ";" });
@@ -236,7 +237,7 @@ fn attributes(source: &Source<'_>, mut at: usize) -> (Vec<String>, usize) {
     (attributes, at)
 }
 
-/// Reads the visibility at `at`; gives where the rest begins.
+/// Reads the visibility at `at`. Returns where the rest begins.
 fn visibility(source: &Source<'_>, at: usize, item: &mut Item) -> usize {
     if source.word(at) != "pub" {
         return at;
@@ -250,7 +251,7 @@ fn visibility(source: &Source<'_>, at: usize, item: &mut Item) -> usize {
     next
 }
 
-/// A module, whose name is read already.
+/// Reads a module whose name has been read.
 fn module(source: &Source<'_>, name_at: usize, end: usize, item: &mut Item) -> usize {
     let close = source.find(name_at, end, &['{', ';']);
     if source.code.get(close) == Some(&'{') {
@@ -263,11 +264,11 @@ fn module(source: &Source<'_>, name_at: usize, end: usize, item: &mut Item) -> u
     }
 }
 
-/// A structure with the fields that are public.
+/// Reads a structure with its public fields.
 fn structure(source: &Source<'_>, places: (usize, usize, usize), item: &mut Item) -> usize {
     let (from, name_at, end) = places;
     let mut open = name_at;
-    // Parentheses before the list of types ends belong to a bound.
+    // Parentheses before the end of the generic parameters belong to a bound.
     let mut angles = 0_i32;
     while open < end {
         match source.code[open] {
@@ -305,7 +306,7 @@ fn structure(source: &Source<'_>, places: (usize, usize, usize), item: &mut Item
     next
 }
 
-/// A call of a macro at the level of items, or a macro by example; gives where it ends.
+/// Reads a macro call at item level, or a macro by example. Returns where it ends.
 fn macro_call(source: &Source<'_>, at: usize, end: usize, item: &mut Item) -> usize {
     let name = source.word(at);
     item.name.clear();
@@ -341,7 +342,7 @@ fn impl_of(signature: &str) -> Kind {
     }
 }
 
-/// The end of the list of types at the beginning of `text`.
+/// The end of the generic parameters at the beginning of `text`.
 fn angle_end(text: &str) -> usize {
     let mut depth = 0_usize;
     let mut before = ' ';
@@ -361,7 +362,7 @@ fn angle_end(text: &str) -> usize {
     text.len()
 }
 
-/// Where `wanted` is in `text` outside of lists of types.
+/// The place of `wanted` in `text` outside of generic parameters.
 fn outside_angles(text: &str, wanted: &str) -> Option<usize> {
     text.match_indices(wanted).map(|(at, _)| at).find(|at| {
         let before = text[..*at].replace("->", "  ");
@@ -369,7 +370,7 @@ fn outside_angles(text: &str, wanted: &str) -> Option<usize> {
     })
 }
 
-/// What stands between commas, without attributes, each on one line.
+/// The parts between commas, without attributes, each on one line.
 fn parts(text: &str) -> Vec<String> {
     let text = text.replace("->", "\u{1}");
     let (mut parts, mut part, mut depth) = (Vec::new(), String::new(), 0_i32);
@@ -398,7 +399,7 @@ fn without_attributes(mut part: &str) -> &str {
     part
 }
 
-/// The names that a `use` brings in: each one's path, and what it is called here.
+/// The names that a `use` brings in: the path of each, and its name here.
 pub fn use_tree(text: &str) -> Vec<(Vec<String>, String)> {
     let text = one_line(text);
     let text = text.trim();
@@ -430,7 +431,7 @@ fn segments(path: &str) -> Vec<String> {
     path.split("::").map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned).collect()
 }
 
-/// `text` on one line, as rustfmt would write it where there is room.
+/// Joins `text` into one line, as rustfmt would write it if there were room.
 pub fn one_line(text: &str) -> String {
     let mut line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     for (from, to) in [

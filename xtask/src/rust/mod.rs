@@ -1,4 +1,4 @@
-//! Reading Rust: enough of its grammar for lists of what is public and of who names whom.
+//! Reads Rust: enough of its grammar for lists of public items and of names that files use.
 
 pub mod items;
 pub mod source;

@@ -1,7 +1,7 @@
-//! Enough of Rust's grammar to tell code from comments and strings.
+//! Understands enough of Rust's grammar to tell code from comments and strings.
 
-/// `text` with every comment and the inside of every string and character literal blanked; lines
-/// stay where they were.
+/// Blanks all comments and the inside of all string and character literals of `text`; lines stay
+/// where they are.
 pub fn code(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -29,7 +29,7 @@ fn ends_in_word(text: &str) -> bool {
     text.chars().next_back().is_some_and(|c| c.is_alphanumeric() || c == '_')
 }
 
-/// Length of a block comment; they nest.
+/// The length of a block comment, which may be nested.
 fn block_comment(text: &str) -> usize {
     let (mut depth, mut at) = (0, 0);
     while at < text.len() {
@@ -50,7 +50,7 @@ fn block_comment(text: &str) -> usize {
     text.len()
 }
 
-/// Length of a string literal with escapes, from its opening quote.
+/// The length of a string literal with escapes, from its opening quote.
 fn quoted(text: &str) -> usize {
     let mut escaped = false;
     for (at, byte) in text.bytes().enumerate().skip(1) {
@@ -64,7 +64,7 @@ fn quoted(text: &str) -> usize {
     text.len()
 }
 
-/// Length of a literal with a prefix, such as a raw or a byte string; 0 when it is none.
+/// The length of a literal with a prefix, such as a raw or a byte string; 0 if it is none.
 fn prefixed(text: &str) -> usize {
     let letters = text.bytes().take_while(|byte| b"rbc".contains(byte)).count();
     let (prefix, rest) = text.split_at(letters);
@@ -84,7 +84,7 @@ fn prefixed(text: &str) -> usize {
     }
 }
 
-/// Length of a character literal; 0 when the quote begins a lifetime.
+/// The length of a character literal; 0 if the quote begins a lifetime.
 fn character(text: &str) -> usize {
     let mut chars = text.char_indices().skip(1);
     match chars.next() {

@@ -1,4 +1,4 @@
-//! The modules of a crate, and what a path in one of them names.
+//! The modules of a crate, and what paths in them name.
 
 use super::items::{self, Item, Kind};
 use std::collections::BTreeSet;
@@ -7,43 +7,43 @@ use std::{fs, io};
 
 /// A module.
 pub struct Module {
-    /// Its path from the root of the crate, which has none.
+    /// The module's path from the root of the crate, whose own path is empty.
     pub path: Vec<String>,
-    /// Its file, from the folder of sources.
+    /// The module's file, relative to the folder of sources.
     pub file: PathBuf,
-    /// The module that declares it.
+    /// The module that declares this one.
     pub parent: usize,
-    /// Whether it is `pub` and not hidden where it is declared.
+    /// Whether the module is declared `pub` and not hidden.
     pub is_public: bool,
-    /// What is in it.
+    /// The module's items.
     pub items: Vec<Item>,
-    /// Modules that it declares, by name.
+    /// The modules that it declares, by name.
     pub children: Vec<(String, usize)>,
 }
 
-/// All modules of a crate; the first is its root.
+/// All modules of a crate; the first one is its root.
 pub struct Tree {
     /// The modules, each after the one that declares it.
     pub modules: Vec<Module>,
 }
 
-/// What a path leads to.
+/// What a path names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Target {
     /// A module.
     Module(usize),
-    /// An item of a module, by its place in it.
+    /// An item of a module, by its index.
     Item(usize, usize),
 }
 
-/// A path that leads through more re-exports than this leads in a circle.
+/// A path through more re-exports than this is taken for a cycle.
 const DEPTH_LIMIT: usize = 24;
 
 impl Tree {
     /// Reads the crate whose `lib.rs` or `main.rs` is in `folder`.
     ///
     /// # Errors
-    /// Those of reading the files.
+    /// The errors of reading the files.
     pub fn read(folder: &Path) -> io::Result<Self> {
         let root = ["lib.rs", "main.rs"].into_iter().find(|name| folder.join(name).is_file());
         let root = PathBuf::from(root.unwrap_or("lib.rs"));
@@ -87,7 +87,7 @@ impl Tree {
         Ok(number)
     }
 
-    /// What `path` names in `module`; nothing for names of other crates.
+    /// What `path` names in `module`; empty for names of other crates.
     pub fn resolve(&self, module: usize, path: &[String]) -> BTreeSet<Target> {
         self.walk(module, path, 0)
     }
@@ -103,7 +103,7 @@ impl Tree {
             name => self.named(module, name, depth + 1),
         };
         while let Some((name, further)) = rest.split_first() {
-            // A function may have the name of a module, but nothing is in it.
+            // A function may have the name of a module, but has nothing inside.
             if found.iter().any(|target| matches!(target, Target::Module(_))) {
                 found.retain(|target| matches!(target, Target::Module(_)));
             }
@@ -112,7 +112,7 @@ impl Tree {
                     BTreeSet::from([Target::Module(self.modules[*inner].parent)])
                 }
                 Target::Module(inner) => self.named(*inner, name, depth + 1),
-                // A variant, a constant or a function of a type.
+                // The further names are a variant, a constant or a function of a type.
                 Target::Item(..) => BTreeSet::from([*target]),
             };
             found = found.iter().flat_map(step).collect();
@@ -159,7 +159,8 @@ impl Tree {
         found
     }
 
-    /// A `use` may name what it defines itself, in another namespace: that is asked one level on.
+    /// A `use` may name what it defines itself, in another namespace, so it is resolved one level
+    /// deeper.
     fn walk_use(&self, module: usize, path: &[String], depth: usize) -> BTreeSet<Target> {
         self.walk(module, path, depth + 1)
     }
@@ -172,7 +173,7 @@ impl Tree {
     }
 }
 
-/// The `use` items of all names.
+/// The glob imports of a `use` item.
 pub fn globs(item: &Item) -> impl Iterator<Item = &(Vec<String>, String)> {
     let names = match &item.kind {
         Kind::Use(names) => names.as_slice(),
@@ -181,7 +182,7 @@ pub fn globs(item: &Item) -> impl Iterator<Item = &(Vec<String>, String)> {
     names.iter().filter(|(_, name)| name == "*")
 }
 
-/// Where the module `item`, declared in `file`, lies.
+/// The file of the module `item`, which is declared in `file`.
 fn module_file(folder: &Path, file: &Path, item: &Item, path: &[String]) -> PathBuf {
     let named = item.attributes.iter().find_map(|text| text.strip_prefix("#[path = \""));
     if let Some(named) = named.and_then(|text| text.strip_suffix("\"]")) {

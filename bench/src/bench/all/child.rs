@@ -1,4 +1,5 @@
-//! One benchmark in a process of its own: this program, asked for JSON and for lines of progress.
+//! Runs one benchmark in a process of its own: this program, asked for JSON and for lines of
+//! progress.
 
 use crate::progress;
 use framewright_cli::error::{self, Error};
@@ -9,13 +10,13 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-/// How often to look whether it has ended. Seldom, so that it is left alone.
+/// How often to check whether the child has ended: rarely, so as not to disturb it.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What it printed, or why it failed.
+/// Returns what the child printed, or why it failed.
 ///
 /// # Errors
-/// A signal came, or no process can be started.
+/// Fails if a signal comes, or no process can be started.
 pub fn run(arguments: &[&str]) -> Result<Result<String, String>, Error> {
     let failed = |error: std::io::Error| {
         Error::Failed(format!("this program cannot be started once more: {error}"))
@@ -32,7 +33,7 @@ pub fn run(arguments: &[&str]) -> Result<Result<String, String>, Error> {
     let (status, printed, complaint) = thread::scope(|scope| {
         let printed = scope.spawn(|| {
             let mut text = String::new();
-            // What cannot be read is missing, and is then found to be no JSON.
+            // Output that cannot be read is missing, and then fails to parse as JSON.
             let _ = stdout.map(|mut stdout| stdout.read_to_string(&mut text));
             text
         });
@@ -49,7 +50,7 @@ pub fn run(arguments: &[&str]) -> Result<Result<String, String>, Error> {
     }
 }
 
-/// Waits for its end; a signal that we got is passed on, once.
+/// Waits for the child's end; passes on a signal that this process received, once.
 fn wait(child: &mut Child) -> std::io::Result<std::process::ExitStatus> {
     let mut told = false;
     loop {
@@ -64,7 +65,7 @@ fn wait(child: &mut Child) -> std::io::Result<std::process::ExitStatus> {
     }
 }
 
-/// Follows what it says of itself; the last complaint is given, notes are passed on.
+/// Follows the child's messages: returns its last complaint and passes on notes.
 fn listen(stderr: impl Read) -> String {
     let prefix = format!("{}: ", error::program());
     let note = format!("{prefix}note: ");
@@ -72,12 +73,12 @@ fn listen(stderr: impl Read) -> String {
     let mut notes = BTreeSet::new();
     for line in BufReader::new(stderr).lines().map_while(Result::ok) {
         if let Some(step) = line.strip_prefix(progress::MARK) {
-            // Whether a signal came is looked at where the process is waited for.
+            // The loop that waits for the process checks for signals.
             let _ = progress::step(&step);
         } else if line.starts_with(&note) {
-            // What is said at every boot is heard once.
+            // A note that is repeated at every boot is shown once.
             if notes.insert(line.clone()) {
-                // If standard error is gone there is nobody left to tell.
+                // If standard error is gone, there is nobody left to tell.
                 progress::aside(|| drop(writeln!(std::io::stderr(), "{line}")));
             }
         } else {

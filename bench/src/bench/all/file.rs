@@ -1,5 +1,5 @@
 //! A file of results that grows section by section: after each it is replaced as a whole, so that
-//! it is never half written, and a later run goes on with what is missing.
+//! it is never half written, and a later run continues with what is missing.
 
 use super::PARTS;
 use crate::bench::section::Section;
@@ -12,34 +12,34 @@ use std::path::{Path, PathBuf};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// What a run is: two runs whose headers agree are one that was interrupted.
+/// Identifies a run: two runs with equal headers are one run that was interrupted.
 #[derive(Clone, Debug)]
 pub struct Header {
-    /// Which build of this program, as [`machine::program`] tells them apart.
+    /// The build of this program, as identified by [`machine::program`].
     pub program: String,
-    /// The command, without what has no influence on the numbers.
+    /// The command, without options that do not change the numbers.
     pub command: String,
     /// The machine.
     pub machine: Value,
 }
 
-/// What became of a section.
+/// The result of a section.
 #[derive(Debug)]
 pub enum Outcome {
     /// It was measured.
     Measured {
-        /// What came of it.
+        /// The measurements.
         section: Section,
         /// How long it took.
         seconds: f64,
     },
-    /// It is not possible here, and why. Nothing is wrong.
+    /// It is not possible here, for this reason. Nothing is wrong.
     LeftOut(String),
-    /// It should have worked, and why it did not.
+    /// It should have worked, but failed for this reason.
     Failed(String),
 }
 
-/// The results so far, and where they go.
+/// The results so far, and the file that they go to.
 #[derive(Debug)]
 pub struct ResultsFile {
     path: Option<PathBuf>,
@@ -49,26 +49,26 @@ pub struct ResultsFile {
     rows: Vec<Value>,
 }
 
-/// What an earlier file is good for.
+/// What to do with an earlier file.
 #[derive(Debug)]
 enum Earlier {
-    /// These sections and rows count.
+    /// Continue with these sections and rows.
     GoOn { started: String, sections: Vec<Value>, rows: Vec<Value> },
-    /// None of it, and why.
+    /// Begin anew, for this reason.
     Anew(String),
 }
 
 impl ResultsFile {
-    /// Results that go nowhere.
+    /// Results without a file.
     pub fn new(header: Header) -> Self {
         Self { path: None, header, started: machine::now(), sections: Vec::new(), rows: Vec::new() }
     }
 
-    /// Goes on with the file that is there, if it is of the same run; with `fresh` begins anew
-    /// over any file of results. Also says why it does what it does.
+    /// Continues with the existing file if it is of this run; with `fresh`, replaces any file of
+    /// results. Also says why it does so.
     ///
     /// # Errors
-    /// A file that is not one of results, or a place where none can be written.
+    /// Fails if the existing file is not one of results, or none can be written there.
     pub fn open(path: &Path, header: Header, fresh: bool) -> Result<(Self, Option<String>), Error> {
         file::check("--json", path)?;
         let mut file = Self { path: Some(path.to_owned()), ..Self::new(header) };
@@ -93,7 +93,7 @@ impl ResultsFile {
                 why
             }
             Earlier::Anew(why) => {
-                // A link stays, and leads to the new file.
+                // A symbolic link stays, and then leads to the new file.
                 let target = file::target(path).map_err(|error| usage(error.to_string()))?;
                 let kept = unused(&target);
                 fs::rename(&target, &kept)
@@ -104,7 +104,7 @@ impl ResultsFile {
         Ok((file, Some(why)))
     }
 
-    /// What run this is.
+    /// The identity of this run.
     pub fn header(&self) -> &Header {
         &self.header
     }
@@ -114,7 +114,7 @@ impl ResultsFile {
         self.sections.iter().any(|section| section["section"] == name)
     }
 
-    /// Sections that failed.
+    /// The sections that failed.
     pub fn failed(&self) -> Vec<String> {
         let failed = self.sections.iter().filter(|section| section["failed"].is_string());
         failed.filter_map(|section| section["section"].as_str().map(ToOwned::to_owned)).collect()
@@ -123,7 +123,7 @@ impl ResultsFile {
     /// Adds a section and writes the file.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// Fails if the file cannot be written.
     pub fn add(
         &mut self,
         name: &str,
@@ -172,7 +172,7 @@ impl ResultsFile {
     }
 }
 
-/// Beside a file a name that nothing has: `FILE.old`, or that with a number.
+/// An unused name beside a file: `FILE.old`, or that with a number.
 fn unused(path: &Path) -> PathBuf {
     let name = |number: u32| {
         let mut name = path.as_os_str().to_owned();
@@ -182,15 +182,15 @@ fn unused(path: &Path) -> PathBuf {
         }
         PathBuf::from(name)
     };
-    // A link that leads nowhere is something, too.
+    // The name of a dangling link is in use, too.
     let is_unused = |path: &PathBuf| fs::symlink_metadata(path).is_err();
     (0..u32::MAX).map(name).find(is_unused).unwrap_or_else(|| name(u32::MAX))
 }
 
-/// What of an earlier file counts for the run that `header` describes.
+/// Decides what of an earlier file counts for the run that `header` describes.
 ///
 /// # Errors
-/// It is no file of results, and why.
+/// Says why the text is no file of results.
 fn earlier(text: &str, header: &Header) -> Result<Earlier, String> {
     let mut file: Map<String, Value> =
         serde_json::from_str(text).map_err(|error| error.to_string())?;
@@ -223,7 +223,7 @@ fn earlier(text: &str, header: &Header) -> Result<Earlier, String> {
             )));
         }
     }
-    // What failed is tried again; it has no rows.
+    // Failed sections are tried again; they have no rows.
     let sections: Vec<Value> =
         sections.into_iter().filter(|section| section["failed"].is_null()).collect();
     if PARTS

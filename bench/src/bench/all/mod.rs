@@ -1,5 +1,5 @@
-//! `framewright-bench all`: every benchmark in a process of its own, so that none finds memory or
-//! threads that another left, and one that fails takes no other with it.
+//! `framewright-bench all`: runs every benchmark in a process of its own, so that none finds memory
+//! or threads that another left, and one that fails does not end the others.
 
 mod child;
 mod file;
@@ -21,7 +21,7 @@ use std::time::Instant;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Part {
     bench: &'static str,
-    /// Where, for benchmarks that can be had in several places.
+    /// The platform, for benchmarks that run on several.
     on: Option<&'static str>,
 }
 
@@ -38,13 +38,13 @@ impl Part {
         self.on == Some("qemu")
     }
 
-    /// Its name in the file and for people.
+    /// The part's name in the file and for people.
     fn name(self) -> String {
         self.on.map_or_else(|| self.bench.to_owned(), |on| format!("{} on {on}", self.bench))
     }
 
     fn arguments(self, quick: bool) -> Vec<&'static str> {
-        // The model's benchmark is how far it is off; `model` alone predicts.
+        // The model's benchmark shows how far the model is off; `model` only predicts.
         let command = if self.bench == "model" { "check-model" } else { self.bench };
         let mut words = vec![command, "--json"];
         words.extend(self.on.iter().flat_map(|on| ["--on", *on]));
@@ -53,7 +53,7 @@ impl Part {
     }
 }
 
-/// All of them, what belongs to the processor and its memory first, what boots machines last.
+/// All parts: those that depend on processor and memory first, those that boot machines last.
 const PARTS: [Part; 17] = [
     Part::new("bring-up"),
     Part::new("alloc"),
@@ -74,14 +74,14 @@ const PARTS: [Part; 17] = [
     Part::on("reporting", "qemu"),
 ];
 
-/// Above this share of the CPUs others are at work, and times say less.
+/// Above this share of the CPUs, the load of other programs makes times less reliable.
 const BUSY: f64 = 0.25;
 
-/// Runs everything, or what an interrupted run did not come to.
+/// Runs everything, or what is missing from an interrupted run.
 ///
 /// # Errors
-/// A file that cannot be written or is none of ours, a signal, or sections that failed, after all
-/// others have run.
+/// Fails if the file cannot be written or is not ours, if a signal comes, or, after all others have
+/// run, if sections failed.
 pub fn run(options: &BenchAll) -> Result<(), Error> {
     let header = Header {
         program: machine::program()?,
@@ -110,7 +110,7 @@ pub fn run(options: &BenchAll) -> Result<(), Error> {
     )))
 }
 
-/// What makes two runs the same.
+/// The command that identifies a run.
 fn command(quick: bool) -> String {
     if quick { "bench all --quick".into() } else { "bench all".into() }
 }
@@ -135,7 +135,7 @@ fn sections(options: &BenchAll, results: &mut ResultsFile) -> Result<(), Error> 
             } else {
                 measure(part, options.quick)?
             };
-            // First: whoever reads what is shown may have gone.
+            // Write the file first, as the reader of the output may be gone.
             results.add(&name, part.bench, part.on, &outcome)?;
             let output = Output::new();
             let output = if options.json.is_some() { output.lasting() } else { output };

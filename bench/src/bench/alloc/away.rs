@@ -1,6 +1,6 @@
-//! The rows of a CPU whose own node has no memory left, beside those of the same CPU when it has.
+//! The rows of a CPU whose own node has no memory left, beside those of a CPU whose node has some.
 //!
-//! The machine has two nodes; what is measured is the usual call, near the caller.
+//! The machine has two nodes; the usual call, which prefers the caller's node, is measured.
 
 use super::Scale;
 use super::crew;
@@ -14,16 +14,16 @@ use framewright::units::{NodeId, Order, PfnRange};
 use framewright::{Request, zone::MigrateType};
 use framewright_cli::error::Error;
 
-/// What the rows are called: the CPU's own node has memory, or all of that is taken.
+/// The names of the rows: the CPU's own node has memory, or all of it is taken.
 pub const PATTERNS: [&str; 2] = ["own node pair", "away pair"];
-/// Orders that are measured.
+/// The orders that are measured.
 const ORDERS: [u8; 2] = [0, 9];
 
-/// Measures both, on nodes of so many GiB each.
+/// Measures both, on nodes of this many GiB each.
 ///
 /// # Errors
-/// A machine that this process cannot stand in for; memory that comes from the wrong node, so that
-/// the two would be one.
+/// Fails if a machine cannot be emulated by this process, or if memory comes from the wrong node,
+/// so that both patterns would be alike.
 pub fn measure(rows: &mut Rows, node_gib: u64, scale: Scale) -> Result<(), Error> {
     progress::step(&format_args!("alloc: {}, own node full", Ours::NAME))?;
     Ours::with_nodes(node_gib << 31, 2, 2, |ours| {
@@ -46,7 +46,8 @@ pub fn measure(rows: &mut Rows, node_gib: u64, scale: Scale) -> Result<(), Error
             }
             crew::alone(ours, || {
                 for range in taken {
-                    // SAFETY: allocated below for this and used for nothing (invariant 42).
+                    // SAFETY: allocated below for this purpose and not used for anything (invariant
+                    // 42).
                     let freed = unsafe { ours.manager().free(range) };
                     debug_assert!(freed.is_ok(), "{freed:?}");
                 }
@@ -56,8 +57,8 @@ pub fn measure(rows: &mut Rows, node_gib: u64, scale: Scale) -> Result<(), Error
     })
 }
 
-/// Looks whether runs come from where the pattern says: if filling had left some of the own node's
-/// memory, both patterns would be one, and their ratio 1.
+/// Checks that runs come from the node that the pattern says: if filling had left some of the own
+/// node's memory, both patterns would be alike, and their ratio 1.
 fn check(ours: &Ours<'_>, order: Order, is_away: bool) -> Result<(), Error> {
     let order_shown = order.get();
     let start = ours.get(order).ok_or_else(|| failed(format!("no run of order {order_shown}")))?;
@@ -73,7 +74,7 @@ fn check(ours: &Ours<'_>, order: Order, is_away: bool) -> Result<(), Error> {
     Ok(())
 }
 
-/// All memory of the node of CPU 0.
+/// Allocates all memory of the node of CPU 0.
 fn fill(ours: &Ours<'_>) -> Vec<PfnRange> {
     let mut taken = Vec::new();
     for order in (0..=Order::MAX.get()).rev().filter_map(Order::new) {
@@ -105,7 +106,7 @@ mod tests {
                     assert!(check(ours, order, true).is_ok() && check(ours, order, false).is_err());
                 }
                 for range in taken {
-                    // SAFETY: allocated above and used for nothing (invariant 42).
+                    // SAFETY: allocated above and not used for anything (invariant 42).
                     unsafe { ours.manager().free(range) }.expect("it was allocated");
                 }
             })

@@ -1,4 +1,4 @@
-//! Threads that work on one allocator at the same time, each as a CPU of its own on a CPU of the
+//! Threads that work on one allocator at once, each as a CPU of its own and pinned to a CPU of the
 //! host.
 
 use crate::bench::common::failed;
@@ -9,29 +9,29 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
-/// What the threads of a crew share.
+/// The state that the threads of a crew share.
 struct Shared {
     threads: usize,
     arrived: AtomicUsize,
-    /// How often all have met.
+    /// How often all threads have met.
     meetings: AtomicUsize,
     stop: AtomicBool,
 }
 
 /// One thread of a crew.
 pub struct Member<'a> {
-    /// Its number, from 0.
+    /// The thread's number, from 0.
     pub index: usize,
     shared: &'a Shared,
 }
 
 impl Member<'_> {
-    /// Waits until all threads of the crew are here. It spins: a thread that sleeps wakes long
-    /// after the others have begun.
+    /// Waits until all threads of the crew have arrived. It spins, as a sleeping thread would wake
+    /// long after the others have begun.
     pub fn meet(&self) {
         const SPINS: u32 = 1 << 14;
-        // Pairs with the Release below: what the others did before they came is seen by those that
-        // leave.
+        // Pairs with the Release below: threads that leave see what the others did before they
+        // arrived.
         let meeting = self.shared.meetings.load(Ordering::Acquire);
         if self.shared.arrived.fetch_add(1, Ordering::AcqRel) + 1 == self.shared.threads {
             self.shared.arrived.store(0, Ordering::Relaxed);
@@ -41,30 +41,30 @@ impl Member<'_> {
         let mut spins = 0;
         while self.shared.meetings.load(Ordering::Acquire) == meeting {
             spins += 1;
-            // A host with other things to do may have taken the CPU from the one that is awaited.
+            // A busy host may have taken the CPU from a thread that has not arrived.
             if spins < SPINS { std::hint::spin_loop() } else { thread::yield_now() }
         }
     }
 
-    /// Asks all to stop when they next meet to decide.
+    /// Asks all threads to stop at the next decision.
     pub fn stop(&self) {
         self.shared.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Waits for all, and says whether to go on: all get the same answer.
+    /// Waits for all threads and says whether to go on: all get one answer.
     pub fn goes_on(&self) -> bool {
         self.meet();
         let stop = self.shared.stop.load(Ordering::Relaxed);
-        // Nobody may ask for a stop before everybody has read.
+        // No thread may ask for a stop before all have read the flag.
         self.meet();
         !stop
     }
 }
 
-/// Runs `work` on `threads` threads at once, and gives what each of them returned.
+/// Runs `work` on `threads` threads at once, and returns the result of each.
 ///
 /// # Errors
-/// A thread cannot be put on its CPU; then none does any work.
+/// Fails if a thread cannot be pinned to its CPU; then none does any work.
 pub fn run<S: Subject, T: Send>(
     subject: &S,
     threads: usize,
@@ -73,10 +73,11 @@ pub fn run<S: Subject, T: Send>(
     run_on(std::slice::from_ref(subject), threads, |member, _| work(member))
 }
 
-/// [`run`] with several allocators: each thread works on one of its own, or they take turns.
+/// Works like [`run`], with several allocators: each thread works on one of its own, or they take
+/// turns.
 ///
 /// # Errors
-/// As [`run`]; there is no allocator.
+/// The errors of [`run`]; or there is no allocator.
 pub fn run_on<S: Subject, T: Send>(
     subjects: &[S],
     threads: usize,
@@ -117,7 +118,7 @@ pub fn run_on<S: Subject, T: Send>(
 /// Runs `work` once, on a thread that is CPU 0.
 ///
 /// # Errors
-/// As [`run`].
+/// The errors of [`run`].
 pub fn alone<S: Subject, T: Send>(
     subject: &S,
     work: impl FnOnce() -> T + Send,

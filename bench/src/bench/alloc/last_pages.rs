@@ -1,4 +1,4 @@
-//! Memory that is full, and then full but for one page in each of many blocks.
+//! Memory that is full, and then full except for one page in each of many blocks.
 
 use crate::bench::page_set::{BLOCK_PAGES, PageSet};
 use crate::bench::random::Random;
@@ -7,20 +7,20 @@ use framewright::units::{MAX_ORDER, Order};
 
 /// All memory of an allocator.
 pub struct LastPages {
-    /// What the working set is not: first page and order.
+    /// The runs outside the working set: first page and order.
     rest: Vec<(u64, Order)>,
     /// The allocated pages of the working set.
     pages: PageSet,
-    /// The blocks of the working set of which every page was allocated, by their first pages.
+    /// The first pages of those blocks of the working set that were allocated completely.
     blocks: Vec<u64>,
 }
 
 impl LastPages {
-    /// Allocates everything: `blocks` blocks page by page, the rest in pieces as large as there
-    /// are. Nothing when that is impossible.
+    /// Allocates everything: `blocks` blocks page by page, the rest in runs as large as possible.
+    /// Returns `None` if that is impossible.
     pub fn prepare<S: Subject>(subject: &S, blocks: u64) -> Option<Self> {
         let mut this = Self { rest: Vec::new(), pages: PageSet::default(), blocks: Vec::new() };
-        // Kept aside while the rest is filled.
+        // These blocks are kept aside while the rest is filled.
         let aside: Vec<u64> = (0..blocks).map_while(|_| subject.get(Order::BLOCK)).collect();
         for order in (0..=MAX_ORDER).rev().filter_map(Order::new) {
             this.rest.extend(std::iter::from_fn(|| subject.get(order)).map(|pfn| (pfn, order)));
@@ -38,7 +38,7 @@ impl LastPages {
         None
     }
 
-    /// Frees one page of each block, not always the same one, blocks in random order.
+    /// Frees one page of each block, at varying places, with the blocks in random order.
     pub fn free_one_page_a_block<S: Subject>(&mut self, subject: &S) {
         let mut random = Random::new(0);
         let mut blocks = self.blocks.clone();
@@ -51,7 +51,7 @@ impl LastPages {
         subject.drain();
     }
 
-    /// How many blocks have, or will have, one free page.
+    /// The number of blocks that have, or will have, one free page.
     pub fn blocks(&self) -> u64 {
         self.blocks.len() as u64
     }

@@ -1,8 +1,9 @@
-//! How far two CPUs of the host are apart: what a cache line takes from one to the other.
+//! The distance between two CPUs of the host: the time in which a cache line moves from one to the
+//! other.
 //!
-//! Rows with several threads are made of such ways, and a host may move its virtual CPUs, from two
-//! threads of one core to two packages, while a benchmark runs. Beside the number of its time a row
-//! is told from one that nobody can compare.
+//! The times of rows with several threads consist of such moves, and a host may move its virtual
+//! CPUs, from two threads of one core to two packages, while a benchmark runs. The distance that is
+//! recorded beside a row shows whether it can be compared with another.
 
 use crate::bench::host;
 use framewright_cli::error::Error;
@@ -11,14 +12,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Instant;
 
-/// Ways there and back that are timed.
+/// The number of moves there and back that are timed.
 const TURNS: u32 = 4000;
 
-/// What one way takes between the first two CPUs on which this process may run; nothing where there
-/// is one.
+/// The time of one move between the first two CPUs on which this process may run; `None` if there
+/// is only one.
 ///
 /// # Errors
-/// The system does not say which CPUs there are, or keeps no thread on them.
+/// Fails if the system does not name its CPUs, or refuses to pin threads to them.
 pub fn nanoseconds() -> Result<Option<f64>, Error> {
     let cpus = host::cpus()?;
     let [one, other, ..] = cpus[..] else { return Ok(None) };
@@ -28,8 +29,8 @@ pub fn nanoseconds() -> Result<Option<f64>, Error> {
         start.wait();
         let begun = Instant::now();
         for turn in 0..TURNS {
-            // The line is all that is passed on; a turn is even for the one side and odd for the
-            // other.
+            // The line carries nothing but the turn; turns of one side are even and those of the
+            // other odd.
             while word.load(Ordering::Relaxed) != 2 * turn + side {
                 std::hint::spin_loop();
             }

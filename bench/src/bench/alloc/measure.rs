@@ -1,4 +1,4 @@
-//! Repetitions of a pass, timed, and what their times come to.
+//! Timed repetitions of a pass, and how their times are combined.
 
 use super::crew::Member;
 use crate::rows::Spread;
@@ -7,16 +7,16 @@ use std::time::{Duration, Instant};
 /// How often to repeat.
 #[derive(Clone, Copy)]
 pub struct Effort {
-    /// Timed repetitions.
+    /// The number of timed repetitions.
     pub repetitions: usize,
-    /// Even a slow row has this many.
+    /// Even a slow row has this many repetitions.
     pub least: usize,
     /// The time after which a row ends early, once it has a few repetitions.
     pub enough: Duration,
 }
 
 impl Effort {
-    /// A part of it, for one of so many rounds.
+    /// The share of the effort for one of several rounds.
     pub fn round(self, rounds: usize) -> Self {
         Self {
             repetitions: self.repetitions.div_ceil(rounds),
@@ -26,34 +26,34 @@ impl Effort {
     }
 }
 
-/// Nanoseconds per operation of one repetition in one thread.
+/// Nanoseconds per operation, in one repetition of one thread.
 #[derive(Clone, Copy, Default)]
 pub struct Sample {
-    /// Of allocating, or of both halves where they are timed together.
+    /// The time of allocating, or of both halves if they are timed together.
     pub get: f64,
-    /// Of freeing.
+    /// The time of freeing.
     pub put: Option<f64>,
 }
 
-/// Times from one repetition of one thread to the next, summed over the passes of a repetition.
+/// Measures one repetition of one thread, summed over its passes.
 pub struct Stopwatch {
-    /// What reading the clock costs by itself.
+    /// The cost of reading the clock.
     clock: Duration,
 }
 
 impl Stopwatch {
-    /// A stopwatch that knows its own cost.
+    /// Makes a stopwatch that knows its own cost.
     pub fn new() -> Self {
         let least = (0..1000).map(|_| Instant::now().elapsed()).min();
         Self { clock: least.unwrap_or_default() }
     }
 
-    /// What reading the clock costs by itself: it is subtracted from every time.
+    /// The cost of reading the clock, which is subtracted from every time.
     pub fn clock(&self) -> Duration {
         self.clock
     }
 
-    /// How long `work` took, and what it gave.
+    /// Runs `work`. Returns its time and its result.
     #[inline]
     pub fn lap<T>(&self, work: impl FnOnce() -> T) -> (Duration, T) {
         let start = Instant::now();
@@ -61,7 +61,7 @@ impl Stopwatch {
         (start.elapsed().saturating_sub(self.clock), result)
     }
 
-    /// How many nanoseconds `work` took.
+    /// The nanoseconds that `work` took.
     #[inline]
     pub fn time(&self, work: impl FnOnce()) -> f64 {
         self.lap(work).0.as_nanos() as f64
@@ -69,7 +69,8 @@ impl Stopwatch {
 }
 
 /// Repeats `pass` in one thread of a crew: once to warm up, then timed until there are enough
-/// samples. A pass that gives nothing could not do its work, and ends it for all.
+/// samples. A pass that returns `None` could not do its work, and ends the repetitions of all
+/// threads.
 pub fn repeat(
     member: &Member<'_>,
     effort: Effort,
@@ -86,7 +87,7 @@ pub fn repeat(
             None => able = false,
         }
         let slow = samples.len() >= effort.least && start.elapsed() > effort.enough;
-        // One thread decides, so that all have equally many.
+        // One thread decides, so that all have equally many samples.
         if !able || member.index == 0 && (samples.len() >= effort.repetitions || slow) {
             member.stop();
         }
@@ -94,8 +95,8 @@ pub fn repeat(
     able.then_some(samples)
 }
 
-/// One half of a row, in nanoseconds: the mean of the threads' medians, and the least and the most
-/// of all repetitions of all threads.
+/// One half of a row, in nanoseconds: the mean of the threads' medians, and the extremes of all
+/// repetitions of all threads.
 pub fn spread(threads: &[Vec<Sample>], half: impl Fn(&Sample) -> Option<f64>) -> Spread {
     let of = |samples: &Vec<Sample>| Spread::of(samples.iter().filter_map(&half));
     let all: Vec<Spread> = threads.iter().map(of).collect();

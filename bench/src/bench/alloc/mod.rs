@@ -1,4 +1,4 @@
-//! `framewright-bench alloc`: what allocating and freeing cost, beside allocators of others.
+//! `framewright-bench alloc`: the cost of allocating and freeing, beside other allocators.
 
 mod away;
 pub mod crew;
@@ -19,7 +19,7 @@ use measure::Effort;
 use rows::Rows;
 use std::time::Duration;
 
-/// What is timed, in words that go with the numbers.
+/// Describes the timing, for readers of the numbers.
 const TIMED: &str = "\
 nanoseconds per operation in each thread; the clock is read around whole passes of many operations \
 and its own cost is subtracted. \
@@ -45,21 +45,21 @@ with several threads go with it. \
 framewright, one for each thread: each thread has such a machine to itself, so that the threads \
 share the host and nothing else. No frame is touched";
 
-/// How much is done.
+/// How much is measured.
 #[derive(Clone, Copy)]
 pub struct Scale {
     /// How often each row is measured.
     pub effort: Effort,
-    /// In so many rounds, so that a disturbance that takes a second does not fall on one row alone.
+    /// The number of rounds, so that a disturbance of a second does not affect only one row.
     pub rounds: usize,
     /// The most blocks that all threads together hold.
     pub working_set: u64,
-    /// Operations that make a repetition.
+    /// The number of operations in a repetition.
     pub operations: usize,
-    /// 2 MiB blocks with one free page.
+    /// The number of 2 MiB blocks with one free page.
     pub one_left_blocks: u64,
-    /// Whether to have ours also with one free page in each block of half the memory of the largest
-    /// machine.
+    /// Whether to measure ours also with one free page in each block of half the memory of the
+    /// largest machine.
     pub one_left_large: bool,
 }
 
@@ -82,15 +82,15 @@ const QUICK: Scale = Scale {
 };
 
 const MANAGED_GIB: [u64; 3] = [8, 64, 1024];
-/// Orders that are measured by the calls for any request, and those that runs of odd sizes are less
-/// than.
+/// The orders that are measured with the calls for any request, and those with runs that are
+/// somewhat shorter than the order.
 const REQUESTED: [u8; 4] = [0, 2, 3, 9];
 const ODD: [u8; 2] = [2, 9];
 
 /// Measures all allocators.
 ///
 /// # Errors
-/// A machine that this process cannot stand in for, or an allocator that did not do what it must.
+/// Fails if a machine cannot be emulated by this process, or an allocator did not do its task.
 pub fn section(quick: bool) -> Result<Section, Error> {
     let scale = if quick { QUICK } else { FULL };
     let threads = thread_counts(host::cpus()?.len());
@@ -130,7 +130,7 @@ pub fn section(quick: bool) -> Result<Section, Error> {
     Ok(Section { left_out, ..Section::of(scale.effort.repetitions, timed, &rows) })
 }
 
-/// Rows for people, a table for each machine.
+/// Tables for people, one for each machine.
 pub fn tables(rows: &crate::rows::Rows) -> Vec<Table> {
     rows.alloc
         .chunk_by(|one, next| one.managed_gib == next.managed_gib)
@@ -141,7 +141,7 @@ pub fn tables(rows: &crate::rows::Rows) -> Vec<Table> {
         .collect()
 }
 
-/// 1, 2, 4 and so on, and all CPUs.
+/// 1, 2, 4 and so on, and the number of all CPUs.
 pub(super) fn thread_counts(cpus: usize) -> Vec<usize> {
     let doubled = std::iter::successors(Some(1), |threads| Some(threads * 2))
         .take_while(|&threads| threads < cpus);

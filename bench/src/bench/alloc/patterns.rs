@@ -1,4 +1,4 @@
-//! What is done with an allocator while the clock runs.
+//! What is done with an allocator while it is timed.
 
 use super::crew::Member;
 use super::measure::{Effort, Sample, Stopwatch, repeat};
@@ -7,31 +7,31 @@ use crate::bench::subject::Subject;
 use framewright::units::Order;
 use std::hint::black_box;
 
-/// An allocator that shares its state between CPUs may refuse by mistake; it is asked this often in
-/// a row.
+/// An allocator that shares its state between CPUs may refuse by mistake; it is asked this many
+/// times in a row.
 const ATTEMPTS: usize = 1000;
 
 /// Requests of one size.
 #[derive(Clone, Copy)]
 pub struct Load {
-    /// The size.
+    /// The size of a request.
     pub order: Order,
-    /// Blocks that each thread holds at most.
+    /// The most blocks that each thread holds.
     pub working_set: usize,
-    /// Passes in a repetition, so that there is something to time.
+    /// The number of passes in a repetition, so that it is long enough to be timed.
     pub passes: usize,
 }
 
-/// In which order a full working set is freed.
+/// The order in which a full working set is freed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Freeing {
-    /// As it was allocated.
+    /// In the order of allocation.
     InOrder,
-    /// In random order, the same in every run.
+    /// In a random order that is equal in every run.
     Shuffled,
 }
 
-/// Fills the working set, then frees it, the two timed apart.
+/// Fills the working set and frees it, and times the two separately.
 pub fn fill_and_free<S: Subject>(
     subject: &S,
     member: &Member<'_>,
@@ -81,7 +81,7 @@ fn free<S: Subject>(subject: &S, order: Order, held: &[u64]) {
     }
 }
 
-/// Allocates and frees by turns, timed together.
+/// Allocates and frees in turn, timed together.
 pub fn pair<S: Subject>(
     subject: &S,
     member: &Member<'_>,
@@ -105,7 +105,7 @@ pub fn pair<S: Subject>(
     })
 }
 
-/// Asks for what is not there.
+/// Requests memory that is not there.
 pub fn refusals<S: Subject>(
     subject: &S,
     member: &Member<'_>,
@@ -129,9 +129,9 @@ pub fn refusals<S: Subject>(
     })
 }
 
-/// Allocates all that is free, a page in each block, and gives it back, the two timed apart. What
-/// is cached for CPUs goes back in between, so that pages come out of their blocks and return to
-/// them.
+/// Allocates all free memory, which is one page in each block, and frees it, and times the two
+/// separately. The caches of CPUs are drained in between, so that pages come from their blocks and
+/// return to them.
 pub fn last_pages<S: Subject>(
     subject: &S,
     member: &Member<'_>,

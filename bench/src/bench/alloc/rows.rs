@@ -15,9 +15,9 @@ use framewright_cli::error::Error;
 const ORDERS: [u8; 6] = [0, 1, 3, 8, 9, 18];
 /// Orders whose refusal is timed.
 const REFUSED: [u8; 2] = [0, 9];
-/// With fewer blocks to a pass the clock would be read too often to tell their times apart.
+/// With fewer blocks in a pass, reading the clock would dominate the times.
 const LEAST_WORKING_SET: u64 = 16;
-/// The machine on which half of all blocks have one free page left.
+/// The size of the machine on which half of all blocks have one free page left.
 const LARGE_GIB: u64 = 1024;
 
 /// Rows, and why some are missing.
@@ -25,7 +25,7 @@ const LARGE_GIB: u64 = 1024;
 pub struct Rows {
     /// The rows.
     pub rows: Vec<Alloc>,
-    /// One sentence for each kind of row that is missing.
+    /// A sentence for each kind of row that is missing.
     pub left_out: Vec<String>,
 }
 
@@ -40,28 +40,28 @@ enum Kind {
 /// What a row is about.
 #[derive(Clone, Copy)]
 pub struct Title {
-    /// Whose.
+    /// The allocator.
     pub allocator: &'static str,
-    /// On a machine of so much memory.
+    /// The memory of the machine.
     pub managed_gib: u64,
-    /// Of which runs.
+    /// The order of the runs.
     pub order: Order,
-    /// How they come and go.
+    /// How runs are allocated and freed.
     pub pattern: &'static str,
-    /// How many threads do it.
+    /// The number of threads.
     pub threads: usize,
-    /// Runs that each holds at most.
+    /// The most runs that each thread holds.
     pub working_set: u64,
 }
 
-/// One way to put threads on allocators, and what was measured of it.
+/// One assignment of threads to allocators, and its measurements.
 struct Way<'a, S> {
     allocator: &'static str,
     subjects: &'a [S],
     threads: usize,
-    /// Of each thread, as long as none was refused.
+    /// The samples of each thread, as long as no request was refused.
     samples: Option<Vec<Vec<Sample>>>,
-    /// How far the CPUs were apart, where there are several.
+    /// The distance between the CPUs in each round, if there are several.
     line_ns: Vec<f64>,
 }
 
@@ -76,7 +76,7 @@ impl<'a, S: Subject> Way<'a, S> {
         }
     }
 
-    /// One more round.
+    /// Measures one more round.
     fn round(
         &mut self,
         work: impl Fn(&Member<'_>, &S) -> Option<Vec<Sample>> + Sync,
@@ -96,11 +96,11 @@ impl<'a, S: Subject> Way<'a, S> {
 }
 
 impl Rows {
-    /// Measures everything about one allocator on one machine; `apart` are two more, where two
-    /// threads that share none are measured, too.
+    /// Measures everything about one allocator on one machine. `apart` has two more allocators for
+    /// measuring two threads that share none; it may be empty.
     ///
     /// # Errors
-    /// Threads that cannot be put on their CPUs; a working set that cannot be prepared.
+    /// Fails if threads cannot be pinned to their CPUs, or a working set cannot be prepared.
     pub fn measure<S: Subject>(
         &mut self,
         subject: &S,
@@ -128,10 +128,10 @@ impl Rows {
         Ok(())
     }
 
-    /// All patterns of one order with all numbers of threads.
+    /// Measures all patterns of one order with all numbers of threads.
     ///
     /// # Errors
-    /// As [`measure`](Self::measure).
+    /// The errors of [`measure`](Self::measure).
     pub fn order<S: Subject>(
         &mut self,
         (subject, apart): (&S, &[S]),
@@ -146,8 +146,8 @@ impl Rows {
             let shared = std::slice::from_ref(subject);
             let mut ways: Vec<Way<'_, S>> =
                 threads.iter().map(|&threads| Way::new(S::NAME, shared, threads)).collect();
-            // What no CPU keeps is shared however it is done; and its lists are as the threads
-            // before left them, so that one thread comes first with all its rounds.
+            // Runs that no CPU caches are shared anyway; and their free lists are as earlier
+            // threads left them, so one thread does all its rounds first.
             let is_kept = order <= Order::BLOCK;
             if is_kept && !apart.is_empty() {
                 ways.push(Way::new(APART, apart, apart.len()));
@@ -201,7 +201,7 @@ impl Rows {
         Ok(())
     }
 
-    /// The rows about memory that is full, or nearly.
+    /// Measures the rows about memory that is full, or nearly full.
     fn last_pages<S: Subject>(
         &mut self,
         subject: &S,
@@ -247,7 +247,7 @@ impl Rows {
         crew::alone(subject, || full.end(subject))
     }
 
-    /// A row, or why there is none.
+    /// Adds a row, or the reason why there is none.
     pub fn add(&mut self, title: Title, samples: Option<Vec<Vec<Sample>>>, line_ns: Vec<f64>) {
         let Title { allocator, managed_gib, order, pattern, threads, working_set } = title;
         let samples = samples.filter(|all| all.iter().all(|samples| !samples.is_empty()));

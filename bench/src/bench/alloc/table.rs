@@ -1,13 +1,13 @@
-//! Rows for people: allocators side by side.
+//! Tables for people: allocators side by side.
 
 use crate::bench::section::shown;
 use crate::bench::subject;
 use crate::rows::Alloc;
 use framewright_cli::grid::Grid;
 
-/// The rows of one machine, all allocators of a case in one line, with how much longer the fastest
-/// of the others takes than we do; and for several threads how much longer we take, to allocate and
-/// to free, than one thread and than threads that share nothing.
+/// The rows of one machine, with all allocators of a case in one line and how much longer the
+/// fastest of the others takes than ours. For several threads also how much longer ours takes, to
+/// allocate and to free, than one thread and than threads that share nothing.
 pub fn grid(rows: &[Alloc]) -> Grid {
     let [ours, buddy, depot] = subject::NAMES;
     let mut grid = Grid::new(&[
@@ -27,7 +27,7 @@ pub fn grid(rows: &[Alloc]) -> Grid {
     ]);
     let mut cases: Vec<(&Alloc, bool)> = Vec::new();
     for row in rows {
-        // Blocks with one free page: the allocators differ by a few.
+        // For blocks with one free page, the numbers of blocks of the allocators differ by a few.
         let large = row.pattern == "one-left" && row.allocator == ours && is_large(row, rows);
         if !cases.iter().any(|&(other, is_large)| case(other) == case(row) && is_large == large) {
             cases.push((row, large));
@@ -76,14 +76,14 @@ fn case(row: &Alloc) -> (u64, &str, u64) {
     (row.order, &row.pattern, row.threads)
 }
 
-/// Whether there is a row about the same case and allocator with a smaller working set.
+/// Whether another row of this case and allocator has a smaller working set.
 fn is_large(row: &Alloc, rows: &[Alloc]) -> bool {
     let same =
         rows.iter().filter(|other| other.allocator == row.allocator && case(other) == case(row));
     row.working_set.get() > same.filter_map(|other| other.working_set.get()).min()
 }
 
-/// Both halves of a row.
+/// The sum of both halves of a row.
 fn both(row: &Alloc) -> Option<f64> {
     Some(row.alloc_ns.middle? + row.free_ns.middle.unwrap_or(0.0))
 }

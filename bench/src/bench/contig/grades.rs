@@ -1,5 +1,5 @@
-//! What grades cost those who allocate: operations on a machine without grades and on one where a
-//! tenth of memory has one, by turns.
+//! What grades cost allocations: operations on a machine without grades and on one where a tenth of
+//! memory has a grade, in turn.
 
 use super::timed;
 use crate::bench::common::failed;
@@ -13,35 +13,35 @@ use framewright_cli::error::Error;
 use std::hint::black_box;
 
 const GIB: u64 = 8;
-/// The part of memory that has a grade, and how many blocks at the end of memory have none: the
-/// last may be the manager's own.
+/// The percentage of memory that has a grade, and how many blocks at the end of memory have none,
+/// as the last ones may be the manager's own.
 const GRADED_PERCENT: u64 = 10;
 const UNGRADED_AT_THE_END: u32 = 16;
-/// Pages that are in use at once: less than what has a grade.
+/// The pages that are in use at once: less than the memory with a grade.
 const SET_PAGES: usize = 1 << 17;
 const ORDERS: [Order; 2] = [Order::PAGE, Order::BLOCK];
-/// Who allocates, beside what.
+/// The migrate types that are allocated, and the grade of the other memory.
 const CASES: [(MigrateType, Grade, &str); 2] = [
     (MigrateType::Movable, Grade::MovableOnly, "movable beside movable-only"),
     (MigrateType::Unmovable, Grade::Removable, "unmovable beside removable"),
 ];
-/// What rows of grades begin with.
+/// The beginning of the names of these rows.
 pub const NAME: &str = "grades, ";
 
-/// What is allocated in which way.
+/// What to allocate, and how.
 #[derive(Clone, Copy)]
 struct Work {
     order: Order,
     migrate_type: MigrateType,
-    /// Runs that are in use at once.
+    /// The number of runs that are in use at once.
     set: usize,
     operations: usize,
 }
 
-/// Measures so many turns of so many operations.
+/// Measures this many turns of this many operations.
 ///
 /// # Errors
-/// A machine that this process cannot stand in for, or memory that is refused.
+/// Fails if a machine cannot be emulated by this process, or memory is refused.
 pub fn measure(turns: usize, operations: usize) -> Result<Vec<Contig>, Error> {
     let mut rows = Vec::new();
     for (migrate_type, grade, name) in CASES {
@@ -72,8 +72,8 @@ pub fn measure(turns: usize, operations: usize) -> Result<Vec<Contig>, Error> {
     Ok(rows)
 }
 
-/// What an operation takes where there are grades, and how many times what it takes where there are
-/// none.
+/// The time of an operation on the machine with grades, and the ratio to that on the machine
+/// without.
 fn by_turns(machines: [&Ours<'_>; 2], turns: usize, work: Work) -> Result<[Vec<f64>; 2], Error> {
     let [mut graded, mut ratios] = [Vec::new(), Vec::new()];
     // The first turn warms up.
@@ -104,7 +104,7 @@ fn give_grade(ours: &Ours<'_>, grade: Grade) -> Result<(), Error> {
     manager.moving().set_grade(range, grade).map_err(failed)
 }
 
-/// Microseconds of an allocation or a free, with so many of each in a row.
+/// The microseconds of an allocation or a free, with this many of each in a row.
 fn operation_us(ours: &Ours<'_>, work: Work) -> Result<f64, Error> {
     let Work { order, migrate_type, set, operations } = work;
     let _seat = ours.sit(0)?;

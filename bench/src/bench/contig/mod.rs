@@ -1,4 +1,4 @@
-//! `framewright-bench contig`: memory that moves, beside a plain copy of the same pages.
+//! `framewright-bench contig`: moving memory, beside a plain copy of those pages.
 
 pub mod grades;
 mod objects;
@@ -19,7 +19,7 @@ use framewright_cli::error::Error;
 use framewright_cli::grid::microseconds;
 use objects::{Copy, Objects};
 
-/// What is timed, in words that go with the numbers.
+/// Describes the timing, for readers of the numbers.
 const TIMED: &str = "\
 CPU time of the call, on one thread. Memory is filled with movable pages that are all written \
 to; each repetition has another seed. compact: a fifth is freed by chance and all blocks are \
@@ -33,7 +33,7 @@ allocations in one run before anything is compacted. find: on a machine of 1 TiB
 other block has every second page in use; 64 calls a repetition. grades: an allocation or a \
 free, pairs and sets of 512 MiB, over the same without grades, by turns. No page descriptors";
 
-/// What targets look for.
+/// The rows that targets look for.
 pub const COMPACT: &str = "compact";
 pub const VACATE: &str = "vacate ";
 pub const NAMED: &str = "vacate, till it is named";
@@ -41,14 +41,14 @@ pub const FIND: &str = "find 64 MiB";
 
 const PERCENT_USED: usize = 80;
 const MIB: u64 = 1 << 20;
-/// Calls of a search in a repetition.
+/// The number of calls of a search in a repetition.
 const CALLS: u32 = 64;
 
-/// How much of everything.
+/// How much is measured.
 struct Scale {
     gib: u64,
     repetitions: u64,
-    /// Turns and operations of each, with grades and without.
+    /// The turns, and the operations of each, with and without grades.
     turns: usize,
     operations: usize,
     vacated_mib: u64,
@@ -74,16 +74,16 @@ const QUICK: Scale = Scale {
     long_mib: 256,
     searched_gib: 64,
 };
-/// Orders of what is moved.
+/// The orders of the moved runs.
 const PAGES: [u8; 1] = [0];
 const MIXED: [u8; 4] = [0, 1, 2, 3];
-/// How long vacating may take where a page is pinned: nobody waits for it without end.
+/// The time limit for vacating a range with a pinned page, so that the wait ends.
 const DEADLINE_NS: u64 = 10_000_000_000;
 
-/// Measures all of it.
+/// Measures everything.
 ///
 /// # Errors
-/// A machine that this process cannot stand in for, or memory that did not move as it must.
+/// Fails if a machine cannot be emulated by this process, or memory did not move as it should.
 pub fn section(quick: bool) -> Result<Section, Error> {
     let scale = if quick { QUICK } else { FULL };
     let names = [
@@ -96,7 +96,7 @@ pub fn section(quick: bool) -> Result<Section, Error> {
         format!("get {} MiB", scale.long_mib),
     ];
     let mut runs: Vec<Vec<Run>> = names.iter().map(|_| Vec::new()).collect();
-    // One machine for all of it: its memory is this process's until that ends.
+    // One machine for everything: its memory is this process's until the process ends.
     Ours::with(scale.gib << 30, 1, |ours| {
         crew::alone(ours, || {
             for seed in 1..=scale.repetitions {
@@ -127,7 +127,7 @@ pub fn section(quick: bool) -> Result<Section, Error> {
 struct Run {
     call_us: f64,
     moved_pages: Option<u64>,
-    /// Plain copies of as many pages: before the call, and after it.
+    /// The times of plain copies of as many pages: before the call, and after it.
     copies_us: Option<[f64; 2]>,
     ideal_pages: Option<u64>,
     whole_percent: Option<[f64; 2]>,
@@ -152,14 +152,14 @@ fn row(what: &str, managed_gib: u64, runs: &[Run]) -> Contig {
     }
 }
 
-/// The result, and microseconds that a CPU spent on this thread.
+/// The result, and the microseconds of CPU time of this thread.
 fn timed<T>(work: impl FnOnce() -> T) -> (T, f64) {
     let begun = thread_cpu_seconds();
     let result = work();
     (result, (thread_cpu_seconds() - begun) * 1e6)
 }
 
-/// What copying as many pages takes, before and after they were moved.
+/// The times for copying as many pages, before and after they were moved.
 fn copies_us(
     objects: &Objects<'_>,
     before_us: f64,
@@ -171,7 +171,7 @@ fn copies_us(
     (!apart.is_empty() && !moved.is_empty()).then_some([before_us, after_us])
 }
 
-/// Blocks that are free as a whole, and the share of free memory that is in them.
+/// The number of free blocks, and the share of free memory that is in them.
 fn whole(ours: &Ours<'_>) -> Result<(u64, f64), Error> {
     ours.manager().drain().map_err(failed)?;
     let (mut blocks, mut pages) = (0, 0);
@@ -207,7 +207,7 @@ fn compaction(ours: &Ours<'_>, orders: &[u8], seed: u64) -> Result<Vec<Run>, Err
     }])
 }
 
-/// The fifth of the blocks in use with the fewest frames in use.
+/// The fifth of the blocks in use that has the fewest frames in use.
 fn emptiest(used: &[u64]) -> Vec<bool> {
     let mut order: Vec<usize> = (0..used.len()).filter(|&block| used[block] != 0).collect();
     order.sort_by_key(|&block| used[block]);
@@ -217,14 +217,14 @@ fn emptiest(used: &[u64]) -> Vec<bool> {
     chosen
 }
 
-/// What the emptiest blocks hold that hold anything.
+/// The number of pages in the emptiest blocks that are not free.
 fn ideal(mut used: Vec<u64>, blocks: u64) -> u64 {
     used.retain(|&used| used != 0);
     used.sort_unstable();
     used.into_iter().take(usize::try_from(blocks).unwrap_or(usize::MAX)).sum()
 }
 
-/// The range begins at five eighths of memory, behind a PC's hole, and what is behind it has room.
+/// The range begins at five eighths of memory, behind a PC's hole, with free memory behind it.
 fn vacating(ours: &Ours<'_>, scale: &Scale, seed: u64) -> Result<Vec<Run>, Error> {
     let objects = Objects::fill(ours, &PAGES, seed)?;
     let block_pages = |mib: u64| (mib * MIB) >> 12;
@@ -350,7 +350,7 @@ const COLUMNS: [Column<Contig>; 11] = [
     (">over no grades", |row| ratio(row.plain_ratio)),
 ];
 
-/// Rows for people.
+/// Tables for people.
 pub fn tables(rows: &Rows) -> Vec<Table> {
     table(&COLUMNS, &rows.contig).into_iter().collect()
 }
@@ -377,7 +377,7 @@ mod tests {
                 let runs = compaction(ours, &MIXED, 1)?;
                 let objects = Objects::fill(ours, &MIXED, 2)?;
                 objects.check()?;
-                // A page that lies where another should is found.
+                // A page with the content of another is found.
                 let copies = objects.apart(|block| block % 2 == 0);
                 objects.copy_us(&copies);
                 assert!(!copies.is_empty() && objects.check().is_err());

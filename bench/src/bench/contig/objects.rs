@@ -1,7 +1,7 @@
-//! Runs of one to eight pages with owners, as cheap as can be: two flat tables, so that what is
-//! measured is the manager and the copy.
+//! Runs of one to eight pages with owners, as cheap as possible: two flat tables, so that only the
+//! manager and the copy are measured.
 //!
-//! Orders of memory: Relaxed, for one thread makes, moves and looks at all objects of a machine.
+//! Orders of memory: Relaxed, as one thread makes, moves and checks all objects of a machine.
 
 use super::timed;
 use crate::bench::common::failed;
@@ -15,30 +15,30 @@ use framewright_hosted::HostedPlatform;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// No object, no place.
+/// No object or no place.
 const NONE: u32 = u32::MAX;
-/// Bits of a place that hold the order; the first frame is above them.
+/// The bits of a place that hold the order; the first frame is in the bits above.
 const ORDER_BITS: u32 = 2;
 const MOST_PLACES: u64 = 1 << (32 - ORDER_BITS);
 
-/// Runs of a manager, each an object with its number in the first word of each page.
+/// Runs of a manager, each an object that writes its number into the first word of each page.
 pub struct Objects<'m> {
     manager: &'m Manager<HostedPlatform>,
-    /// The object of each frame.
+    /// The object in each frame.
     owners: Vec<AtomicU32>,
-    /// Where each object is.
+    /// The place of each object.
     places: Vec<AtomicU32>,
     pinned: AtomicU32,
 }
 
-/// A page that is copied.
+/// A page copy.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Copy {
     from: u32,
     to: u32,
 }
 
-/// Where an object is.
+/// The place of an object.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Place(u32);
 
@@ -47,7 +47,7 @@ impl Place {
         Self(start << ORDER_BITS | pages.trailing_zeros())
     }
 
-    /// Its frames; none where there is no object.
+    /// The frames at the place; none if there is no object.
     fn frames(self) -> Range<u32> {
         let start = self.0 >> ORDER_BITS;
         let pages = if self.0 == NONE { 0 } else { 1 << (self.0 & 3) };
@@ -56,11 +56,11 @@ impl Place {
 }
 
 impl<'m> Objects<'m> {
-    /// Fills all memory with movable runs of these orders, up to 3, by chance, and writes to each
-    /// page.
+    /// Fills all memory with movable runs of random orders from `orders`, at most 3, and writes to
+    /// each page.
     ///
     /// # Errors
-    /// More memory than the tables can number.
+    /// Fails if there is more memory than the tables can number.
     pub fn fill(ours: &Ours<'m>, orders: &[u8], seed: u64) -> Result<Self, Error> {
         let manager = ours.manager();
         let end = manager.zones().iter().map(|zone| zone.span().end.0).max().unwrap_or(0);
@@ -86,7 +86,7 @@ impl<'m> Objects<'m> {
         Ok(objects)
     }
 
-    /// Says where an object is.
+    /// Records the place of an object.
     fn put(&self, object: u32, place: Place) {
         for frame in place.frames() {
             self.owners[frame as usize].store(object, Ordering::Relaxed);
@@ -98,7 +98,8 @@ impl<'m> Objects<'m> {
     fn stamp(&self) {
         for (object, place) in (0_u32..).zip(self.places()) {
             for frame in place.frames() {
-                // SAFETY: the page is this object's alone, and begins at a multiple of its size.
+                // SAFETY: the page belongs to this object alone, and begins at a multiple of its
+                // size.
                 unsafe { self.page(frame).cast::<u32>().write_volatile(object) };
             }
         }
@@ -108,15 +109,15 @@ impl<'m> Objects<'m> {
         self.manager.platform().direct(u64::from(frame) * PAGE_SIZE).as_ptr()
     }
 
-    /// The place of each object; one that was freed has no frames.
+    /// The place of each object; an object that was freed has no frames.
     pub fn places(&self) -> Vec<Place> {
         self.places.iter().map(|place| Place(place.load(Ordering::Relaxed))).collect()
     }
 
-    /// Frees the objects that are chosen by their first frame.
+    /// Frees the objects that `is_chosen` selects by their first frame.
     ///
     /// # Errors
-    /// A page that the manager does not take back.
+    /// Fails if the manager refuses a page.
     pub fn free(&self, mut is_chosen: impl FnMut(u32) -> bool) -> Result<(), Error> {
         for (object, place) in self.places().into_iter().enumerate() {
             let frames = place.frames();
@@ -128,7 +129,7 @@ impl<'m> Objects<'m> {
                 self.owners[frame as usize].store(NONE, Ordering::Relaxed);
             }
             let order = Order::for_pages(frames.len() as u64).unwrap_or(Order::PAGE);
-            // SAFETY: it was this object's, which is no more (invariant 42).
+            // SAFETY: the run belonged to this object, which no longer exists (invariant 42).
             unsafe { self.manager.free_order(Pfn(u64::from(frames.start)), order) }
                 .map_err(failed)?;
         }
@@ -136,21 +137,21 @@ impl<'m> Objects<'m> {
         Ok(())
     }
 
-    /// Frees pages by chance until so many of a hundred are left.
+    /// Frees random pages until about this percentage is left.
     ///
     /// # Errors
-    /// As [`free`](Self::free).
+    /// The errors of [`free`](Self::free).
     pub fn thin_out(&self, percent: usize, seed: u64) -> Result<(), Error> {
         let mut random = Random::new(seed);
         self.free(|_| random.below(100) >= percent)
     }
 
-    /// From now on the page at this place stays where it is.
+    /// Pins the page at this place, and unpins the one before.
     pub fn pin(&self, place: Option<u32>) {
         self.pinned.store(place.unwrap_or(NONE), Ordering::Relaxed);
     }
 
-    /// Frames in use of each block.
+    /// The number of frames in use in each block.
     pub fn used(&self) -> Vec<u64> {
         let block = usize::try_from(PAGES_PER_BLOCK).unwrap_or(usize::MAX);
         let in_use = |owner: &&AtomicU32| owner.load(Ordering::Relaxed) != NONE;
@@ -169,8 +170,8 @@ impl<'m> Objects<'m> {
         copies
     }
 
-    /// Pages in use of the blocks that are chosen, and for each of them one of the other blocks,
-    /// as far from the next as there are more of those.
+    /// Pairs each page in use of the chosen blocks with one of the other blocks. If there are more
+    /// of the latter, they are spread evenly.
     pub fn apart(&self, is_chosen: impl Fn(usize) -> bool) -> Vec<Copy> {
         let in_use = |frame: &u32| self.owners[*frame as usize].load(Ordering::Relaxed) != NONE;
         let all = (0..u32::try_from(self.owners.len()).unwrap_or(0)).filter(in_use);
@@ -184,14 +185,15 @@ impl<'m> Objects<'m> {
             .collect()
     }
 
-    /// Copies pages plainly, twice, and gives the CPU time of the second, in microseconds.
+    /// Copies pages plainly, twice, and returns the CPU time of the second copy, in microseconds.
     pub fn copy_us(&self, copies: &[Copy]) -> f64 {
         let copy = || copies.iter().for_each(|&Copy { from, to }| self.copy(from, to, 1));
         copy();
         timed(copy).1
     }
 
-    /// Copies pages of [`apart`](Self::apart) in this way; objects have their numbers afterwards.
+    /// Copies pages of [`apart`](Self::apart) in this way, and restores the objects' numbers
+    /// afterwards.
     pub fn copy_apart_us(&self, copies: &[Copy]) -> f64 {
         let us = self.copy_us(copies);
         self.stamp();
@@ -200,19 +202,20 @@ impl<'m> Objects<'m> {
 
     fn copy(&self, from: u32, to: u32, pages: u64) {
         let bytes = usize::try_from(pages * PAGE_SIZE).unwrap_or(0);
-        // SAFETY: different pages, all mapped as long as the manager is there; nobody else is at
-        // work on this machine.
+        // SAFETY: the pages are different and mapped as long as the manager exists; nobody else
+        // works on this machine.
         unsafe { self.page(from).copy_to_nonoverlapping(self.page(to), bytes) };
     }
 
-    /// Whether each object has its own page.
+    /// Checks that each object has its own pages.
     ///
     /// # Errors
-    /// One that has not.
+    /// The first object that has not.
     pub fn check(&self) -> Result<(), Error> {
         for (object, place) in (0_u32..).zip(self.places()) {
             for frame in place.frames() {
-                // SAFETY: as where it was written.
+                // SAFETY: the page belongs to this object alone, and begins at a multiple of its
+                // size.
                 let found = unsafe { self.page(frame).cast::<u32>().read_volatile() };
                 if found != object {
                     return Err(failed(format!("object {object} found the page of {found}")));
@@ -227,8 +230,9 @@ fn frame_of(pfn: Pfn) -> u32 {
     u32::try_from(pfn.0).unwrap_or(NONE)
 }
 
-// SAFETY: what it calls movable is the page of an object, which was allocated for it alone; after a
-// move the tables lead to the new place, and nothing else names the old one (invariant 42).
+// SAFETY: what it calls movable is the page of an object, which was allocated for that object
+// alone; after a move the tables lead to the new place, and nothing else names the old one
+// (invariant 42).
 unsafe impl Mover for Objects<'_> {
     fn serves(&self, manager: *const ()) -> bool {
         core::ptr::from_ref(self.manager).cast() == manager

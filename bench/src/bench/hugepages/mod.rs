@@ -19,7 +19,7 @@ use framewright_hosted::{HostedHelpers, HostedPlatform};
 use framewright_jobs::NoHelpers;
 use std::time::Instant;
 
-/// What is timed, in words that go with the numbers.
+/// Describes the timing, for readers of the numbers.
 const TIMED: &str = "\
 fill: writing nr_hugepages of an empty pool, until all pages are in it; empty: writing 0, until \
 all memory is free again and in \
@@ -38,7 +38,7 @@ neighbours, in turn with the fills";
 
 const HOSTED: &str = "hosted";
 
-/// What counts as a handful of pages, and how many fills of so few are one measurement.
+/// The most pages that count as a handful, and how many fills of so few pages are timed together.
 const FEW_PAGES: u64 = 64;
 const FEW_REPEATED: u32 = 64;
 
@@ -47,20 +47,20 @@ const QUICK_REPETITIONS: usize = 3;
 const MEMORY_BYTES: u64 = 1 << 40;
 const QUICK_MEMORY_BYTES: u64 = 64 << 30;
 
-/// Numbers of pages by size.
+/// The numbers of pages by size.
 const PAGES: [(PoolSize, &[u64]); 2] = [
     (PoolSize::TwoMib, &[1, 8, 64, 1000, 10_000, 100_000, 500_000]),
     (PoolSize::OneGib, &[1, 8, 64, 500]),
 ];
 
-/// Numbers of pages by size where pages have a part of the vmemmap, on a machine of
+/// The numbers of pages by size if pages have a part of the vmemmap, on a machine of
 /// [`MAP_MEMORY_BYTES`].
 const MAP_PAGES: [(PoolSize, &[u64]); 2] =
     [(PoolSize::TwoMib, &[64, 1000, 10_000]), (PoolSize::OneGib, &[1, 8, 24])];
 const MAP_MEMORY_BYTES: u64 = 32 << 30;
 const QUICK_MAP_MEMORY_BYTES: u64 = 4 << 30;
 
-/// What describes the pages of 2 MiB in the array.
+/// The part of the array that describes 2 MiB.
 const VMEMMAP_BYTES_OF_A_BLOCK: u64 = 32 << 10;
 
 /// What happens to the pages' part of the vmemmap.
@@ -68,9 +68,10 @@ const VMEMMAP_BYTES_OF_A_BLOCK: u64 = 32 << 10;
 enum Reclaim {
     /// They keep it, or have none.
     Off,
-    /// They give it up; once they are free they have their descriptors inside when they are split.
+    /// They give it up; once they are free, their descriptors are restored only when they are
+    /// split.
     Lazy,
-    /// They give it up, and get it back before they are free.
+    /// They give it up, and get it back before they are freed.
     Eager,
 }
 
@@ -84,7 +85,7 @@ impl Reclaim {
     }
 }
 
-/// One row's subject.
+/// The subject of a row.
 #[derive(Clone, Copy)]
 struct Case {
     size: PoolSize,
@@ -94,22 +95,22 @@ struct Case {
     reclaim: Reclaim,
 }
 
-/// Times of one row, milliseconds, in the order of the runs, and what HVO did in one run.
+/// The times of a row in milliseconds, in the order of the runs, and what HVO did in one run.
 #[derive(Default)]
 struct Times {
     fill: Vec<f64>,
     empty: Vec<f64>,
-    /// Fill by as many threads as there are, by one alone; and empty.
+    /// Ratios of a fill by all threads to one by a single thread; and of an empty.
     serial_ratio: Vec<f64>,
     empty_serial_ratio: Vec<f64>,
-    /// The system's call that does what HVO asks of it, alone.
+    /// The system call that HVO needs, timed alone.
     madvise: Vec<f64>,
     madvise_ratio: Vec<f64>,
-    /// Fill with HVO, without; and empty.
+    /// Ratios of a fill with HVO to one without; and of an empty.
     reclaim_ratio: Vec<f64>,
     empty_reclaim_ratio: Vec<f64>,
     flushes: u64,
-    /// Interrupts sent to other CPUs, where somebody counts them.
+    /// Interrupts sent to other CPUs, if they are counted.
     ipis: Option<u64>,
     saved_bytes: u64,
 }
@@ -117,7 +118,7 @@ struct Times {
 /// Measures all sizes and numbers of pages.
 ///
 /// # Errors
-/// A machine that this process cannot stand in for, or a pool that did not get its pages.
+/// Fails if a machine cannot be emulated by this process, or a pool did not get its pages.
 pub fn section(on: Where, quick: bool) -> Result<Section, Error> {
     match on {
         Where::Hosted => hosted(quick),
@@ -147,7 +148,7 @@ fn hosted(quick: bool) -> Result<Section, Error> {
             tables: "first touch",
             reclaim: Reclaim::Off,
         };
-        // What is used for the first time is used by the first row.
+        // The first row must not pay for the first use of anything.
         case.pages = pages_of(&PAGES, case.size, memory_bytes).last().unwrap_or(1);
         rows.push(row(
             HOSTED,
@@ -228,7 +229,7 @@ fn pages_of<'a>(
     pages.iter().copied().filter(move |&pages| pages <= most)
 }
 
-/// Fills and empties a pool some times.
+/// Fills and empties a pool several times.
 fn times(
     manager: &Manager<HostedPlatform>,
     case: Case,
@@ -241,10 +242,10 @@ fn times(
         let elapsed_ms = started.elapsed().as_secs_f64() * 1e3;
         resized.map(|()| elapsed_ms)
     };
-    // A handful of pages takes as long as looking at the clock a few times. With HVO only the
-    // first fill has something to give up.
+    // A handful of pages takes as long as a few readings of the clock. With HVO, only the first
+    // fill has something to give up.
     let together = if pages <= FEW_PAGES && reclaim == Reclaim::Off { FEW_REPEATED } else { 1 };
-    // In a process the array's memory is the system's: what counts is how much of it went back.
+    // In a process, the array's memory is the system's, so count how much of it went back.
     let reclaimed = || manager.vmemmap().reclaimed_blocks();
     let saved = |blocks: u64| reclaimed().saturating_sub(blocks) * VMEMMAP_BYTES_OF_A_BLOCK;
     let fill_and_empty = |threads: u32| {
@@ -263,7 +264,7 @@ fn times(
         if reclaim == Reclaim::Off {
             let flushes = manager.hugetlb().flushes();
             let (fill, empty, saved_bytes) = fill_and_empty(threads)?;
-            // Nothing of either is expected: the most that was seen, of one fill and one empty.
+            // Neither is expected, so keep the most that was seen in one fill and one empty.
             let flushes = (manager.hugetlb().flushes() - flushes).div_ceil(together.into());
             times.flushes = flushes.max(times.flushes);
             times.saved_bytes = saved_bytes.max(times.saved_bytes);
@@ -285,7 +286,7 @@ fn times(
         times.empty.push(resize(0, threads)?);
         times.flushes = manager.hugetlb().flushes() - flushes;
         if reclaim == Reclaim::Lazy {
-            // Not timed: the same pages have their map again for the next run.
+            // Not timed: these pages get their map back for the next run.
             manager.hugetlb().set_eager_restore(true);
             resize(pages, threads)?;
             resize(0, threads)?;
@@ -300,10 +301,10 @@ fn times(
     Ok(times)
 }
 
-/// Resizes a pool that is to have so many pages, by one thread or with helpers.
+/// Resizes a pool to this many pages, by one thread or with helpers.
 ///
 /// # Errors
-/// It did not get its pages.
+/// Fails if the pool did not get its pages.
 pub fn resize(
     manager: &Manager<HostedPlatform>,
     (size, pages): (PoolSize, u64),
@@ -324,7 +325,7 @@ pub fn resize(
     Err(failed(format!("the {size} pool of {pages} pages: {why}")))
 }
 
-/// Blocks that pools have, neighbours together.
+/// The blocks in pools, with neighbours joined.
 fn blocks_in_pools(manager: &Manager<HostedPlatform>) -> Vec<BlockRange> {
     let mut runs: Vec<BlockRange> = Vec::new();
     let end = manager
@@ -344,16 +345,16 @@ fn blocks_in_pools(manager: &Manager<HostedPlatform>) -> Vec<BlockRange> {
     runs
 }
 
-/// How many milliseconds the system takes to take back the memory behind these parts of the array.
+/// How many milliseconds the system needs to take back the memory behind these parts of the array.
 /// They are backed again afterwards.
 fn madvise(platform: &HostedPlatform, parts: &[BlockRange]) -> Result<f64, Error> {
     let started = Instant::now();
-    // SAFETY: the blocks are free and whole, and nobody else works on this machine; they hold what
-    // they hold afterwards again, zeros.
+    // SAFETY: the blocks are free and whole, and nobody else works on this machine; afterwards they
+    // hold what they held before, zeros.
     let done = unsafe { platform.discard_vmemmap_parts(parts) };
     let elapsed_ms = started.elapsed().as_secs_f64() * 1e3;
     done.map_err(|error| failed(format!("the system does not take memory back: {error}")))?;
-    // SAFETY: as above.
+    // SAFETY: the blocks are free and whole, and nobody else works on this machine.
     unsafe { platform.prefault_vmemmap_parts(parts, 0) };
     Ok(elapsed_ms)
 }
@@ -379,7 +380,7 @@ fn row(on: &str, policy: &str, case: Case, times: &Times) -> Hugepages {
         reclaim_ratio: spread(&times.reclaim_ratio),
         empty_reclaim_ratio: spread(&times.empty_reclaim_ratio),
         flushes: times.flushes.into(),
-        // In a process they are the system's, which does not say.
+        // In a process, the system sends them and does not count them for us.
         ipis: Measured(times.ipis),
         saved_bytes: times.saved_bytes.into(),
     }
@@ -422,7 +423,7 @@ const COLUMNS: [Column<Hugepages>; 18] = [
     (">off, empty", |row| ratio(row.empty_reclaim_ratio)),
 ];
 
-/// Rows for people.
+/// Tables for people.
 pub fn tables(rows: &Rows) -> Vec<Table> {
     table(&COLUMNS, &rows.hugepages).into_iter().collect()
 }
@@ -449,7 +450,7 @@ mod tests {
         };
         let quiet = times(pass.manager(), case, 1)?;
         assert_eq!((quiet.flushes, quiet.saved_bytes), (0, 0));
-        // A manager that gives up memory although nobody asked for it.
+        // This manager gives up memory although that is not part of the case.
         pass.manager().hugetlb().set_optimize_vmemmap(true);
         let loud = times(pass.manager(), case, 1)?;
         assert!(loud.flushes > 0 && loud.saved_bytes > 0, "{} {}", loud.flushes, loud.saved_bytes);

@@ -1,5 +1,5 @@
 //! Huge-page pools in the reference guest: one boot for each setting of HVO, in which the guest's
-//! shell fills and empties pools and reads its own clock and counters.
+//! shell fills and empties pools and reads the guest's own clock and counters.
 
 use super::{Case, Reclaim, Times, row};
 use crate::bench::common::failed;
@@ -21,12 +21,12 @@ const QUICK_REPETITIONS: usize = 3;
 /// How long a boot and its runs may take.
 const PATIENCE_SECONDS: u64 = 300;
 
-/// Between what the guest said of one run and of the next.
+/// Separates the guest's output of one run from that of the next.
 const COUNTERS: &str = "cat /proc/vmstat /proc/interrupts";
 const OPTIMIZE: &str = "/proc/sys/vm/hugetlb_optimize_vmemmap";
 const RESTORE: &str = "/sys/module/framewright/parameters/hugetlb_restore";
 
-/// Words that go with the numbers.
+/// Describes the timing, for readers of the numbers.
 const TIMED: &str = "\
 fill: writing nr_hugepages of an empty pool in the guest's shell; empty: writing 0; times by the \
 guest's clock, each row the median of its runs, fill and empty in turn, \
@@ -37,14 +37,14 @@ is split, eager: it gets its part of the array back while the pool is \
 emptied. flushes and ipis: of one fill and one empty, by the guest's counters. off: a fill with \
 HVO against the fill without before it; off, empty: an empty likewise";
 
-/// Measures all, and says how many runs a row has and what was timed.
+/// Measures everything. Returns the rows, the number of runs of a row, and what was timed.
 ///
 /// # Errors
-/// Everything that can go wrong with QEMU, or a pool that did not get its pages.
+/// Anything that can go wrong with QEMU, or a pool that did not get its pages.
 pub fn rows(quick: bool) -> Result<(Vec<Hugepages>, usize, String), Error> {
     let (memory_bytes, repetitions) =
         if quick { (QUICK_MEMORY_BYTES, QUICK_REPETITIONS) } else { (MEMORY_BYTES, REPETITIONS) };
-    // Half of the memory, as Linux was measured with.
+    // Pools take half of the memory, as in the measurements of Linux.
     let mut counts = vec![(PoolSize::TwoMib, memory_bytes >> 22)];
     if !quick {
         counts.push((PoolSize::OneGib, memory_bytes >> 31));
@@ -56,7 +56,7 @@ pub fn rows(quick: bool) -> Result<(Vec<Hugepages>, usize, String), Error> {
             let case = Case { size, pages, threads: CPUS, tables: "backed", reclaim };
             crate::progress::step(&format_args!("hugepages: guest, {pages} pages of {size}"))?;
             let (times, used) = measure(case, memory_bytes, repetitions, accel)?;
-            // Once is enough to learn that KVM does not work.
+            // If KVM does not work, it is tried only once.
             accel = if used == Accelerator::Kvm { Accel::Kvm } else { Accel::Tcg };
             rows.push(row("qemu", "deferred", case, &times));
         }
@@ -96,7 +96,7 @@ fn measure(
     }
 }
 
-/// What the guest's shell is to do. Only what is timed says something.
+/// The commands for the guest's shell. Only timed commands print something.
 fn commands(case: Case, repetitions: usize) -> String {
     let Case { pages, reclaim, .. } = case;
     let size = if case.size.is_gigantic() { "1G" } else { "2M" };
@@ -107,8 +107,7 @@ fn commands(case: Case, repetitions: usize) -> String {
     let mut text = format!("{set}; {COUNTERS}; {fill}; {COUNTERS}; resize {size} 0; {COUNTERS}");
     for _ in 1..repetitions {
         if reclaim == Reclaim::Lazy {
-            // The pages get their descriptors back for the next run, also for comparison with no
-            // HVO.
+            // Restore the pages' descriptors for the next run, also for the comparison without HVO.
             let file =
                 format!("/sys/kernel/mm/hugepages/hugepages-{}kB/nr_hugepages", case.size.kbytes());
             let _ = write!(text, ";echo eager > {RESTORE};echo {pages} > {file};echo 0 > {file}");
@@ -119,7 +118,7 @@ fn commands(case: Case, repetitions: usize) -> String {
     text
 }
 
-/// Reads what the guest said.
+/// Parses what the guest said.
 fn times(said: &str, case: Case, repetitions: usize) -> Result<Times, String> {
     let mut times = Times::default();
     let resizes = resizes(said)?;
@@ -161,7 +160,7 @@ fn times(said: &str, case: Case, repetitions: usize) -> Result<Times, String> {
     Ok(times)
 }
 
-/// Pages to stay and nanoseconds, for each resize.
+/// The pages to stay and the nanoseconds, for each resize.
 fn resizes(said: &str) -> Result<Vec<(u64, u64)>, String> {
     let lines = said.lines().filter(|line| line.contains(" to stay, "));
     let parse = |line: &str| {
@@ -172,12 +171,12 @@ fn resizes(said: &str) -> Result<Vec<(u64, u64)>, String> {
     lines.map(|line| parse(line).ok_or_else(|| format!("{line:?}"))).collect()
 }
 
-/// All numbers behind a name, summed over the line where it has several, line by line.
+/// All numbers behind a name, line by line, summed over a line with several numbers.
 fn counters(said: &str, name: &str) -> Result<Vec<u64>, String> {
     let lines = said.lines().filter_map(|line| line.trim_start().strip_prefix(name));
     let sum = |rest: &str| {
         let numbers = rest.split_whitespace().map_while(|word| word.parse::<i64>().ok());
-        // Below zero when page tables are all that is left of what was saved.
+        // The sum is negative if only page tables are left of the savings.
         u64::try_from(numbers.sum::<i64>().max(0)).map_err(|_| format!("{name}: {rest:?}"))
     };
     lines.map(sum).collect()
@@ -187,7 +186,7 @@ fn ms(ns: u64) -> f64 {
     ns as f64 / 1e6
 }
 
-/// Keeps what the shell says.
+/// Keeps what the shell prints.
 struct Heard(Vec<u8>);
 
 impl Watch for Heard {

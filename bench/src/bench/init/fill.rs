@@ -1,10 +1,10 @@
-//! Plain fills: every store that a CPU has, in a loop of its own that shares nothing with the
-//! library's. The best of them is the limit of the memory map.
+//! Plain fills: every store of a CPU, in a loop that shares no code with the library's. The best of
+//! them is the limit for the memory map.
 
 use framewright::stores::StoreFeatures;
 use std::ptr::NonNull;
 
-/// How bytes are written.
+/// The way in which bytes are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fill {
     /// Zeros with `clzero`, a cache line at a time.
@@ -17,15 +17,15 @@ pub enum Fill {
     Movnti,
     /// 64-byte records with `movdir64b`.
     Movdir64b,
-    /// 64-byte records past the caches, 16 bytes at a time.
+    /// 64-byte records with non-temporal stores, 16 bytes at a time.
     Sse2,
-    /// 64-byte records past the caches, 32 bytes at a time.
+    /// 64-byte records with non-temporal stores, 32 bytes at a time.
     Avx2,
-    /// 64-byte records past the caches, whole.
+    /// 64-byte records with non-temporal stores, in one piece.
     Avx512,
 }
 
-/// What records are made of.
+/// The word of which records consist.
 const WORD: u64 = 7;
 
 impl Fill {
@@ -40,7 +40,7 @@ impl Fill {
         Self::Avx512,
     ];
 
-    /// All that this CPU has, for a template or for zeros.
+    /// All fills that this CPU supports, for a template or for zeros.
     pub fn of_this_cpu(template: bool) -> Vec<Self> {
         let features = StoreFeatures::read();
         let is_wanted = |fill: &Self| fill.is_in(features) && !(template && fill.word() == 0);
@@ -58,7 +58,8 @@ impl Fill {
         }
     }
 
-    /// What each word is afterwards. What can write anything writes something else than zero.
+    /// The value of each word afterwards. Fills that can write any value write another one than
+    /// zero.
     pub const fn word(self) -> u64 {
         match self {
             Self::Clzero | Self::Stosb | Self::Memset => 0,
@@ -80,11 +81,11 @@ impl Fill {
     }
 }
 
-/// Fills so many bytes.
+/// Fills this many bytes.
 ///
 /// # Safety
-/// `bytes` bytes from `start` on, aligned to 64 and a multiple of that, are the caller's alone, and
-/// this CPU has what `fill` needs ([`Fill::of_this_cpu`]).
+/// `bytes` bytes from `start` on belong to the caller alone; both numbers are multiples of 64. This
+/// CPU has what `fill` needs ([`Fill::of_this_cpu`]).
 pub unsafe fn write(fill: Fill, start: NonNull<u8>, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
     {
@@ -98,16 +99,16 @@ pub unsafe fn write(fill: Fill, start: NonNull<u8>, bytes: usize) {
             Fill::Avx2 => x86::avx2,
             Fill::Avx512 => x86::avx512,
         };
-        // SAFETY: passed on.
+        // SAFETY: the obligation is passed on to the caller.
         unsafe { lines(start, bytes / 64) };
-        // SAFETY: part of x86-64; it changes nothing.
+        // SAFETY: the instruction is part of x86-64 and changes no memory.
         unsafe { std::arch::x86_64::_mm_sfence() };
     }
     #[cfg(not(target_arch = "x86_64"))]
     for index in 0..bytes / 8 {
-        // SAFETY: inside the caller's part.
+        // SAFETY: the word is inside the caller's part.
         let word = unsafe { start.cast::<u64>().add(index) };
-        // SAFETY: the same.
+        // SAFETY: the word is inside the caller's part.
         unsafe { word.write(fill.word()) };
     }
 }
@@ -189,9 +190,9 @@ mod x86 {
     pub(super) unsafe fn sse2(start: NonNull<u8>, lines: usize) {
         let vector = _mm_set1_epi64x(WORD.cast_signed());
         for index in 0..lines * 4 {
-            // SAFETY: inside the caller's part.
+            // SAFETY: the place is inside the caller's part.
             let place = unsafe { start.cast::<__m128i>().add(index) };
-            // SAFETY: the caller has it to itself, and it is aligned.
+            // SAFETY: the place belongs to the caller alone, and is aligned.
             unsafe { _mm_stream_si128(place.as_ptr(), vector) };
         }
     }
@@ -200,9 +201,9 @@ mod x86 {
     pub(super) unsafe fn avx2(start: NonNull<u8>, lines: usize) {
         let vector = _mm256_set1_epi64x(WORD.cast_signed());
         for index in 0..lines * 2 {
-            // SAFETY: inside the caller's part.
+            // SAFETY: the place is inside the caller's part.
             let place = unsafe { start.cast::<__m256i>().add(index) };
-            // SAFETY: the caller has it to itself, and it is aligned.
+            // SAFETY: the place belongs to the caller alone, and is aligned.
             unsafe { _mm256_stream_si256(place.as_ptr(), vector) };
         }
     }
@@ -211,9 +212,9 @@ mod x86 {
     pub(super) unsafe fn avx512(start: NonNull<u8>, lines: usize) {
         let vector = _mm512_set1_epi64(WORD.cast_signed());
         for index in 0..lines {
-            // SAFETY: inside the caller's part.
+            // SAFETY: the place is inside the caller's part.
             let place = unsafe { start.cast::<__m512i>().add(index) };
-            // SAFETY: the caller has it to itself, and it is aligned.
+            // SAFETY: the place belongs to the caller alone, and is aligned.
             unsafe { _mm512_stream_si512(place.as_ptr(), vector) };
         }
     }

@@ -1,4 +1,4 @@
-//! Growth: one section brought up by the request that wants it.
+//! Growth: one section that is initialised by the request that needs it.
 
 use super::Scale;
 use super::measure::DESCRIPTOR;
@@ -11,10 +11,10 @@ use framewright_cli::hosted::{Session, Silent};
 use framewright_hosted::HostedPlatform;
 use std::time::Instant;
 
-/// Bringing up one section because a request wants it, beside its share of the same by the job.
+/// Times initialising one section because a request needs it, beside a section's share of the job.
 ///
 /// # Errors
-/// A machine that this process cannot stand in for.
+/// Fails if this process cannot emulate the machine.
 pub fn row(scale: Scale) -> Result<Init, Error> {
     let machine = synthetic(scale.memory_bytes, 1, 1)?;
     let order = Order::new(15).ok_or_else(|| failed("order 15 is 128 MiB"))?;
@@ -44,8 +44,8 @@ pub fn row(scale: Scale) -> Result<Init, Error> {
     })
 }
 
-/// What each request of this size takes that brings up deferred memory of its own size, in seconds,
-/// until no memory is left.
+/// The time, in seconds, of each request that brings up deferred memory of its own size, until no
+/// memory is left.
 pub fn by_requests(manager: &Manager<HostedPlatform>, order: Order) -> Vec<f64> {
     let mut times = Vec::new();
     loop {

@@ -1,5 +1,5 @@
-//! Memory of its own to fill, by as many threads as wanted: for rates of plain fills where there is
-//! no vmemmap.
+//! A buffer to fill with any number of threads: for the rates of plain fills if there is no
+//! vmemmap.
 
 use super::super::host;
 pub use super::fill::Fill;
@@ -9,24 +9,24 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// Memory of its own to fill.
+/// A buffer of its own memory to fill.
 pub struct Buffer {
     start: NonNull<u8>,
     bytes: usize,
 }
 
-// SAFETY: an address and a length; threads fill parts that do not overlap.
+// SAFETY: it has an address and a length; threads fill parts that do not overlap.
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// `bytes` bytes, a multiple of 4096, not touched yet.
+    /// Maps `bytes` bytes, a multiple of 4096, which are not touched yet.
     ///
     /// # Errors
-    /// The system has not so many.
+    /// Fails if the system has not enough memory.
     pub fn new(bytes: usize) -> Result<Self, Error> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping at an address of the system's choice.
+        // SAFETY: this makes a new mapping at an address of the system's choice.
         let address = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
         match NonNull::new(address.cast()) {
             Some(start) if address != libc::MAP_FAILED => Ok(Self { start, bytes }),
@@ -37,35 +37,36 @@ impl Buffer {
         }
     }
 
-    /// Drops what is behind it, so that the next fill touches it first.
+    /// Drops the memory behind the buffer, so that the next fill touches it for the first time.
     pub fn forget(&mut self) {
         // SAFETY: the mapping is ours, and nobody fills it now.
         unsafe { libc::madvise(self.start.as_ptr().cast(), self.bytes, libc::MADV_DONTNEED) };
     }
 
-    /// Makes it backed and dirty.
+    /// Makes the buffer backed and dirty.
     pub fn dirty(&mut self) {
         // SAFETY: the mapping is ours, and nobody else fills it now.
         unsafe { self.start.write_bytes(0xa5, self.bytes) };
     }
 
-    /// Fills all of it with `threads` threads, each on a CPU and a part of its own; how long that
-    /// took in seconds.
+    /// Fills the buffer with `threads` threads, each on a CPU and a part of its own. Returns the
+    /// time in seconds.
     ///
     /// # Errors
-    /// Threads that cannot be kept on their CPUs.
+    /// Fails if threads cannot be pinned to their CPUs.
     pub fn fill(&mut self, fill: Fill, threads: usize) -> Result<f64, Error> {
-        // SAFETY: each part is one thread's own.
+        // SAFETY: each part belongs to one thread.
         self.by_parts(threads, |own, bytes| unsafe { write(fill, own, bytes) })
     }
 
-    /// Drops what is behind it by `threads` threads, each a part; how long that took in seconds.
+    /// Drops the memory behind the buffer with `threads` threads, each a part. Returns the time in
+    /// seconds.
     ///
     /// # Errors
-    /// As [`fill`](Self::fill).
+    /// The errors of [`fill`](Self::fill).
     pub fn release(&mut self, threads: usize) -> Result<f64, Error> {
         self.by_parts(threads, |own, bytes| {
-            // SAFETY: the mapping is ours, and each part is one thread's own.
+            // SAFETY: the mapping is ours, and each part belongs to one thread.
             unsafe { libc::madvise(own.as_ptr().cast(), bytes, libc::MADV_DONTNEED) };
         })
     }
@@ -77,7 +78,7 @@ impl Buffer {
         work: impl Fn(NonNull<u8>, usize) + Sync,
     ) -> Result<f64, Error> {
         if threads == 1 {
-            // Wherever the system lets it run, as the bring-ups that it is compared with.
+            // A single thread runs on any CPU, like the bring-ups with which it is compared.
             let began = Instant::now();
             work(self.start, self.bytes);
             return Ok(began.elapsed().as_secs_f64());
@@ -101,15 +102,16 @@ impl Buffer {
                     let bytes = if index + 1 == threads { this.bytes - part * index } else { part };
                     scope.spawn(move || {
                         let stays = host::stay_on(cpu);
-                        // Spinning, so that none begins much later than the others. Whoever is not
-                        // where it should be has come, too: they would wait for ever.
+                        // Spin, so that no thread begins much later than the others. A thread that
+                        // could not be pinned counts as arrived, too, or the others would wait for
+                        // ever.
                         arrived.fetch_add(1, Ordering::AcqRel);
                         while arrived.load(Ordering::Acquire) < threads {
                             std::hint::spin_loop();
                         }
                         stays?;
                         let began = Instant::now();
-                        // SAFETY: inside the buffer.
+                        // SAFETY: the part is inside the buffer.
                         work(unsafe { this.start.add(part * index) }, bytes);
                         Ok((began, Instant::now()))
                     })
@@ -129,7 +131,7 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: mapped once, unmapped once.
+        // SAFETY: the memory was mapped once and is unmapped once.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }
@@ -141,7 +143,7 @@ mod tests {
     #[test]
     fn nobody_waits_for_a_thread_without_its_cpu() {
         let buffer = Buffer::new(4 * 4096).expect("memory");
-        // The last that a set can name, which no machine of today lets this process have.
+        // The last CPU that a set can name, which no machine of today has.
         let cpus = [host::cpus().expect("they are known")[0], libc::CPU_SETSIZE as usize - 1];
         assert!(buffer.on_cpus(&cpus, 2, |_, _| {}).is_err());
     }
@@ -155,9 +157,9 @@ mod tests {
                 buffer.dirty();
                 assert!(buffer.fill(fill, threads).expect("threads") > 0.0);
                 for index in 0..bytes / 8 {
-                    // SAFETY: inside the buffer, which nobody writes now.
+                    // SAFETY: the word is inside the buffer, which nobody writes now.
                     let place = unsafe { buffer.start.cast::<u64>().add(index) };
-                    // SAFETY: the same.
+                    // SAFETY: the word is inside the buffer, which nobody writes now.
                     assert_eq!(unsafe { place.read() }, fill.word(), "{fill:?} {threads} {index}");
                 }
             }

@@ -1,4 +1,4 @@
-//! Ways of making the memory map, measured in turn with their limit over the same bytes of the same
+//! The policies for making the memory map, measured in turn with their limit over one array of one
 //! process.
 
 use super::Scale;
@@ -12,37 +12,37 @@ use framewright_cli::error::Error;
 use framewright_cli::hosted::{Session, Silent, cpu_seconds};
 use serde_json::Value;
 
-/// What descriptors begin as when it is not zero.
+/// The initial value of descriptors if it is not zero.
 const TEMPLATE: [u64; 7] = [7; 7];
-/// Bytes of a descriptor.
+/// The size of a descriptor.
 pub const DESCRIPTOR: u64 = 64;
 /// How often each plain fill is tried to find those that may be the fastest.
 const TRIALS: usize = 3;
-/// So many times slower than the best trial is clearly slower.
+/// A fill this many times slower than the best is clearly slower.
 const CLEARLY: f64 = 1.4;
 
-/// What rows that are measured together have in common.
+/// The settings that rows measured together share.
 #[derive(Clone, Copy)]
 pub struct Group {
-    /// Each becomes a row.
+    /// The policies; each becomes a row.
     pub policies: &'static [Policy],
     pub template: bool,
     pub threads: usize,
     pub first_touch: bool,
 }
 
-/// What one run took.
+/// The times of one run.
 #[derive(Clone, Copy, Default)]
 struct Run {
     seconds: f64,
     cpu_seconds: f64,
 }
 
-/// Measures a group: in each round the plain fill and every policy run once, forwards and backwards
-/// by turns, each over memory that was dirtied just before.
+/// Measures a group: in each round the plain fill and every policy run once, alternately forwards
+/// and backwards, each over memory that was dirtied just before.
 ///
 /// # Errors
-/// A machine that this process cannot stand in for.
+/// Fails if this process cannot emulate the machine.
 pub fn rows(group: Group, scale: Scale) -> Result<Vec<Init>, Error> {
     for policy in group.policies {
         crate::progress::step(&format_args!("init: {}, {} threads", policy.name(), group.threads))?;
@@ -53,8 +53,8 @@ pub fn rows(group: Group, scale: Scale) -> Result<Vec<Init>, Error> {
     on_last_cpu(|| on_this_thread(group, scale))
 }
 
-/// One thread stays on one CPU, so that nothing moves between fill and bring-up; the last has the
-/// least to do with interrupts.
+/// Runs `work` on a thread that is pinned to the last CPU, so that nothing moves between fill and
+/// bring-up; the last CPU handles the fewest interrupts.
 pub fn on_last_cpu<R: Send>(work: impl FnOnce() -> Result<R, Error> + Send) -> Result<R, Error> {
     let cpu = host::cpus()?.last().copied().unwrap_or(0);
     std::thread::scope(|scope| {
@@ -69,7 +69,7 @@ fn on_this_thread(group: Group, scale: Scale) -> Result<Vec<Init>, Error> {
     let line =
         |policy: &Policy| format!("memmap_init={} memmap_init_threads={cpus}", policy.name());
     let lines: Vec<String> = group.policies.iter().map(line).collect();
-    // Opened with a policy that wants an array, if there is one.
+    // Open the session with a policy that wants an array, if there is one.
     let array = group.policies.iter().position(|&policy| policy != Policy::OnDemand);
     let mut session =
         Session::open(&machine, lines.get(array.unwrap_or(0)).map_or("", String::as_str))?
@@ -77,7 +77,7 @@ fn on_this_thread(group: Group, scale: Scale) -> Result<Vec<Init>, Error> {
     if array.is_some() && !session.has_page_array() {
         return Err(failed("this host has too little memory for the vmemmap"));
     }
-    // The first ones touch everything.
+    // The first bring-ups touch everything.
     let mut pages = vec![0; lines.len()];
     for (line, pages) in lines.iter().zip(&mut pages) {
         let pass = session.with_command_line(line).bring_up(&mut Silent)?;
@@ -114,7 +114,7 @@ fn on_this_thread(group: Group, scale: Scale) -> Result<Vec<Init>, Error> {
         .collect())
 }
 
-/// The fill whose middle time is the least, and its runs.
+/// The fill with the least median time, and its runs.
 #[derive(Clone, Copy)]
 struct Limit<'a> {
     fill: Option<Fill>,
@@ -132,7 +132,7 @@ impl<'a> Limit<'a> {
     }
 }
 
-/// The plain fills that may be the fastest: those that are not clearly slower than another.
+/// The plain fills that may be the fastest: those that are not clearly slower than the best.
 fn fast_fills(
     session: &Session<'_>,
     ground: &mut Ground,
@@ -157,7 +157,7 @@ fn fast_fills(
         .collect())
 }
 
-/// One plain fill; the array is dirty afterwards.
+/// Runs one plain fill; the array is dirty afterwards.
 fn plain(
     session: &Session<'_>,
     ground: &mut Ground,
@@ -172,7 +172,7 @@ fn plain(
     Ok(Run { seconds, cpu_seconds })
 }
 
-/// Pages whose descriptors were written: all that can be handed out.
+/// The number of pages whose descriptors were written: all that can be handed out.
 fn described(report: &Value) -> u64 {
     if report["totals"]["vmemmap_bytes"].as_u64() == Some(0) {
         return 0;
@@ -192,13 +192,13 @@ fn value(
     let fill = limit.fill.filter(|_| pages != 0).map(Fill::name);
     let seconds = Spread::of(runs.iter().map(|run| run.seconds));
     let limit = Spread::of(limits.iter().map(|limit| limit.seconds));
-    // Of one round each.
+    // Each ratio is of one round.
     let ratio = Spread::of(limits.iter().zip(runs).map(|(limit, run)| limit.seconds / run.seconds));
     let cpu = |runs: &[Run]| Spread::of(runs.iter().map(|run| run.cpu_seconds));
     let eager = if policy == Policy::Deferred { eager.map_or(&[][..], Vec::as_slice) } else { &[] };
     let cpu_ratio =
         Spread::of(eager.iter().zip(runs).map(|(eager, run)| run.cpu_seconds / eager.cpu_seconds));
-    // Neighbours that take the CPU away do not count.
+    // Unlike elapsed time, CPU time does not grow when other load takes the CPU away.
     let limit_cpu =
         Spread::of(limits.iter().zip(runs).map(|(limit, run)| limit.cpu_seconds / run.cpu_seconds));
     let row = InitLimit {

@@ -1,5 +1,6 @@
-//! `framewright-bench init`: how long the memory map takes, by policy, first value and threads,
-//! beside the best plain fill of as many bytes; and how fast each store of the CPU fills them.
+//! `framewright-bench init`: the time for the memory map, by policy, first value and threads,
+//! beside the best plain fill of as many bytes; and how fast each store instruction of the CPU
+//! fills them.
 
 mod fill;
 mod ground;
@@ -16,7 +17,7 @@ use framewright::parameters::Policy;
 use framewright_cli::error::Error;
 use measure::Group;
 
-/// What is timed, in words that go with the numbers.
+/// Describes the timing, for readers of the numbers.
 const TIMED: &str = "\
 timed by the library on the platform's clock from the beginning of intake to all memory available; \
 the limit is the fastest plain fill of the array's own bytes by as many threads, in turn with the \
@@ -28,7 +29,7 @@ meanwhile; deferred over eager in neighbouring runs; \
 growth: one section of 128 MiB brought up by the request that wants it, beside its share of the \
 same work in the job";
 
-/// How much is done.
+/// How much is measured.
 #[derive(Clone, Copy)]
 pub struct Scale {
     memory_bytes: u64,
@@ -41,7 +42,7 @@ const QUICK: Scale = Scale { memory_bytes: 8 << 30, repetitions: 8 };
 /// Measures everything.
 ///
 /// # Errors
-/// A machine that this process cannot stand in for.
+/// Fails if a machine cannot be emulated by this process.
 pub fn section(quick: bool) -> Result<Section, Error> {
     let scale = if quick { QUICK } else { FULL };
     let cpus = host::cpus()?.len();
@@ -50,12 +51,12 @@ pub fn section(quick: bool) -> Result<Section, Error> {
     Ok(Section::new("init", scale.repetitions, timed, [to_json(&rows), to_json(&stores)].concat()))
 }
 
-/// Rows for people.
+/// Tables for people.
 pub fn tables(rows: &Rows) -> Vec<Table> {
     table::rows(&rows.init).into_iter().chain(stores::table_of(&rows.store)).collect()
 }
 
-/// First touch takes a page fault for every page: a few rounds tell enough.
+/// With first touch, every page takes a page fault, so a few rounds are enough.
 const FIRST_TOUCHES: usize = 5;
 
 fn all(scale: Scale, cpus: usize) -> Result<Vec<Init>, Error> {
@@ -77,7 +78,7 @@ fn all(scale: Scale, cpus: usize) -> Result<Vec<Init>, Error> {
     Ok(rows)
 }
 
-/// Numbers of threads that are these shares of the CPUs, at least one, each once.
+/// The distinct numbers of threads for these shares of the CPUs, at least one thread each.
 pub fn threads_of(cpus: usize, percent: &[usize]) -> Vec<usize> {
     let mut threads: Vec<usize> =
         percent.iter().map(|percent| (cpus * percent / 100).max(1)).collect();

@@ -1,5 +1,5 @@
-//! Every store of this CPU over the vmemmap's own memory, by one thread and by two: which is the
-//! best, and whether the library has chosen it.
+//! Compares every store instruction of this CPU over the vmemmap's own memory, with one thread and
+//! with two: which is the best, and whether the library chose it.
 
 use super::Scale;
 use super::fill::Fill;
@@ -13,10 +13,10 @@ use framewright_cli::error::Error;
 use framewright_cli::grid::microseconds;
 use framewright_cli::hosted::Session;
 
-/// Both kinds of first values, with one thread and, where there are more CPUs, with two.
+/// Rows of both kinds of first values, with one thread and, if there are more CPUs, with two.
 ///
 /// # Errors
-/// A machine that this process cannot stand in for.
+/// Fails if this process cannot emulate the machine.
 pub fn rows(scale: Scale, cpus: usize) -> Result<Vec<Store>, Error> {
     let mut rows = Vec::new();
     for threads in 1..=cpus.min(2) {
@@ -96,7 +96,7 @@ const COLUMNS: [Column<Store>; 8] = [
     ("<chosen", |row| if row.chosen.get() == Some(1) { "yes" } else { "" }.into()),
 ];
 
-/// Rows for people.
+/// Tables for people.
 pub fn table_of(rows: &[Store]) -> Option<Table> {
     let table = table(&COLUMNS, rows)?;
     Some(Table { title: Some("Every store of this CPU over the same memory".into()), ..table })

@@ -1,4 +1,4 @@
-//! Rows for people.
+//! Tables for people.
 
 use crate::bench::section::{Column, Table, shown, table};
 use crate::rows::{Init, InitLimit};
@@ -12,7 +12,7 @@ fn ratio(ratio: Option<f64>) -> String {
     shown(ratio, |ratio| format!("{ratio:.2}"))
 }
 
-/// Something of the limit, where there is one.
+/// A value of the limit, if there is one.
 fn limit<T>(row: &Init, of: impl Fn(&InitLimit) -> Option<T>) -> Option<T> {
     row.limit.as_ref().and_then(of)
 }
@@ -51,7 +51,7 @@ const COLUMNS: [Column<Init>; 15] = [
     (">CPU / eager", |row| ratio(limit(row, |limit| limit.eager_cpu_ratio.middle))),
 ];
 
-/// All rows.
+/// A table of all rows.
 pub fn rows(rows: &[Init]) -> Option<Table> {
     table(&COLUMNS, rows)
 }

@@ -7,17 +7,17 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-/// Spins on one CPU until it is dropped, at the priority of this process. It ends by itself when
+/// Spins on one CPU until it is dropped, at the priority of this process. It ends by itself once
 /// this process is gone.
 pub struct Spinner(Child);
 
 impl Spinner {
-    /// Starts it.
+    /// Starts spinning on a CPU.
     ///
     /// # Errors
-    /// There is no shell, or it cannot be kept on the CPU.
+    /// Fails if there is no shell, or it cannot be pinned to the CPU.
     pub fn on(cpu: usize) -> Result<Self, Error> {
-        // A child stays where the thread is that starts it.
+        // A child process inherits the affinity of the thread that starts it.
         let start = move || {
             host::stay_on(cpu)?;
             let mut shell = Command::new("sh");
@@ -29,7 +29,7 @@ impl Spinner {
         };
         let child =
             thread::scope(|scope| scope.spawn(start).join().expect("the thread did not panic"))?;
-        // It has begun by then.
+        // Wait until the shell has begun.
         thread::sleep(Duration::from_millis(50));
         Ok(Self(child))
     }

@@ -3,58 +3,58 @@
 use std::hint::black_box;
 use std::time::Duration;
 
-/// How much cases have to do.
+/// How much work cases have.
 #[derive(Clone, Copy)]
 pub struct Scale {
-    /// The most work of a case, if one thread did it.
+    /// The most work of a case, as the time of one thread.
     pub longest: Duration,
-    /// Bytes that are read where memory is what counts.
+    /// The bytes to read if memory is what counts.
     pub memory_bytes: usize,
 }
 
 impl Scale {
-    /// As much as tells the cases apart.
+    /// As much work as is needed to tell the cases apart.
     pub const FULL: Self = Self { longest: Duration::from_millis(1100), memory_bytes: 256 << 20 };
-    /// For a first look.
+    /// Little work, for a first look.
     pub const QUICK: Self = Self { longest: Duration::from_millis(11), memory_bytes: 16 << 20 };
 }
 
-/// Words of a unit that is memory to be read.
+/// The words of a unit that reads memory.
 const UNIT_WORDS: usize = 512;
-/// What a unit costs besides its steps, about.
+/// The approximate cost of a unit besides its steps.
 const CALL_NS: u64 = 1;
-/// How much dearer the one heavy unit is.
+/// How many times more the one heavy unit costs.
 const HEAVY: u64 = 1000;
 
-/// What a unit is.
+/// What a unit does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// Nothing.
     Empty,
-    /// Arithmetic, the same for each unit.
+    /// Arithmetic, equal for all units.
     Uniform,
     /// Arithmetic in which no unit waits for the one before it.
     Apart,
-    /// One unit in the middle is a thousand times the others.
+    /// Arithmetic in which the middle unit takes a thousand times as long as the others.
     OneHeavy,
-    /// From nothing to twice the mean.
+    /// Arithmetic that grows from nothing to twice the mean.
     Ramp,
-    /// A page of memory that is read.
+    /// Reads a page of memory.
     Memory,
 }
 
 /// A job that all engines do.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// What rows call it.
+    /// The case's name in rows.
     pub name: String,
-    /// What a unit is.
+    /// What a unit does.
     pub kind: Kind,
-    /// How many units.
+    /// The number of units.
     pub units: u64,
-    /// About what a unit costs on the mean, but for the heavy one.
+    /// The approximate mean cost of a unit, without the heavy one.
     pub unit_ns: u64,
-    /// Whether another process has one of the CPUs.
+    /// Whether another process occupies one of the CPUs.
     pub busy: bool,
 }
 
@@ -69,7 +69,7 @@ impl Case {
         self
     }
 
-    /// What one thread needs, about.
+    /// The approximate time that one thread needs.
     pub fn nanoseconds(&self) -> u64 {
         let heavy = if self.kind == Kind::OneHeavy { HEAVY * self.unit_ns } else { 0 };
         self.units * self.unit_ns + heavy
@@ -106,7 +106,7 @@ pub fn all(scale: Scale) -> (Vec<Case>, Vec<String>) {
     }
     let pages = (scale.memory_bytes / (UNIT_WORDS * 8)) as u64;
     cases.push(Case::new("memory", Kind::Memory, pages, 400));
-    // 1 us and 1 ms; then 5 to 100 ms, which a helper shares with a process that has its CPU.
+    // 1 us and 1 ms; then 5 to 100 ms, during which a helper shares its CPU with the busy process.
     let milliseconds = [5, 10, 12, 20, 30, 60, 100].map(|length| (length * 10_000, 100));
     for (units, unit_ns) in [(100, 10), (100_000, 10)].into_iter().chain(milliseconds) {
         let case = Case::new("uniform", Kind::Uniform, units, unit_ns).beside_a_busy_process();
@@ -128,11 +128,11 @@ pub fn all(scale: Scale) -> (Vec<Case>, Vec<String>) {
 /// A case ready to be done, unit by unit.
 ///
 /// A unit begins when the one before it in its chunk has ended, as in work on memory that depends
-/// on itself. Units that the processor overlaps are bound by how many instructions it takes in at a
-/// time, and so by how a loop lies in memory: rayon has its own loop over units, everybody else one
-/// over ranges, and between two builds of the same program they then differed by 5 % in either
-/// direction. [`Kind::Apart`] does without, for small jobs: there waiting hides a part of what an
-/// engine costs.
+/// on itself. Units that the processor overlaps are limited by its instruction fetch, and so depend
+/// on how a loop is aligned in memory: rayon has its own loop over units, all other engines one
+/// over ranges, and between two builds of one program they then differed by 5 % in either
+/// direction. [`Kind::Apart`] does not make units wait, for small jobs: there the wait would hide a
+/// part of an engine's cost.
 #[derive(Clone, Copy)]
 pub struct Load<'a> {
     kind: Kind,
@@ -144,15 +144,15 @@ pub struct Load<'a> {
 }
 
 impl<'a> Load<'a> {
-    /// `steps_per_us` thousandths of a step take a nanosecond.
+    /// Prepares a case; `steps_per_us` thousandths of a step take a nanosecond.
     pub fn new(case: &Case, memory: &'a [u64], steps_per_us: u64) -> Self {
-        // The call, and waiting for the sum, is the rest of the unit.
+        // The call, and waiting for the sum, take the rest of the unit's time.
         let steps = (case.unit_ns.saturating_sub(CALL_NS) * steps_per_us).div_ceil(1000).max(1);
         Self { kind: case.kind, units: case.units, steps, memory, nothing: black_box(0) }
     }
 
-    /// Does one unit and adds what it comes to, which depends on all of it. A function that is
-    /// called, so that no engine gets better code than another.
+    /// Does one unit and adds its result, which depends on all of the unit's work. It is never
+    /// inlined, so that no engine gets better code than another.
     #[inline(never)]
     pub fn step(&self, sum: u64, unit: u64) -> u64 {
         let seed = unit.wrapping_add(1);
@@ -174,16 +174,16 @@ impl<'a> Load<'a> {
         sum.wrapping_add(value)
     }
 
-    /// Does units one after the other. A function that is called too, which every engine that is
-    /// given ranges runs.
+    /// Does several units one after the other. It is never inlined either, and all engines that are
+    /// given ranges run it.
     #[inline(never)]
     pub fn range(&self, range: std::ops::Range<u64>) -> u64 {
         range.fold(0, |sum, unit| self.step(sum, unit))
     }
 }
 
-/// Multiplications that wait for one another, and that the compiler cannot make one of: of
-/// additions in between it can, for eight steps or 64.
+/// Multiplications that depend on one another and that the compiler cannot merge. With additions in
+/// between it could merge eight steps or 64.
 #[inline]
 pub fn chain(seed: u64, steps: u64) -> u64 {
     (0..steps).fold(seed, |value, _| value.rotate_left(5).wrapping_mul(0x9e37_79b9_7f4a_7c15))

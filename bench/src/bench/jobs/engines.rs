@@ -1,4 +1,4 @@
-//! Ways to do a load: [`Engine`].
+//! Ways to run a load: [`Engine`].
 
 use super::cases::{Case, Kind, Load};
 use crate::bench::common::failed;
@@ -13,27 +13,27 @@ use std::thread;
 /// What runs the job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Engine {
-    /// A loop.
+    /// A plain loop.
     Serial,
-    /// [`framewright_jobs`] with the helpers of the process, by a caller that keeps what its units
-    /// cost from job to job, as others keep their threads.
+    /// [`framewright_jobs`] with the helpers of the process, by a caller that remembers the cost of
+    /// its units from job to job, as the others keep their threads.
     Ours,
-    /// [`framewright_jobs`], by a caller that keeps nothing from job to job.
+    /// [`framewright_jobs`], by a caller that remembers nothing from job to job.
     OursNew,
-    /// rayon, from a thread of the program.
+    /// rayon, called from a thread of the program.
     Rayon,
-    /// rayon, from one of its own threads.
+    /// rayon, called from one of its own threads.
     RayonInside,
-    /// Threads that are started and ended.
+    /// Threads that are started and ended for each job.
     Scoped,
 }
 
 impl Engine {
-    /// All of them.
+    /// All engines.
     pub const ALL: [Self; 6] =
         [Self::Serial, Self::Ours, Self::OursNew, Self::Rayon, Self::RayonInside, Self::Scoped];
 
-    /// What rows call it.
+    /// The engine's name in rows.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Serial => "serial",
@@ -49,12 +49,12 @@ impl Engine {
 /// What engines keep from job to job.
 pub struct Pools {
     rayon: rayon::ThreadPool,
-    /// What each worker of a job of ours came to.
+    /// The result of each worker of one of our jobs.
     sums: Vec<Sum>,
     threads: usize,
 }
 
-/// A worker's own, on a line of its own: nobody else writes it meanwhile.
+/// A worker's own sum, on its own cache line, so that no other worker writes to that line.
 #[derive(Default)]
 #[repr(align(128))]
 struct Sum(AtomicU64);
@@ -64,10 +64,10 @@ impl Sum {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(value), Ordering::Relaxed);
     }
 
-    /// For the next job it is nothing again.
+    /// Takes the sum and resets it for the next job.
     fn take(&self) -> u64 {
         let sum = self.0.load(Ordering::Relaxed);
-        // The line of a worker that did nothing stays where it is.
+        // Leave the cache line of an idle worker where it is.
         if sum != 0 {
             self.0.store(0, Ordering::Relaxed);
         }
@@ -75,28 +75,28 @@ impl Sum {
     }
 }
 
-/// What a job came to.
+/// The result of a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Done {
-    /// What was computed: equal for all engines.
+    /// The computed sum, which is equal for all engines.
     pub sum: u64,
-    /// That took part, or could.
+    /// The threads that took part, or could.
     pub threads: usize,
 }
 
 impl Pools {
-    /// As many threads as there are CPUs for each engine.
+    /// Starts as many threads for each engine as there are CPUs.
     ///
     /// # Errors
-    /// They cannot be started.
+    /// Fails if threads cannot be started.
     pub fn new(threads: usize) -> Result<Self, Error> {
         let rayon = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
         let rayon = rayon.map_err(|error| failed(format!("rayon has no threads: {error}")))?;
         Ok(Self { rayon, sums: (0..threads).map(|_| Sum::default()).collect(), threads })
     }
 
-    /// Calls `passes` with what does the load once, in the engine's surroundings. `cost` is what
-    /// ours keeps.
+    /// Calls `passes` with a function that runs the load once, in the engine's surroundings. `cost`
+    /// is what our engine remembers.
     pub fn with<T: Send>(
         &self,
         engine: Engine,
@@ -146,7 +146,7 @@ impl Pools {
         Done { sum, threads: self.threads }
     }
 
-    /// At each place where a job is made, as programs have it.
+    /// Inlined at each place that makes a job, as in real programs.
     #[inline(always)]
     fn ours(&self, job: Job<'_>, load: &Load<'_>) -> Done {
         let result = job.run(HostedHelpers::shared(), |chunk, worker| {

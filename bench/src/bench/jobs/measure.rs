@@ -1,8 +1,8 @@
 //! Rounds of a case, in each of which every engine has its turn.
 //!
-//! What a machine gives a process changes from one second to the next, by more than what engines
-//! differ. So engines are compared within a round, in which the order is random: what is reported
-//! is the median of the rounds' ratios, with its interval, and not the ratio of medians.
+//! The CPU time that a machine gives a process changes from one second to the next by more than the
+//! difference between engines. So engines are compared within a round, in random order, and the
+//! result is the median of the rounds' ratios with its interval, and not the ratio of medians.
 
 use super::cases::{Case, Load, chain};
 use super::engines::{Engine, Pools};
@@ -17,28 +17,28 @@ use std::time::{Duration, Instant};
 /// How often to repeat.
 #[derive(Clone, Copy)]
 pub struct Effort {
-    /// Timed rounds.
+    /// The number of timed rounds.
     pub rounds: usize,
-    /// The time after which a case ends early, once it has a few.
+    /// The time after which a case ends early, once it has a few rounds.
     pub enough: Duration,
 }
 
-/// Even a slow case has this many.
+/// Even a slow case has this many rounds.
 const LEAST_ROUNDS: usize = 4;
-/// A case whose job takes longer has no round to warm up.
+/// A case with a longer job has no round to warm up.
 const LONG_NS: u64 = 100_000_000;
-/// A sample is at least so long, by doing short jobs many times.
+/// The least length of a sample; short jobs are done many times for it.
 const SAMPLE_NS: u64 = 200_000;
-/// Threads of the engine before have gone to sleep by then.
+/// By then, the threads of the previous engine have gone to sleep.
 const PAUSE: Duration = Duration::from_micros(300);
-/// Jobs above this are not measured from inside rayon: where they are called from makes no
-/// difference.
+/// Longer jobs are not measured from inside rayon, as the place of the call makes no difference for
+/// them.
 const SHORT_NS: u64 = 100_000;
-/// Jobs above this are measured with what their like taught only, if all CPUs are theirs: a first
-/// chunk makes no difference then.
+/// If all CPUs are free, longer jobs are only measured with the costs that earlier jobs taught, as
+/// a first chunk makes no difference for them.
 const TAUGHT_NS: u64 = 2_000_000;
 
-/// Thousandths of a step that take a nanosecond here: the least of some readings.
+/// How many thousandths of a step take a nanosecond here: the least of several readings.
 fn steps_per_us() -> u64 {
     const STEPS: u64 = 100_000;
     let reading = |seed: u64| {
@@ -84,7 +84,8 @@ pub fn rows(case: &Case, pools: &Pools, memory: &[u64], effort: Effort) -> Vec<J
         for &index in &order {
             thread::sleep(PAUSE);
             let (seconds, threads) = pools.with(engines[index], case, load, &cost, |job| {
-                // Short jobs: the engine awake, as in a program that has one after the other.
+                // For short jobs the engine stays awake, as in a program that runs one job after
+                // the other.
                 let mut threads = 0;
                 let mut passes = most_passes;
                 if passes > 1 {

@@ -1,5 +1,5 @@
 //! `framewright-bench jobs`: what parallel jobs cost, beside a plain loop, rayon and threads that
-//! are started for the occasion.
+//! are started for each job.
 
 mod busy;
 mod cases;
@@ -19,7 +19,7 @@ use measure::Effort;
 use serde_json::json;
 use std::time::Duration;
 
-/// What is timed, in words that go with the numbers.
+/// Describes the timing, for readers of the numbers.
 const TIMED: &str = "\
 seconds for one job, from the call to its return; short jobs are timed many at a time. The engines \
 of a case take turns in rounds, in random order and with a pause before each \
@@ -37,7 +37,7 @@ rayon is called from a thread that is not one of its own, as a program does; ray
 of its own, in short jobs only. \
 scoped: threads of std::thread::scope, one share each";
 
-/// How often each case is measured, and how much it has to do.
+/// How often each case is measured, and how much work it has.
 const FULL: (Effort, Scale) =
     (Effort { rounds: 101, enough: Duration::from_millis(1300) }, Scale::FULL);
 const QUICK: (Effort, Scale) =
@@ -46,7 +46,7 @@ const QUICK: (Effort, Scale) =
 /// Measures all engines on all cases.
 ///
 /// # Errors
-/// Threads or the other process cannot be started.
+/// Fails if threads or the other process cannot be started.
 pub fn section(quick: bool) -> Result<Section, Error> {
     let (effort, scale) = if quick { QUICK } else { FULL };
     let cpus = host::cpus()?;
@@ -73,7 +73,7 @@ pub fn section(quick: bool) -> Result<Section, Error> {
     Ok(section)
 }
 
-/// Rows for people.
+/// Tables for people.
 pub fn tables(rows: &Rows) -> Vec<Table> {
     vec![Table { title: None, grid: table::grid(&rows.jobs) }]
 }

@@ -1,11 +1,11 @@
-//! Rows for people: engines side by side.
+//! Tables for people: engines side by side.
 
 use super::engines::Engine;
 use crate::bench::section::shown;
 use crate::rows::Jobs;
 use framewright_cli::grid::Grid;
 
-/// One line for each case, with how much longer a loop and rayon take than we do.
+/// One line for each case, with how much longer a loop and rayon take than our engine.
 pub fn grid(rows: &[Jobs]) -> Grid {
     let names = Engine::ALL.map(|engine| format!(">{}", engine.name()));
     let mut columns = vec!["<case", ">units", ">unit ns"];
@@ -22,7 +22,7 @@ pub fn grid(rows: &[Jobs]) -> Grid {
         let row = |engine: Engine| {
             rows.iter().find(|row| row.engine == engine.name() && row.job() == case)
         };
-        // The middle of the rounds' ratios and its interval.
+        // The median of the rounds' ratios and its interval.
         let ratio = |engine: Engine| {
             let ratio = row(engine).map(|row| row.framewright_ratio).unwrap_or_default();
             match (ratio.middle, ratio.low, ratio.high) {

@@ -1,8 +1,8 @@
 //! `framewright-bench longest`: the longest call, and the longest time with interrupts off, in
-//! states of memory that searches fear.
+//! states of memory that are worst for searches.
 //!
-//! A state is made (`states`) on a machine whose platform reads a clock where interrupts go off and
-//! on (`watched`); then each operation is called some times.
+//! A state is made (`states`) on a machine whose platform reads a clock when interrupts go off and
+//! on (`watched`); then each operation is called several times.
 
 mod states;
 
@@ -18,7 +18,7 @@ use framewright_cli::error::Error;
 use framewright_cli::grid::microseconds;
 use states::{State, give_back};
 
-/// What is timed, in words that go with the numbers.
+/// Describes the timing, for readers of the numbers.
 const TIMED: &str = "\
 time that a CPU spent on the calling thread, so that what the host did meanwhile does not count, \
 read around each call and where interrupts go off and on, which adds up to half a microsecond to \
@@ -30,22 +30,22 @@ node, no page descriptors";
 
 const REPETITIONS: usize = 5;
 const QUICK_REPETITIONS: usize = 2;
-/// Calls of an allocation in a repetition.
+/// The calls of an allocation in a repetition.
 const CALLS: usize = 64;
-/// Memory of the machines.
+/// The memory of the machines.
 const GIB: [u64; 3] = [8, 64, 1024];
 
 /// Measures all states of all machines.
 ///
 /// # Errors
-/// A machine that this process cannot stand in for.
+/// Fails if a machine cannot be emulated by this process.
 pub fn section(quick: bool) -> Result<Section, Error> {
     let (repetitions, sizes) = if quick { (QUICK_REPETITIONS, 1) } else { (REPETITIONS, 3) };
     let mut rows = Vec::new();
     for gib in GIB.into_iter().take(sizes) {
         for state in states::ALL {
             progress::step(&format_args!("longest: {gib} GiB, {}", state.name()))?;
-            // Making the largest takes seconds.
+            // Making the largest machine takes seconds.
             let repetitions = if gib > 64 { 2 } else { repetitions };
             rows.extend(of_state(gib, state, repetitions)?);
         }
@@ -53,7 +53,7 @@ pub fn section(quick: bool) -> Result<Section, Error> {
     Ok(Section::of(repetitions, TIMED, &rows))
 }
 
-/// What the operations took in one repetition, in order.
+/// The times of the operations in one repetition, in order.
 type Operations = Vec<(String, usize, Took)>;
 
 fn of_state(gib: u64, state: State, repetitions: usize) -> Result<Vec<Longest>, Error> {
@@ -77,7 +77,7 @@ fn of_state(gib: u64, state: State, repetitions: usize) -> Result<Vec<Longest>, 
     Ok(first.iter().enumerate().map(row).collect())
 }
 
-/// One repetition on a machine of its own.
+/// Runs one repetition on a machine of its own.
 fn once(gib: u64, state: State) -> Result<Operations, Error> {
     let manager = Watched::bring_up(gib << 30)?;
     let _cpu = manager.platform().enter()?;
@@ -112,7 +112,7 @@ fn request(order: u8) -> Result<Request, Error> {
     Ok(Request { reserves: Reserves::All, ..Request::new(order) })
 }
 
-/// Gets and puts: the longest of each.
+/// Allocates and frees; records the longest call of each.
 fn pair(manager: &Manager<Watched>, name: &str, request: Request, took: &mut Operations) {
     let (mut held, mut get, mut put) = (Vec::<PfnRange>::new(), Took::default(), Took::default());
     for _ in 0..CALLS {
@@ -140,7 +140,7 @@ const COLUMNS: [Column<Longest>; 6] = [
     (">interrupts off", |row| shown(row.hold_us.least, microseconds)),
 ];
 
-/// Rows for people.
+/// Tables for people.
 pub fn tables(rows: &Rows) -> Vec<Table> {
     table(&COLUMNS, &rows.longest).into_iter().collect()
 }

@@ -1,4 +1,4 @@
-//! States that memory can get into and that searches fear.
+//! States of memory that are worst for searches.
 
 use crate::bench::random::Random;
 use crate::bench::watched::Watched;
@@ -6,18 +6,18 @@ use framewright::Manager;
 use framewright::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 use framewright::zone::MigrateType;
 
-/// What memory is made to look like.
+/// The state of memory to make.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// Half of the blocks have every second page free, the others are free.
     EverySecond,
     /// One page of each block is in use.
     OneLeft,
-    /// All below the middle of memory is in use, all above is free.
+    /// Everything below the middle of memory is in use, everything above is free.
     Below,
-    /// One block of 64 has every second page free, all else is in use.
+    /// One of 64 blocks has every second page free, everything else is in use.
     Full,
-    /// Every second block is free, freed in random order.
+    /// Every second block is free; the blocks were freed in random order.
     Scattered,
 }
 
@@ -77,7 +77,7 @@ fn every_second(manager: &Manager<Watched>, start: u64) {
 /// Frees pages that are held.
 pub fn give_back(manager: &Manager<Watched>, start: u64, pages: u64) {
     let range = PfnRange { start: Pfn(start), end: Pfn(start + pages) };
-    // SAFETY: what is given back is held, once, and nobody looks at it (invariant 42).
+    // SAFETY: the pages are held, freed once, and not looked at afterwards (invariant 42).
     let freed = unsafe { manager.free(range) };
     assert!(freed.is_ok(), "{range:?} is held and cannot be freed: {freed:?}");
 }

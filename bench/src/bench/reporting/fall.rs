@@ -5,39 +5,39 @@ use framewright::reporting::Pace;
 use framewright::units::PAGE_SIZE;
 use std::time::{Duration, Instant};
 
-/// How much a share may waver and still count as the same.
+/// How much the share may waver and still count as unchanged.
 const STEADY_BYTES: u64 = 1 << 20;
 
-/// How often a series has a point where nothing changes.
+/// How often a series has a point if nothing changes.
 const SELDOM: Duration = Duration::from_millis(500);
 
-/// What the host had at some time.
+/// How much memory the host gave the machine at some time.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
     pub at: Instant,
     pub bytes: u64,
 }
 
-/// One course: dirtied, freed, fallen.
+/// One course: memory is dirtied and freed, and the share falls.
 pub struct Fall {
     pub on: &'static str,
     pub pace: Pace,
     pub dirtied_bytes: u64,
-    /// Before anything was dirtied.
+    /// The share before anything was dirtied.
     pub before_bytes: u64,
-    /// When all was freed.
+    /// When everything was freed.
     pub freed: Instant,
-    /// From the free on, the first at the height from which it falls.
+    /// The samples from the free on; the first has the share from which it falls.
     pub samples: Vec<Sample>,
-    /// Pages reported between the time before and the end, and those of them that came while idle.
+    /// Pages reported between the time before and the end, and those of them reported while idle.
     pub reported_pages: u64,
     pub idle_pages: u64,
-    /// Pages that had been reported and were handed out while others as good had not.
+    /// Reported pages that were handed out although unreported ones would have served equally well.
     pub reused_early_pages: u64,
 }
 
 impl Fall {
-    /// Seconds from the free until so much of what was dirtied is back.
+    /// Seconds from the free until this part of the dirtied memory is back.
     fn seconds_until(&self, share: f64) -> Option<f64> {
         let top = self.samples.first()?.bytes;
         let wanted = self.dirtied_bytes as f64 * share;
@@ -54,7 +54,7 @@ impl Fall {
         self.reported_pages.saturating_sub(self.dirtied_bytes / PAGE_SIZE).max(self.idle_pages)
     }
 
-    /// What the host had over time: where it changed, and at least twice a second.
+    /// The share over time: a point at each change, and at least twice a second.
     pub fn series(&self) -> Course {
         let (mut at_seconds, mut rss_mib) = (Vec::new(), Vec::new());
         let mut last: Option<Sample> = None;
@@ -87,14 +87,15 @@ fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-/// The share of reported pages that were handed out while others as good were not reported.
+/// The percentage of reported pages that were handed out although unreported ones would have
+/// served.
 fn reused_early_percent(falls: &[Fall]) -> Option<f64> {
     let sum = |of: fn(&Fall) -> u64| falls.iter().map(of).sum::<u64>() as f64;
     let reported = sum(|fall| fall.reported_pages);
     (reported != 0.0).then(|| sum(|fall| fall.reused_early_pages) / reported * 100.0)
 }
 
-/// The row of courses that differ in nothing. A time that one of them did not reach has no middle.
+/// The row of courses with equal settings. A time that one of them did not reach has no median.
 pub fn row(falls: &[Fall]) -> Reporting {
     let first = falls.first();
     let of = |measure: &dyn Fn(&Fall) -> Option<f64>| {
@@ -114,7 +115,7 @@ pub fn row(falls: &[Fall]) -> Reporting {
     }
 }
 
-/// How long a share must not fall any more before it has fallen, and how long that may take.
+/// How long the share must be steady before the fall is over, and how long the fall may take.
 pub const fn patience(pace: Pace) -> (Duration, Duration) {
     match pace {
         Pace::Adaptive => (Duration::from_secs(2), Duration::from_secs(30)),
@@ -122,10 +123,10 @@ pub const fn patience(pace: Pace) -> (Duration, Duration) {
     }
 }
 
-/// Whether the last samples show no fall any more, though there was one.
+/// Whether the last samples show that a fall has happened and is over.
 pub fn has_settled(samples: &[Sample], quiet: Duration) -> bool {
     let (Some(first), Some(last)) = (samples.first(), samples.last()) else { return false };
-    // The first of those at the end that are as low as the last.
+    // The first of the final samples that are as low as the last.
     let low =
         samples.iter().rev().take_while(|sample| sample.bytes <= last.bytes + STEADY_BYTES).last();
     let still = low.is_some_and(|low| last.at.saturating_duration_since(low.at) >= quiet);

@@ -1,5 +1,5 @@
-//! What reports cost those who allocate: page faults in the manner of will-it-scale, with and
-//! without reports, by turns.
+//! The cost of reports for allocations: page faults in the manner of will-it-scale, with and
+//! without reports, in turn.
 
 use super::Scale;
 use super::hosted::flush;
@@ -17,11 +17,11 @@ use framewright_workload::{Pile, PileError};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-/// What each CPU allocates before it frees all of it.
+/// What each CPU allocates before it frees everything.
 const WORKING_SET_BYTES: u64 = 128 << 20;
 
-/// What is compared; the first is what the others are compared with. The second is the same once
-/// more: what differs there is the benchmark's own error.
+/// The configurations; the others are compared with the first. The second repeats the first, so its
+/// difference is the benchmark's own error.
 const CONFIGS: [Config; 5] = [
     Config { name: "off", advice: None, line: "" },
     Config { name: "off, again", advice: None, line: "" },
@@ -40,7 +40,7 @@ struct Config {
     line: &'static str,
 }
 
-/// What a page fault brings.
+/// What a page fault allocates.
 #[derive(Clone, Copy)]
 enum Workload {
     /// 2 MiB.
@@ -68,7 +68,7 @@ impl Workload {
 /// All rows.
 ///
 /// # Errors
-/// A machine that this process cannot stand in for, or too little memory in it.
+/// Fails if a machine cannot be emulated by this process, or has too little memory.
 pub fn rows(scale: Scale) -> Result<Vec<Fault>, Error> {
     let all = u32::try_from(host::cpus()?.len()).unwrap_or(1);
     let machine = synthetic(scale.memory_bytes, 1, all)?;
@@ -80,7 +80,7 @@ pub fn rows(scale: Scale) -> Result<Vec<Fault>, Error> {
         for &cpus in cpus {
             crate::progress::step(&format_args!("reporting: {}, {cpus} CPUs", workload.name()))?;
             let mut runs: [Vec<Run>; CONFIGS.len()] = std::array::from_fn(|_| Vec::new());
-            // What comes before the first round is not measured: memory is touched for the first
+            // The run before the first round is not measured, as it touches memory for the first
             // time.
             (_, session) = run(session, &lines, 0, Load { workload, cpus, time: Duration::ZERO })?;
             let mut random = Random::new(1);
@@ -100,16 +100,16 @@ pub fn rows(scale: Scale) -> Result<Vec<Fault>, Error> {
     Ok(rows)
 }
 
-/// In which order configurations take turns in a round: forwards and then backwards, so that what
-/// drifts evenly meets all alike, and in each round another order, so that none always comes behind
-/// the same one, which leaves caches and memory as it does.
+/// The order in which configurations run in a round: forwards and then backwards, so that an even
+/// drift affects all alike; and in another order in each round, so that no configuration always
+/// follows one other, which leaves caches and memory in its own way.
 fn turns(random: &mut Random) -> impl Iterator<Item = usize> + use<> {
     let mut order: [usize; CONFIGS.len()] = std::array::from_fn(|at| at);
     random.shuffle(&mut order);
     order.into_iter().chain(order.into_iter().rev())
 }
 
-/// What is done in a run.
+/// What a run does.
 #[derive(Clone, Copy)]
 struct Load {
     workload: Workload,
@@ -117,9 +117,8 @@ struct Load {
     time: Duration,
 }
 
-/// A run of a configuration. The machine is brought up anew for it, over the same memory and so
-/// with the same frames for all: where the system's pages lie matters more than what is measured
-/// here.
+/// Runs a configuration. The machine is brought up anew, over one piece of memory and so with equal
+/// frames for all: the placement of the system's pages matters more than what is measured here.
 fn run<'a>(
     session: Session<'a>,
     lines: &'a [String],
@@ -140,24 +139,24 @@ fn run<'a>(
     Ok((run, pass.end_dirty()?))
 }
 
-/// What one run came to.
+/// The results of one run.
 #[derive(Clone, Copy)]
 struct Run {
-    /// Pages of 4 KiB.
+    /// The number of 4 KiB pages.
     pages: u64,
-    /// How long the slowest took, and what CPUs spent on this process, the reports among them: what
-    /// neighbours take of the CPUs does not count.
+    /// The time of the slowest CPU, and the time that all CPUs spent on this process, its reports
+    /// included; CPU time that other processes take does not count.
     seconds: f64,
     cpu_seconds: f64,
-    /// What was reported meanwhile.
+    /// The bytes that were reported meanwhile.
     reported_bytes: u64,
-    /// How often the system had to find a page for this process meanwhile: what is handed out again
-    /// after it was reported shows there.
+    /// How often the system had to find a page for this process meanwhile, which happens when a
+    /// reported page is allocated again.
     host_faults: u64,
 }
 
-/// One run on so many CPUs. While they hold all that they will use, everything else is reported;
-/// after another turn the clocks start.
+/// Runs on this many CPUs. While they hold all memory that they will use, everything else is
+/// reported; after one more turn the clocks start.
 fn crew(manager: &Manager<HostedPlatform>, reports: bool, load: Load) -> Result<Run, Error> {
     let hosts = host::cpus()?;
     let workload = load.workload;
@@ -170,7 +169,7 @@ fn crew(manager: &Manager<HostedPlatform>, reports: bool, load: Load) -> Result<
         let seated =
             hosts.get(cpu as usize % hosts.len()).map_or(Ok(()), |&host| host::stay_on(host));
         let seat = manager.platform().enter_cpu(cpu).map_err(failed);
-        // Nobody waits for one who has failed.
+        // The others do not wait for a CPU that has failed.
         let mut pile = Pile::near(manager, workload.order()).clearing();
         let first = fill(&mut pile);
         held.wait();
@@ -204,7 +203,7 @@ fn crew(manager: &Manager<HostedPlatform>, reports: bool, load: Load) -> Result<
         (before, parts.collect::<Result<Vec<_>, _>>(), flushed)
     });
     let after = counted();
-    // What was used stays with the process for the next run.
+    // The used memory stays with the process for the next run.
     manager.reporting().pause();
     flushed?;
     let parts = parts?;
@@ -217,7 +216,7 @@ fn crew(manager: &Manager<HostedPlatform>, reports: bool, load: Load) -> Result<
     })
 }
 
-/// Allocates the working set, clears it and touches every page; how many pages it has.
+/// Allocates the working set, clears it and touches every page. Returns its number of pages.
 fn fill(pile: &mut Pile<'_, HostedPlatform>) -> Result<u64, PileError> {
     let pages = WORKING_SET_BYTES / PAGE_SIZE;
     while pile.runs() < pages / pile.pages_of_run() {
@@ -234,7 +233,7 @@ fn turn(manager: &Manager<HostedPlatform>, workload: Workload) -> Result<u64, Pi
     Ok(pages)
 }
 
-/// Pages for each CPU second over some runs.
+/// Pages for each CPU second over several runs.
 fn cpu_rate(runs: &[Run]) -> f64 {
     runs.iter().map(|run| run.pages as f64).sum::<f64>()
         / runs.iter().map(|run| run.cpu_seconds).sum::<f64>()
@@ -243,7 +242,7 @@ fn cpu_rate(runs: &[Run]) -> f64 {
 fn row(config: &str, workload: Workload, cpus: u32, runs: &[Run], off: &[Run]) -> Fault {
     let of = |of: &dyn Fn(&Run) -> f64| runs.iter().map(of).collect::<Vec<f64>>();
     let spread = |of: &dyn Fn(&Run) -> f64| Spread::of(runs.iter().map(of));
-    // Of the two runs of a round together.
+    // Both runs of a round together.
     let ratios: Vec<f64> = runs
         .chunks(2)
         .zip(off.chunks(2))

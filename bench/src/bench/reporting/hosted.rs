@@ -1,4 +1,4 @@
-//! The fall of a machine in this process.
+//! How the memory of a machine in this process falls.
 
 use super::Scale;
 use super::fall::{Fall, Sample, has_settled, patience};
@@ -11,9 +11,9 @@ use framewright_cli::hosted::{Quiet, Session, Silent, with_reports};
 use framewright_hosted::{Advice, HostedPlatform};
 use std::time::{Duration, Instant};
 
-/// From sample to sample.
+/// The time between two samples.
 const STEP: Duration = Duration::from_millis(10);
-/// How long nothing is done at the end.
+/// How long the machine is idle at the end.
 const IDLE: Duration = Duration::from_secs(3);
 /// How long a flush may take.
 const FLUSH: Duration = Duration::from_secs(60);
@@ -22,7 +22,7 @@ const FILL: u8 = 0x5a;
 /// Measures one course.
 ///
 /// # Errors
-/// A machine that this process cannot stand in for, or too little memory in it.
+/// Fails if a machine cannot be emulated by this process, or has too little memory.
 pub fn fall(scale: Scale, pace: Pace) -> Result<Fall, Error> {
     let machine = synthetic(scale.memory_bytes, 1, 1)?;
     let line = format!("memmap_init=on-demand page_reporting.pace={}", pace.name());
@@ -75,7 +75,7 @@ fn sample(manager: &Manager<HostedPlatform>) -> Result<Sample, Error> {
     Ok(Sample { at: Instant::now(), bytes })
 }
 
-/// Waits until all that is free has been reported.
+/// Waits until all free memory has been reported.
 pub(super) fn flush(manager: &Manager<HostedPlatform>) -> Result<(), Error> {
     let start = Instant::now();
     let before = manager.reporting_counters().flushes;
@@ -89,7 +89,7 @@ pub(super) fn flush(manager: &Manager<HostedPlatform>) -> Result<(), Error> {
     Ok(())
 }
 
-/// So many bytes that nobody else has, written to.
+/// Allocates this many bytes and writes to them.
 fn dirty(manager: &Manager<HostedPlatform>, bytes: u64) -> Result<Vec<PfnRange>, Error> {
     let blocks = bytes / PfnRange::new(0, Order::BLOCK.pages()).to_phys().size();
     let mut held = Vec::new();

@@ -1,5 +1,5 @@
 //! `framewright-bench reporting`: how soon freed memory is back with the host, as the host sees it,
-//! and what reports cost those who allocate.
+//! and what reports cost later allocations.
 
 mod fall;
 mod fault;
@@ -20,7 +20,7 @@ use framewright_cli::args::Where;
 use framewright_cli::error::Error;
 use std::time::Duration;
 
-/// What is timed, in words that go with the numbers.
+/// Describes the timing, for readers of the numbers.
 const TIMED: &str = "\
 reporting: all that is free is reported, then memory is dirtied and freed at once, and the host's \
 Rss of the machine's memory is read again and again; t50 and t95: from the \
@@ -37,16 +37,16 @@ off, again: the benchmark's own error; shuffle: all free memory of a machine of 
 against off: per CPU second, the middle of the ratios of all rounds and its 95 % interval by the \
 bootstrap";
 
-/// How much is done.
+/// How much is measured.
 #[derive(Clone, Copy)]
 struct Scale {
     memory_bytes: u64,
     dirtied_bytes: u64,
     paces: &'static [Pace],
-    /// Courses of a pace in this process.
+    /// The number of courses of each pace in this process.
     falls: usize,
-    /// Rounds of the workloads, in each of which every configuration runs twice, and how long a run
-    /// is.
+    /// The number of rounds of the workloads, in each of which every configuration runs twice, and
+    /// the length of a run.
     rounds: usize,
     run: Duration,
 }
@@ -73,14 +73,14 @@ const SHUFFLES: usize = 9;
 /// Measures everything that was asked for.
 ///
 /// # Errors
-/// A machine that cannot be had, or one that did not do what it must.
+/// Fails if a machine cannot be started, or did not do its task.
 pub fn section(on: Option<Where>, quick: bool) -> Result<Section, Error> {
     let scale = if quick { QUICK } else { FULL };
     let mut rows = Vec::new();
     if on != Some(Where::Qemu) {
         for &pace in scale.paces {
             progress::step(&format_args!("reporting: {} pace", pace.name()))?;
-            // One at Linux's pace takes half a minute.
+            // A course at Linux's pace takes half a minute.
             let count = if pace == Pace::Fixed { 1 } else { scale.falls };
             let falls =
                 (0..count).map(|_| hosted::fall(scale, pace)).collect::<Result<Vec<_>, _>>()?;
@@ -102,13 +102,13 @@ pub fn section(on: Option<Where>, quick: bool) -> Result<Section, Error> {
     Ok(Section::new("reporting", scale.rounds, timed, rows))
 }
 
-/// The row of these courses, and the first of them over time.
+/// Adds the row of these courses, and the first course over time.
 fn add(rows: &mut Vec<serde_json::Value>, falls: &[Fall]) {
     rows.push(fall::row(falls).to_json());
     rows.extend(falls.first().map(|fall| fall.series().to_json()));
 }
 
-/// Rows for people.
+/// Tables for people.
 pub fn tables(rows: &Rows) -> Vec<Table> {
     table::tables(rows)
 }

@@ -1,5 +1,5 @@
-//! The fall of a machine in QEMU, seen from here: a thread reads the share of the machine's memory
-//! while the guest follows a script.
+//! How the memory of a QEMU machine falls, as the host sees it: a thread reads the machine's
+//! resident memory while the guest runs a script.
 
 use super::fall::{Fall, Sample};
 use super::{FULL, Scale};
@@ -16,19 +16,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// From sample to sample.
+/// The time between two samples.
 const STEP: Duration = Duration::from_millis(20);
 /// How long a machine may take.
 const PATIENCE_SECONDS: u64 = 300;
-/// Seconds that the guest is idle at the end.
+/// How many seconds the guest is idle at the end.
 const IDLE_SECONDS: u64 = 4;
-/// What the guest says when it has come so far.
+/// What the guest says at each stage.
 const MARKS: [&str; 4] = ["mark ready", "mark freed", "mark fallen", "mark over"];
 
 /// Measures one course.
 ///
 /// # Errors
-/// QEMU is missing, or the guest did not do what it must.
+/// Fails if QEMU is missing, or the guest did not do its task.
 pub fn fall(scale: Scale, pace: Pace) -> Result<Fall, Error> {
     let target = Target {
         balloon: Some(String::new()),
@@ -46,8 +46,8 @@ pub fn fall(scale: Scale, pace: Pace) -> Result<Fall, Error> {
     })
 }
 
-/// What the guest does. Everything is flushed first, twice, because the first flush may have come
-/// in the middle of a pass.
+/// The guest's script. It first flushes everything, twice, because the first flush may come in the
+/// middle of a pass.
 fn script(scale: Scale, pace: Pace) -> String {
     let mib = scale.dirtied_bytes >> 20;
     let seconds = match pace {
@@ -72,15 +72,14 @@ fn follow(target: &Target, script: &str) -> Result<Script, Error> {
     Ok(follower)
 }
 
-/// What the guest has said, and when it came to each mark.
+/// What the guest has said, and when it reached each mark.
 struct Script {
     said: String,
     times: [Option<Instant>; MARKS.len()],
 }
 
 impl Script {
-    /// A counter of the guest's as it was before each of the three marks behind which it shows
-    /// them.
+    /// A counter of the guest at each of the three marks after which the guest shows its counters.
     fn counter(&self, name: &str) -> impl Iterator<Item = u64> {
         self.said
             .lines()
@@ -104,7 +103,7 @@ fn fall_of(script: &Script, samples: &[Sample], scale: Scale, pace: Pace) -> Opt
     let [ready, freed, fallen, _] = script.times;
     let (ready, freed, fallen) = (ready?, freed?, fallen?);
     let before_bytes = samples.iter().rfind(|sample| sample.at <= ready)?.bytes;
-    // The guest has freed everything a little before we hear of it.
+    // The guest freed everything slightly before its message arrived.
     let top = samples
         .iter()
         .filter(|sample| (ready..=freed).contains(&sample.at))
@@ -127,15 +126,15 @@ fn fall_of(script: &Script, samples: &[Sample], scale: Scale, pace: Pace) -> Opt
     })
 }
 
-/// Runs `work` while a thread looks at the memory of the machine that it starts, again and again:
-/// what came of it, and when how many bytes were there.
+/// Runs `work` while a thread samples the memory of the machine that `work` starts. Returns the
+/// result of `work`, and the resident bytes over time.
 pub fn watched<T>(memory_bytes: u64, work: impl FnOnce() -> T) -> (T, Vec<Sample>) {
     let over = AtomicBool::new(false);
     let watch = || {
         let (mut pid, mut samples) = (None, Vec::new());
         while !over.load(Ordering::Relaxed) {
             pid = pid.or_else(machine_process);
-            // Without one it is not there yet, or was given up for another.
+            // If there is none, the process does not exist yet, or was replaced by another one.
             match pid.and_then(|pid| resident_bytes(pid, memory_bytes)) {
                 Some(bytes) => samples.push(Sample { at: Instant::now(), bytes }),
                 None => pid = None,
@@ -152,12 +151,12 @@ pub fn watched<T>(memory_bytes: u64, work: impl FnOnce() -> T) -> (T, Vec<Sample
     })
 }
 
-/// The process of a machine that this one has started.
+/// The process of a machine that this process has started.
 fn machine_process() -> Option<u32> {
     let ours = std::process::id();
     let is_ours = |pid: &u32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // The parent is the second word behind the name, which is cut to 15 bytes and in
+        // The parent is the second word after the name, which is cut to 15 bytes and in
         // parentheses.
         let name = stat.split_once('(').map_or("", |(_, rest)| rest);
         let parent = stat
@@ -169,7 +168,7 @@ fn machine_process() -> Option<u32> {
     processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).find(is_ours)
 }
 
-/// How much of a process's mapping of this size is in memory.
+/// How much of a process's mapping of this size is resident.
 fn resident_bytes(pid: u32, memory_bytes: u64) -> Option<u64> {
     share(&fs::read_to_string(format!("/proc/{pid}/smaps")).ok()?, memory_bytes)
 }

@@ -1,4 +1,4 @@
-//! How long the shuffle of a machine's free memory takes.
+//! The time for shuffling a machine's free memory.
 
 use crate::bench::common::{failed, synthetic};
 use crate::rows::{Shuffle, Spread};
@@ -8,16 +8,16 @@ use std::time::Instant;
 
 const MANAGED_GIB: u64 = 1024;
 
-/// Shuffles all zones of 1 TiB, again and again, on this thread.
+/// Shuffles all zones of 1 TiB repeatedly, on this thread.
 ///
 /// # Errors
-/// A machine that this process cannot stand in for.
+/// Fails if this process cannot emulate the machine.
 pub fn row(repetitions: usize) -> Result<Shuffle, Error> {
     let machine = synthetic(MANAGED_GIB << 30, 1, 1)?;
     let pass = Session::open(&machine, "memmap_init=on-demand pages=none page_alloc.shuffle=1")?
         .bring_up(&mut Silent)?;
     let manager = pass.manager();
-    // Bring-up has shuffled once, so that all is backed.
+    // Bring-up has shuffled once, so all tables are backed.
     let once = || {
         let start = Instant::now();
         let all = manager.views().all(|zone| zone.shuffle());

@@ -1,9 +1,9 @@
-//! Rows for people.
+//! Tables for people.
 
 use crate::bench::section::{Column, Table, shown, table};
 use crate::rows::{Fault, Measured, Reporting, Rows, Shuffle};
 
-/// A number with so many digits behind the point.
+/// A number with this many decimals.
 fn digits(number: Option<f64>, digits: usize) -> String {
     shown(number, |number| format!("{number:.digits$}"))
 }
@@ -12,7 +12,7 @@ fn whole(number: &Measured<f64>) -> String {
     digits(number.get(), 0)
 }
 
-/// How far a ratio is from one.
+/// How far a ratio is from one, in percent.
 fn percent(ratio: Option<f64>) -> String {
     shown(ratio, |ratio| format!("{:+.2} %", (ratio - 1.0) * 100.0))
 }

@@ -1,5 +1,5 @@
-//! A discrete-event simulation of CPUs that work in caches of their own and now and then need a
-//! lock: the next event of each CPU is in a queue, and time goes from one to the next.
+//! A discrete-event simulation of CPUs that work in caches of their own and sometimes need a lock:
+//! the next event of each CPU is in a queue, and time jumps from one event to the next.
 //!
 //! ```text
 //!   work --(a call that its cache cannot serve)--> Tries --(lock is open)--> Holds --> work
@@ -9,30 +9,30 @@
 //!                                               BacksOff --(over, still taken)--> LooksOn
 //! ```
 //!
-//! Waiting is what `framewright`'s `sync/spin.rs` does: a CPU that finds the lock taken waits 1, 2,
-//! 4 .. 256 turns without a look, then looks on until it is open and tries again. Of those that
-//! look on when it opens any one gets it, and the others wait longer. A lock and what it guards are
-//! in the caches of whoever had it last: whoever else takes it pays for the transfer.
+//! CPUs wait as in `framewright`'s `sync/spin.rs`: a CPU that finds the lock taken waits 1, 2, 4 ..
+//! 256 turns without a look, then looks on until the lock opens and tries again. When it opens, any
+//! one of the CPUs that look on gets it, and the others wait longer. A lock and the data that it
+//! guards are in the caches of the CPU that had it last; any other CPU pays for the transfer.
 //!
-//! Times are in nanoseconds. Nothing here is measured.
+//! Times are in nanoseconds. Nothing is measured here.
 
 use crate::bench::random::Random;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Most turns of one wait, as in `sync/spin.rs`.
+/// The most turns of one wait, as in `sync/spin.rs`.
 const BACKOFF_LIMIT: u32 = 256;
 
-/// What a CPU does between two needs of a lock, and with it.
+/// What a CPU does from one use of the lock to the next, and with the lock.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Turn {
-    /// Calls that its cache serves, and the one that it cannot.
+    /// The number of calls: those that the CPU's cache serves, and the one that it cannot serve.
     pub calls: u32,
-    /// How long the former take.
+    /// How long the cached calls take.
     pub think_ns: f64,
-    /// How long the lock is held if what it guards is in the CPU's own caches.
+    /// How long the lock is held if the data that it guards is in the CPU's own caches.
     pub hold_ns: f64,
-    /// Whether frames go back, which may belong to another part.
+    /// Whether frames go back to the zone, where they may belong to another part.
     pub is_drain: bool,
 }
 
@@ -40,54 +40,54 @@ pub struct Turn {
 #[derive(Clone, Copy, Debug)]
 pub struct Model<'a> {
     pub cpus: usize,
-    /// Parts, each with a lock. None: CPUs share nothing.
+    /// The number of parts, each with a lock. With zero parts, CPUs share nothing.
     pub parts: usize,
-    /// What each CPU does, over and over, each from another place on.
+    /// What each CPU does, over and over, each CPU beginning at another place.
     pub turns: &'a [Turn],
-    /// One turn of a busy wait.
+    /// The time of one turn of a busy wait.
     pub relax_ns: f64,
-    /// What a cache line takes from one CPU to another.
+    /// The time for moving a cache line from one CPU to another.
     pub line_ns: f64,
-    /// What a hold takes longer if another CPU had the lock before.
+    /// How much longer a hold takes if another CPU had the lock before.
     pub transfer_ns: f64,
-    /// Of 1000 drains, how many go to another part than the CPU's own.
+    /// How many of 1000 drains go to another part than the CPU's own.
     pub foreign_permille: usize,
-    /// Whether each hold ends by writing a counter that all parts have in common.
+    /// Whether each hold ends with a write to a counter that all parts share.
     pub common_counter: bool,
 }
 
-/// What came of it.
+/// The result of a simulation.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Outcome {
-    /// Calls in a nanosecond, of all CPUs.
+    /// Calls in a nanosecond, of all CPUs together.
     pub calls_per_ns: f64,
-    /// Share of the CPUs' time that went into waiting.
+    /// The share of the CPUs' time that was spent waiting.
     pub waiting: f64,
-    /// Share of the time in which the busiest lock was held.
+    /// The share of the time in which the busiest lock was held.
     pub busiest: f64,
 }
 
-/// What a CPU is about.
+/// What a CPU is doing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// It works, or saw the lock open, and tries to get it next.
+    /// It works, or saw the lock open, and tries to take the lock next.
     Tries,
     /// It waits without a look.
     BacksOff,
-    /// It looks at the lock until that is open.
+    /// It looks at the lock until the lock opens.
     LooksOn,
-    /// It has the lock.
+    /// It holds the lock.
     Holds,
 }
 
 struct Cpu {
     state: State,
     next_turn: usize,
-    /// Whose lock it wants or has.
+    /// The part whose lock the CPU wants or holds.
     part: usize,
-    /// When it first wanted it.
+    /// When the CPU first wanted the lock.
     since_ns: f64,
-    /// Turns of its next wait.
+    /// The turns of the CPU's next wait.
     backoff: u32,
     calls: u64,
     waited_ns: f64,
@@ -100,7 +100,7 @@ struct Part {
     held_ns: f64,
 }
 
-/// A time as a key: times are not negative, so their bits sort as they do.
+/// A time as a key: times are not negative, so their bits sort as the times do.
 fn key(ns: f64) -> u64 {
     ns.max(0.0).to_bits()
 }
@@ -111,15 +111,15 @@ struct Simulation<'a> {
     events: BinaryHeap<Reverse<(u64, usize)>>,
     cpus: Vec<Cpu>,
     parts: Vec<Part>,
-    /// When the common counter is free again, and who wrote it last.
+    /// When the common counter is free again, and which CPU wrote to it last.
     counter_free_ns: f64,
     counter_last: usize,
-    /// Before this nothing is counted, nor after the other.
+    /// Nothing is counted before this time, nor after `until_ns`.
     from_ns: f64,
     until_ns: f64,
 }
 
-/// Simulates so many nanoseconds, of which the first quarter is not counted.
+/// Simulates this many nanoseconds, the first quarter of which is not counted.
 pub fn run(model: Model<'_>, ns: f64) -> Outcome {
     if model.turns.is_empty() || model.cpus == 0 {
         return Outcome { calls_per_ns: 0.0, waiting: 0.0, busiest: 0.0 };
@@ -190,8 +190,8 @@ impl Simulation<'_> {
         self.model.turns[self.cpus[cpu].next_turn]
     }
 
-    /// Serves calls out of the cache until one needs a lock: of the home part, which a CPU has in
-    /// common with its neighbours.
+    /// Serves calls from the cache until one needs a lock: that of the home part, which a CPU
+    /// shares with its neighbours.
     fn work(&mut self, cpu: usize, now: f64) {
         let (turn, parts) = (self.turn(cpu), self.parts.len());
         let home = cpu * parts / self.cpus.len();
@@ -258,8 +258,8 @@ impl Simulation<'_> {
         part.holder = None;
         let mut looking_on = std::mem::take(&mut part.looking_on);
         self.work(cpu, now);
-        // They see it when the line has come to them. Any of them is first; the others find it
-        // taken again.
+        // The waiting CPUs see the open lock once the cache line reaches them, in random order. The
+        // first takes it, and the others find it taken again.
         self.random.shuffle(&mut looking_on);
         let mut seen_ns = now + self.model.line_ns;
         for other in looking_on {
@@ -308,7 +308,7 @@ mod tests {
             let expected = (cpus as f64 / (THINK + HOLD)).min(1.0 / HOLD);
             is_about(outcome.calls_per_ns, expected, 0.005);
             is_about(outcome.busiest, (cpus as f64 / 10.0).min(1.0), 0.001);
-            // What is left of the CPUs' time is waited.
+            // The rest of the CPUs' time is spent waiting.
             let waiting = 1.0 - expected * (THINK + HOLD) / cpus as f64;
             assert!((outcome.waiting - waiting).abs() < 0.01, "{cpus}: {outcome:?}");
         }
@@ -326,7 +326,7 @@ mod tests {
 
     #[test]
     fn random_times_wait_as_queueing_theory_says() {
-        // M/M/1 with N customers (the machine repairman): 1 - p0 of the time the lock is held.
+        // M/M/1 with N customers (the machine repairman): the lock is held for 1 - p0 of the time.
         let mut random = Random::new(7);
         let mut drawn = |mean: f64| {
             let share = (random.below(1 << 30) + 1) as f64 / f64::from(1 << 30);
@@ -350,7 +350,7 @@ mod tests {
         let turns = [turn(0.0, HOLD)];
         let costly = Model { line_ns: 30.0, transfer_ns: 70.0, ..model(&turns, 1, 1) };
         is_about(run(costly, LONG).calls_per_ns, 1.0 / HOLD, 0.001);
-        // Nobody has it twice in a row: who gives it back finds others looking on.
+        // No CPU gets the lock twice in a row, as the other is looking on when it is released.
         let turns = [turn(40.0, HOLD)];
         let two = Model { cpus: 2, turns: &turns, ..costly };
         is_about(run(two, LONG).calls_per_ns, 1.0 / 200.0, 0.001);

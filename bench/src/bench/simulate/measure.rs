@@ -1,12 +1,12 @@
-//! What the simulation is fed with, measured on this host: what calls take that a CPU's cache
-//! serves, which do not and how long these take, and what they take longer when another CPU had the
-//! lock before.
+//! The inputs of the simulation, measured on this host: the time of calls that a CPU's cache
+//! serves, which calls it does not serve and how long these take, and how much longer they take if
+//! another CPU had the lock before.
 //!
-//! A call went to its zone if that has another number of free pages afterwards. Whenever a zone's
-//! lock is held interrupts are off, so holds are times without interrupts
-//! ([`Watched`]); what such a call does besides, it does without the lock.
+//! A call went to its zone if the zone's number of free pages has changed afterwards. Interrupts
+//! are off whenever a zone's lock is held, so the times of holds are those without interrupts
+//! ([`Watched`]); the rest of such a call runs without the lock.
 //!
-//! Orders of memory: whose turn it is is passed on with Release and Acquire; who ends first is
+//! Orders of memory: the turn is passed on with Release and Acquire; the flag of who ended first is
 //! Relaxed, as nothing is read because of it.
 
 use crate::bench::alloc::crew::{self, Member};
@@ -36,7 +36,7 @@ pub enum Pattern {
 impl Pattern {
     pub const ALL: [Self; 2] = [Self::Pages, Self::Mixed];
 
-    /// For people.
+    /// The pattern's name for people.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Pages => super::PAGES,
@@ -44,8 +44,8 @@ impl Pattern {
         }
     }
 
-    /// What is requested, and how much in a burst at most: single pages so many that no cache has
-    /// them, as small bursts of them never get to a zone.
+    /// The mix of requests, and the largest burst: for single pages so large that no cache can
+    /// serve it, as small bursts of them would never get to a zone.
     const fn requests(self) -> (&'static Mix, usize) {
         match self {
             Self::Pages => (&SINGLE, 1 << 12),
@@ -59,51 +59,51 @@ impl Pattern {
 pub struct Scale {
     pub length: Length,
     pub memory_bytes: u64,
-    /// Pages that each thread holds.
+    /// The pages that each thread holds.
     pub pages: u64,
 }
 
 /// A call that went to its zone.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Slow {
-    /// Calls since the one before that.
+    /// The calls since the previous slow one.
     pub calls_before: u32,
-    /// What it took in all.
+    /// The time of the whole call.
     pub call_ns: f64,
-    /// And with the lock.
+    /// The time with the lock held.
     pub ns: f64,
-    /// Pages that came or went.
+    /// The pages that came or went.
     pub pages: u64,
     pub is_drain: bool,
 }
 
-/// What was measured of a pattern.
+/// The measurements of a pattern.
 #[derive(Clone, PartialEq, Default, Debug)]
 pub struct Costs {
-    /// A call that the cache serves, and what the harness takes besides.
+    /// The time of a call that the cache serves, and that of the harness besides.
     pub cached_ns: f64,
     pub harness_ns: f64,
-    /// Calls that went to their zone, in the order in which they came.
+    /// The calls that went to their zone, in order.
     pub slow: Vec<Slow>,
-    /// What such a call takes longer when another CPU made the last one.
+    /// How much longer such a call takes if another CPU made the last one.
     pub transfer_ns: Option<f64>,
-    /// What a call takes in one thread, and in each of two at once, harness included.
+    /// The time of a call in one thread, and in each of two at once, harness included.
     pub real_ns: [Option<f64>; 2],
 }
 
 impl Costs {
-    /// How long a call holds the lock on average that went to its zone.
+    /// How long a call that went to its zone holds the lock on average.
     pub fn hold_ns(&self) -> f64 {
         mean(self.slow.iter().map(|slow| slow.ns))
     }
 
-    /// Calls for each that went to its zone.
+    /// The number of calls for each one that went to its zone.
     pub fn calls_per_hold(&self) -> f64 {
         mean(self.slow.iter().map(|slow| f64::from(slow.calls_before + 1)))
     }
 
-    /// The line that fits best through the times of refills or drains over their pages: how long
-    /// none would take, and what each page adds.
+    /// The line that fits best through the times of refills or drains over their pages: the time
+    /// for no pages, and the time that each page adds.
     pub fn by_pages(&self, is_drain: bool) -> (f64, f64) {
         let of = || self.slow.iter().filter(|slow| slow.is_drain == is_drain);
         let (pages, ns) = (mean(of().map(|slow| slow.pages as f64)), mean(of().map(|s| s.ns)));
@@ -120,7 +120,7 @@ fn mean(numbers: impl Iterator<Item = f64>) -> f64 {
     if count == 0 { 0.0 } else { sum / f64::from(count) }
 }
 
-/// The mean of whole calls without the longest hundredth, in which the host did something else.
+/// The mean of whole calls without the longest 1 %, in which the host did something else.
 fn trimmed(slow: &[Slow]) -> f64 {
     let mut times: Vec<f64> = slow.iter().map(|slow| slow.call_ns).collect();
     times.sort_unstable_by(f64::total_cmp);
@@ -130,7 +130,7 @@ fn trimmed(slow: &[Slow]) -> f64 {
 /// Measures a pattern.
 ///
 /// # Errors
-/// A machine that this process cannot stand in for.
+/// Fails if a machine cannot be emulated by this process.
 pub fn measure(pattern: Pattern, cpus: usize, scale: Scale) -> Result<Costs, Error> {
     let record = |seed| mixed::record_of(pattern.requests(), seed, scale.pages, scale.length);
     let traces = [record(0), record(1)];
@@ -162,7 +162,7 @@ pub fn measure(pattern: Pattern, cpus: usize, scale: Scale) -> Result<Costs, Err
     let calls: f64 = each.iter().map(|slow| f64::from(slow.calls_before + 1)).sum();
     let slow_ns: f64 = each.iter().map(|slow| slow.call_ns).sum();
     let all_ns = (costs.real_ns[0].unwrap_or(0.0) - costs.harness_ns) * calls;
-    // The calls that take long are among those that are timed together.
+    // The slow calls are among the calls that were timed together.
     costs.cached_ns = ((all_ns - slow_ns) / (calls - each.len() as f64).max(1.0)).max(0.5);
     if cpus > 1 {
         costs.real_ns[1] = best(&fresh(2, &timed)?);
@@ -176,7 +176,7 @@ pub fn measure(pattern: Pattern, cpus: usize, scale: Scale) -> Result<Costs, Err
     Ok(costs)
 }
 
-/// Calls that went to the zone of a machine that is watched, in one thread.
+/// The calls of one thread that went to the zone of a watched machine.
 fn watched(trace: &Trace, memory_bytes: u64) -> Result<Vec<Slow>, Error> {
     let manager = Watched::bring_up(memory_bytes)?;
     std::thread::scope(|scope| {
@@ -188,7 +188,7 @@ fn watched(trace: &Trace, memory_bytes: u64) -> Result<Vec<Slow>, Error> {
     })
 }
 
-/// What a turn of a busy wait takes.
+/// The time of a turn of a busy wait.
 pub fn relax_ns() -> f64 {
     const TURNS: u32 = 4096;
     let once = || {
@@ -199,22 +199,22 @@ pub fn relax_ns() -> f64 {
     (0..8).map(|_| once()).fold(f64::INFINITY, f64::min)
 }
 
-/// What a thread found.
+/// The results of a thread.
 #[derive(Default)]
 struct Part {
-    /// Nanoseconds of a call, by segment but the first.
+    /// The nanoseconds of a call, for each segment but the first.
     segments: Vec<f64>,
     slow: Vec<Slow>,
 }
 
-/// The control, an array used as a stack: it has no zone.
+/// The control, an array that is used as a stack and has no zone.
 struct ControlSubject<'a>(&'a Control);
 
 /// What a trace is played on.
 trait Place: Copy {
     fn get(self, order: Order) -> Option<u64>;
     fn put(self, pfn: u64, order: Order);
-    /// Free pages of all zones.
+    /// The free pages of all zones.
     fn free_pages(self) -> u64;
 }
 
@@ -285,7 +285,7 @@ struct Player<'a, P> {
 }
 
 impl<'a, P: Place> Player<'a, P> {
-    /// Fills memory as the trace begins.
+    /// Fills memory with the beginning of the trace.
     fn new(place: P, trace: &'a Trace) -> Self {
         let mut new = Self { place, trace, held: Vec::new(), calls: 0 };
         trace.fill.iter().for_each(|&step| new.play(step));
@@ -316,7 +316,7 @@ impl<'a, P: Place> Player<'a, P> {
         }
     }
 
-    /// All threads at once, segment by segment.
+    /// Times all threads at once, segment by segment.
     fn whole_segments(&mut self, member: &Member<'_>) -> Part {
         let stopwatch = Stopwatch::new();
         let mut part = Part::default();
@@ -336,7 +336,7 @@ impl<'a, P: Place> Player<'a, P> {
         part
     }
 
-    /// Plays until a call goes to its zone; nothing after the last step.
+    /// Plays until a call goes to its zone; returns `None` after the last step.
     fn next_slow(
         &mut self,
         steps: &mut impl Iterator<Item = Step>,
@@ -357,7 +357,7 @@ impl<'a, P: Place> Player<'a, P> {
         }
     }
 
-    /// Each call by itself.
+    /// Times each call separately.
     fn each_call(&mut self) -> Part {
         use_wall_clock();
         let stopwatch = Stopwatch::new();
@@ -365,7 +365,7 @@ impl<'a, P: Place> Player<'a, P> {
         let mut slow: Vec<Slow> =
             std::iter::from_fn(|| self.next_slow(&mut steps, &stopwatch)).collect();
         self.end();
-        // The first fill an empty cache. During the longest the host had taken the
+        // The first calls fill an empty cache, and during the longest ones the host had taken the
         // CPU away.
         slow.drain(..slow.len() / 10);
         let most = trimmed(&slow) * 50.0;
@@ -373,7 +373,7 @@ impl<'a, P: Place> Player<'a, P> {
         Part { slow, ..Part::default() }
     }
 
-    /// Two threads by turns, each until one of its calls goes to the zone.
+    /// Lets two threads take turns, each until one of its calls goes to the zone.
     fn by_turns(&mut self, member: &Member<'_>, turn: &(AtomicUsize, AtomicBool)) -> Part {
         use_wall_clock();
         let stopwatch = Stopwatch::new();

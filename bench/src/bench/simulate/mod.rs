@@ -1,9 +1,9 @@
 //! `framewright-bench simulate`: what more CPUs would do than this host has.
 //!
-//! What a call takes that a cache serves, how often and how long a zone's lock is held, and what it
-//! costs that it changes hands is measured here with one and two threads (`measure`). A simulation
-//! (`engine`) replays these with 1 to 256 CPUs on one node, whose zone has one lock, or so many
-//! parts as it has by the rule, or shares nothing. Two CPUs on one lock are compared with two
+//! One and two threads measure (`measure`) the time of a call that a cache serves, how often and
+//! how long a zone's lock is held, and the cost when the lock changes hands. A simulation
+//! (`engine`) replays these with 1 to 256 CPUs on one node, whose zone has one lock, or as many
+//! parts as the rule says, or shares nothing. Two simulated CPUs on one lock are compared with two
 //! threads.
 
 mod engine;
@@ -23,23 +23,23 @@ use measure::{Costs, Pattern, Scale, measure, relax_ns};
 use serde_json::json;
 pub use table::tables;
 
-/// Requests for single pages, in results.
+/// The name in results of requests for single pages.
 pub const PAGES: &str = "order 0";
-/// Requests of all sizes, in results.
+/// The name in results of requests of all sizes.
 pub const MIXED: &str = "mixed";
-/// As many parts as a zone has.
+/// The layout with as many parts as a zone has.
 pub const BY_RULE: &str = "parts by the rule";
 const ONE_LOCK: &str = "one lock";
 const QUARTER: &str = "one for 4 CPUs";
 const COUNTER: &str = "parts, one counter";
-/// So many parts, where not all frees are at home.
+/// The layout with that many parts, in which not all frees go to the home part.
 pub const FOREIGN: &str = "parts, 1 free in 4 away";
 const NOTHING: &str = "nothing shared";
-/// Real threads, and the simulation of just these.
+/// Real threads, and the simulation of exactly these.
 const REAL: &str = "real threads";
 const OF_REAL: &str = "one lock, as real";
 
-/// What is timed, in words that go with the numbers.
+/// Describes the timing, for readers of the numbers.
 const TIMED: &str = "\
 a simulation of CPUs on one node with 4 GiB for each: every CPU does what one thread did here \
 that held 2 GiB of 8, call after call: all sizes in bursts as those of `traffic`, single pages in \
@@ -51,7 +51,7 @@ also writes a line that all CPUs have in common. Away: one drain in four goes to
 than the CPU's own. Real threads count the harness, as the simulation of them does; all others do \
 without. Not simulated: caches and memory that CPUs share, remote nodes, parts that run empty";
 
-/// CPUs that are simulated.
+/// The numbers of CPUs that are simulated.
 const CPUS: [usize; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
 
 const FULL: Scale = Scale {
@@ -65,11 +65,11 @@ const QUICK: Scale = Scale {
     pages: 1 << 19,
 };
 
-/// How long is simulated, in nanoseconds.
+/// How much time is simulated, in nanoseconds.
 const SIMULATED: [f64; 2] = [2e6, 1e7];
 
-/// How many parts the highest zone has on a node with so many CPUs and 4 GiB for each there: what
-/// the library makes of such a machine.
+/// How many parts the highest zone has on a node with this many CPUs and 4 GiB for each, as the
+/// library chooses them.
 fn parts(cpus: usize) -> Result<usize, Error> {
     let gib = 4 * cpus as u64 + 4;
     Ours::with(gib << 30, u32::try_from(cpus).unwrap_or(u32::MAX), |ours| {
@@ -80,7 +80,7 @@ fn parts(cpus: usize) -> Result<usize, Error> {
 /// Measures and simulates.
 ///
 /// # Errors
-/// A machine that this process cannot stand in for.
+/// Fails if a machine cannot be emulated by this process.
 pub fn section(quick: bool) -> Result<Section, Error> {
     let scale = if quick { QUICK } else { FULL };
     let ns = SIMULATED[usize::from(!quick)];
@@ -106,14 +106,14 @@ pub fn section(quick: bool) -> Result<Section, Error> {
     Ok(section)
 }
 
-/// What the host takes whatever is allocated.
+/// The costs of the host, whatever is allocated.
 #[derive(Clone, Copy)]
 struct Lines {
     relax_ns: f64,
     line_ns: f64,
 }
 
-/// What was measured, in words.
+/// Describes the measurements in words.
 fn words(costs: &Costs, lines: Lines) -> String {
     let [(refill, refill_page), (drain, drain_page)] =
         [false, true].map(|is_drain| costs.by_pages(is_drain));
@@ -132,7 +132,7 @@ fn words(costs: &Costs, lines: Lines) -> String {
     )
 }
 
-/// The turns of a CPU, with what goes on besides each call.
+/// The turns of a CPU, with the given extra time for each call.
 fn turns(costs: &Costs, besides_ns: f64) -> Vec<Turn> {
     let turn = |slow: &measure::Slow| Turn {
         calls: slow.calls_before + 1,
@@ -145,7 +145,7 @@ fn turns(costs: &Costs, besides_ns: f64) -> Vec<Turn> {
     costs.slow.iter().map(turn).collect()
 }
 
-/// All layouts on nodes with so many CPUs, whose zone has so many parts by the rule.
+/// Simulates all layouts on nodes with this many CPUs, whose zone has this many parts by the rule.
 fn simulate(
     pattern: Pattern,
     costs: &Costs,
@@ -240,8 +240,8 @@ mod tests {
             row.and_then(|row| row.speedup_ratio.get()).expect("there is such a row")
         };
         assert!((of(NOTHING, 256) - 256.0).abs() < 1.0 && of(ONE_LOCK, 256) < 3.0);
-        // Four CPUs have more work for the lock of their part than it can do: a slow call and a
-        // transfer, 64 of them at a time, against one CPU's 99 calls and a slow one.
+        // Four CPUs have more work than their part's lock can do: 64 locks do a slow call and a
+        // transfer at a time, against one CPU's 99 calls and a slow one.
         let most = 64.0 * (99.0 * 10.0 + 1000.0) / (1000.0 + 500.0);
         let quarter = of(QUARTER, 256);
         assert!((0.9 * most..=1.01 * most).contains(&quarter), "{quarter}");

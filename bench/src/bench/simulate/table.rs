@@ -16,7 +16,7 @@ const COMPARED: [Column<Simulate>; 6] = [
     (">over real", |row| shown(row.over_real_ratio.get(), |ratio| format!("{ratio:.2}"))),
 ];
 
-/// Rows for people.
+/// Tables for people.
 pub fn tables(rows: &Rows) -> Vec<Table> {
     let alike = rows.simulate.chunk_by(|one, next| one.pattern == next.pattern);
     let mut tables: Vec<Table> = alike.map(speedups).collect();
@@ -26,7 +26,7 @@ pub fn tables(rows: &Rows) -> Vec<Table> {
     tables
 }
 
-/// How many times the throughput of one CPU, and in brackets the share of time that was waited.
+/// The throughput relative to one CPU and, in brackets, the share of time spent waiting.
 fn speedups(rows: &[Simulate]) -> Table {
     let titles = LAYOUTS.map(|layout| format!(">{layout}"));
     let titles = [">CPUs", ">parts"].into_iter().chain(titles.iter().map(String::as_str));

@@ -1,7 +1,7 @@
 //! `buddy_system_allocator` as a subject.
 //!
-//! Its free lists are ordered sets, and one lock guards them all. The largest order is a constant
-//! of its type; ours is chosen.
+//! Its free lists are ordered sets, and one lock guards them all. Its largest order is a constant
+//! of its type; here it equals ours.
 
 use super::interface::Subject;
 use buddy_system_allocator::LockedFrameAllocator;
@@ -12,7 +12,7 @@ use framewright_cli::error::Error;
 pub struct Buddy(LockedFrameAllocator<{ MAX_ORDER as usize + 1 }>);
 
 impl Buddy {
-    /// An allocator of so many bytes from frame 0.
+    /// Makes an allocator of this many bytes from frame 0.
     pub fn new(memory_bytes: u64) -> Self {
         let allocator = LockedFrameAllocator::new();
         allocator.lock().add_frame(0, frames(memory_bytes / PAGE_SIZE));
@@ -23,7 +23,7 @@ impl Buddy {
 impl Subject for Buddy {
     const NAME: &'static str = "buddy_system_allocator";
 
-    /// It knows no CPUs.
+    /// The allocator knows no CPUs.
     type Seat<'a> = ();
 
     fn sit(&self, _cpu: u32) -> Result<(), Error> {

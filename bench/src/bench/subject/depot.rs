@@ -1,7 +1,7 @@
 //! `frame-alloc` as a subject: its bitmap buddy under its per-CPU depot.
 //!
-//! It keeps bitmaps at the start of the memory that it manages and touches nothing else, so that
-//! only as much memory as the bitmaps need stands behind the frames.
+//! It keeps bitmaps at the start of the memory that it manages and touches nothing else, so only as
+//! much real memory is behind the frames as the bitmaps need.
 
 use super::interface::Subject;
 use crate::bench::common::failed;
@@ -17,7 +17,7 @@ use std::ptr::NonNull;
 
 const BASE: PageSize = PageSize::from_log2(12);
 const _: () = assert!(BASE.bytes() as u64 == PAGE_SIZE);
-/// More than any host on which this is worth running; a constant of its type.
+/// More CPUs than any host on which this is worth running; a constant of the allocator's type.
 const SLOTS: usize = 64;
 
 type Core = SummaryBuddyAllocator<{ MAX_ORDER as usize + 1 }, Backing>;
@@ -26,7 +26,7 @@ type Cached = DepotAllocator<Core, Seated, SLOTS>;
 /// The allocator.
 pub struct Depot {
     allocator: Box<Cached>,
-    /// The memory of its bitmaps: it writes there for as long as it lives.
+    /// The memory of the allocator's bitmaps, to which it writes as long as it lives.
     bitmaps: NonNull<[u64]>,
 }
 
@@ -50,13 +50,13 @@ impl CpuId for Seated {
 /// Finds the memory behind frames.
 struct Backing;
 
-// SAFETY: `create` is called while an allocator is made, once, for the frames of its bitmaps; they
-// begin at frame 0 and the memory behind frame 0 is as large as the first range that the allocator
+// SAFETY: `create` is called once, while an allocator is made, for the frames of its bitmaps. They
+// begin at frame 0, and the memory behind frame 0 is as large as the first range that the allocator
 // was given. Nobody else looks at it while the allocator lives. `destroy` reads an address.
 unsafe impl Provenance for Backing {
     unsafe fn create(phys: usize) -> NonNull<u8> {
         let start = FRAME_0.get().expect("an allocator is being made");
-        // SAFETY: an address of the first range, whose memory is that large.
+        // SAFETY: the address is in the first range, whose memory is that large.
         unsafe { start.add(phys) }
     }
 
@@ -65,26 +65,26 @@ unsafe impl Provenance for Backing {
     }
 }
 
-// SAFETY: the allocator is made to be shared; the memory of its bitmaps is reached only through it,
-// as atomics.
+// SAFETY: the allocator is made to be shared; the memory of its bitmaps is accessed only through
+// it, as atomics.
 unsafe impl Sync for Depot {}
 
 impl Drop for Depot {
     fn drop(&mut self) {
-        // SAFETY: it came from a leaked box, and the allocator, which alone knows it, is not used
-        // again.
+        // SAFETY: the pointer came from a leaked box, and the allocator, which is its only user, is
+        // not used again.
         drop(unsafe { Box::from_raw(self.bitmaps.as_ptr()) });
     }
 }
 
 impl Depot {
-    /// An allocator of so many bytes from frame 0.
+    /// Makes an allocator of this many bytes from frame 0.
     ///
     /// # Errors
-    /// It does not accept them.
+    /// Fails if the allocator does not accept them.
     pub fn new(memory_bytes: u64) -> Result<Self, Error> {
-        // Two bits a frame, a little more for summaries, rounded up generously: what is not touched
-        // is not backed.
+        // Two bits a frame and a little more for summaries, rounded up generously, as untouched
+        // memory is not backed.
         let table_bytes = (memory_bytes / PAGE_SIZE / 2).next_multiple_of(2 << 20);
         let words = vec![0_u64; bytes(table_bytes) / size_of::<u64>()];
         let bitmaps = NonNull::from(Box::leak(words.into_boxed_slice()));
@@ -96,7 +96,7 @@ impl Depot {
         let depot = Self { allocator, bitmaps };
         FRAME_0.set(Some(bitmaps.cast()));
         // SAFETY: the first range is backed by memory that lives as long as the allocator, which
-        // never touches the second; nobody shares it yet.
+        // never touches the second; nobody shares the allocator yet.
         let made = unsafe { depot.allocator.try_init(0, bytes(memory_bytes), &usable) };
         FRAME_0.set(None);
         made.map_err(|error| {
@@ -124,7 +124,7 @@ impl Subject for Depot {
 
     #[inline]
     fn put(&self, pfn: u64, order: Order) {
-        // SAFETY: subjects are given back what they gave, by the same order.
+        // SAFETY: subjects are given back only what they gave, with the order it was given with.
         unsafe { self.allocator.deallocate_physical(BASE, pages(order), bytes(pfn << PAGE_SHIFT)) };
     }
 

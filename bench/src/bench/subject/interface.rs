@@ -1,14 +1,14 @@
-//! What is asked of every allocator that is measured.
+//! The interface of every measured allocator.
 
 use framewright::units::Order;
 use framewright_cli::error::Error;
 
-/// An allocator with memory to give.
+/// An allocator that owns memory.
 pub trait Subject: Sync {
-    /// What it is called in results.
+    /// The allocator's name in results.
     const NAME: &'static str;
 
-    /// What the patterns are called in results: fill and free in order, at random, and a pair.
+    /// The names of the patterns in results: fill and free in order, at random, and a pair.
     const PATTERNS: [&'static str; 3] = ["bulk", "random", "pair"];
 
     /// Proof that the calling thread is a CPU.
@@ -16,19 +16,19 @@ pub trait Subject: Sync {
     where
         Self: 'a;
 
-    /// Makes the calling thread CPU `cpu` for as long as the result lives.
+    /// Makes the calling thread CPU `cpu` as long as the result lives.
     ///
     /// # Errors
-    /// There is no such CPU, or the thread or the number is taken.
+    /// Fails if there is no such CPU, or the thread or the number is taken.
     fn sit(&self, cpu: u32) -> Result<Self::Seat<'_>, Error>;
 
-    /// Allocates, and says which frame is the first.
+    /// Allocates a run and returns its first frame.
     fn get(&self, order: Order) -> Option<u64>;
 
-    /// Frees what [`Subject::get`] of the same order gave.
+    /// Frees what [`Subject::get`] of this order returned.
     fn put(&self, pfn: u64, order: Order);
 
-    /// Takes back what is cached for CPUs. No thread allocates meanwhile.
+    /// Drains what is cached for CPUs. No thread allocates meanwhile.
     fn drain(&self);
 
     /// What the allocator itself counts as free, if it can tell.
@@ -42,6 +42,6 @@ pub trait Subject: Sync {
 pub struct Free {
     /// All free pages.
     pub pages: u64,
-    /// Those of them in whole 2 MiB blocks.
+    /// The free pages in whole 2 MiB blocks.
     pub whole_pages: u64,
 }

@@ -1,7 +1,7 @@
-//! Allocators that are measured, behind one small interface.
+//! The measured allocators, behind one small interface.
 //!
-//! Everything that measures is generic over [`Subject`], so that a call ends up in the allocator
-//! without a detour.
+//! All measurements are generic over [`Subject`], so that a call reaches the allocator without
+//! indirection.
 
 mod buddy;
 mod depot;
@@ -17,14 +17,14 @@ pub use ours::Ours;
 pub use requests::Requests;
 pub use unmovable::Unmovable;
 
-/// Names of all subjects, ours first.
+/// The names of all subjects, ours first.
 pub const NAMES: [&str; 3] = [Ours::NAME, Buddy::NAME, Depot::NAME];
 
-/// Ours, when each thread has one of its own: what the threads cost one another without sharing
-/// anything.
+/// The name of ours if each thread has an allocator of its own, which shows what threads cost one
+/// another without sharing anything.
 pub const APART: &str = "framewright, one for each thread";
 
-/// What was done to the others so that they can be measured, in words that go with the numbers.
+/// How the allocators were set up for the measurement, for readers of the numbers.
 pub const CONDITIONS: &str = "\
 framewright: a synthetic machine with one node and per-CPU caches, min_free_kbytes=128 \
 watermark_scale_factor=1; \

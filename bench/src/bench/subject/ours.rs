@@ -8,10 +8,10 @@ use framewright_cli::error::Error;
 use framewright_cli::hosted::{Session, Silent};
 use framewright_hosted::{CpuToken, HostedPlatform, Machine};
 
-/// Small marks, so that a filled machine is nearly full.
+/// Small watermarks, so that a filled machine is nearly full.
 const PARAMETERS: &str = "min_free_kbytes=128 watermark_scale_factor=1 pages=none";
 
-/// The manager of a synthetic machine, by its short calls for an order.
+/// The manager of a synthetic machine, with its short calls for an order.
 #[derive(Clone, Copy)]
 pub struct Ours<'a>(&'a Manager<HostedPlatform>);
 
@@ -25,8 +25,8 @@ impl<'a> Ours<'a> {
     /// Brings up a machine with one node and lends its manager to `work`.
     ///
     /// # Errors
-    /// A machine that this process cannot stand in for; those of `work`; tables that contradict one
-    /// another afterwards.
+    /// Fails if a machine cannot be emulated by this process, with the errors of `work`, or if
+    /// tables contradict one another afterwards.
     pub fn with<T>(
         memory_bytes: u64,
         cpus: u32,
@@ -35,10 +35,10 @@ impl<'a> Ours<'a> {
         Self::with_nodes(memory_bytes, 1, cpus, work)
     }
 
-    /// [`with`](Self::with) several nodes, each with its share of the memory.
+    /// Works like [`with`](Self::with), but with several nodes that share the memory evenly.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`with`](Self::with).
     pub fn with_nodes<T>(
         memory_bytes: u64,
         nodes: u32,
@@ -55,10 +55,10 @@ impl<'a> Ours<'a> {
 }
 
 impl<'a> Ours<'a> {
-    /// [`with`](Self::with) other boot parameters.
+    /// Works like [`with`](Self::with), but with other boot parameters.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`with`](Self::with).
     pub fn with_words<T>(
         memory_bytes: u64,
         words: &str,
@@ -85,7 +85,7 @@ impl Subject for Ours<'_> {
         self.0.platform().enter_cpu(cpu).map_err(|error| Error::Failed(error.to_string()))
     }
 
-    // As a caller who counts instructions has it.
+    // Inlined, as by a caller that counts instructions.
     #[inline(always)]
     fn get(&self, order: Order) -> Option<u64> {
         self.0.allocate_order(order, MigrateType::Movable).ok().map(|start| start.0)
@@ -93,7 +93,7 @@ impl Subject for Ours<'_> {
 
     #[inline(always)]
     fn put(&self, pfn: u64, order: Order) {
-        // SAFETY: benches put what they got, once, and look at none of it afterwards (invariant
+        // SAFETY: benchmarks put what they got, once, and do not look at it afterwards (invariant
         // 42).
         if unsafe { self.0.free_order(Pfn(pfn), order) }.is_err() {
             refused(pfn, order);

@@ -6,8 +6,8 @@ use framewright::Request;
 use framewright::units::{Order, Pfn, PfnRange};
 use framewright_cli::error::Error;
 
-/// The manager of a synthetic machine. Where `ODD`, runs are a quarter shorter than their order's,
-/// so that their size is no power of two.
+/// The manager of a synthetic machine. If `ODD`, runs are a quarter shorter than their order's, so
+/// that their size is no power of two.
 #[derive(Clone, Copy)]
 pub struct Requests<'a, const ODD: bool>(pub Ours<'a>);
 
@@ -45,7 +45,7 @@ impl<const ODD: bool> Subject for Requests<'_, ODD> {
     fn put(&self, pfn: u64, order: Order) {
         let start = Pfn(pfn);
         let range = PfnRange { start, end: start.add(Self::pages(order)) };
-        // SAFETY: benches put what they got, once, and look at none of it afterwards (invariant
+        // SAFETY: benchmarks put what they got, once, and do not look at it afterwards (invariant
         // 42).
         if unsafe { self.0.manager().free(range) }.is_err() {
             super::ours::refused(pfn, order);

@@ -1,4 +1,4 @@
-//! The manager as a subject, by requests for what cannot be moved: a kernel's own memory.
+//! The manager as a subject, with unmovable requests, like those for a kernel's own memory.
 
 use super::interface::Subject;
 use super::ours::Ours;
@@ -6,7 +6,7 @@ use framewright::units::Order;
 use framewright::zone::MigrateType;
 use framewright_cli::error::Error;
 
-/// The manager of a synthetic machine. Others do not tell the two kinds of memory apart.
+/// The manager of a synthetic machine. Other allocators do not distinguish movable from unmovable.
 #[derive(Clone, Copy)]
 pub struct Unmovable<'a>(pub Ours<'a>);
 

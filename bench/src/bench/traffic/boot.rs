@@ -1,17 +1,17 @@
-//! The pattern `boot`: a kernel that comes up. It asks for many small runs that cannot be moved and
-//! for few large ones, frees hardly any, and at its end some of what only the boot needed.
+//! The pattern `boot`: a kernel that boots. It requests many small unmovable runs and few large
+//! ones, frees hardly any, and at its end frees some runs that only the boot needed.
 
 use super::trace::{Burst, Length, Mix, Recorder, Trace, draw};
 use crate::bench::random::Random;
 
 /// Slabs and page tables, stacks, buffers of drivers, hash tables.
 const EARLY: Mix = [(86, 0..=0), (11, 1..=3), (2, 4..=8), (1, 9..=9)];
-/// One in so many requests is followed by a free.
+/// One of this many requests is followed by a free.
 const SELDOM: usize = 32;
-/// One in so many runs is freed at the end.
+/// One of this many runs is freed at the end.
 const NOT_KEPT: usize = 8;
 
-/// Records a boot for each segment, on one CPU: the others are up later.
+/// Records a boot for each segment, on one CPU, as the others come up later.
 pub fn record(length: Length) -> Trace {
     let mut random = Random::new(0);
     let segments = (0..length.segments).map(|_| {

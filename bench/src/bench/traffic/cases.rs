@@ -1,4 +1,4 @@
-//! What is measured: which patterns, on memory how full, with how many threads.
+//! The cases to measure: which patterns, how full memory is, and how many threads.
 
 use super::trace::{ALL_SIZES, Length, Trace};
 use super::{MANAGED_GIB, boot, mixed, passing, server};
@@ -6,7 +6,7 @@ use crate::bench::alloc::thread_counts;
 use crate::rows::Tail;
 use framewright::units::PAGE_SHIFT;
 
-/// What traffic is like.
+/// The kind of traffic.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pattern {
     /// Bursts of all sizes.
@@ -15,14 +15,14 @@ pub enum Pattern {
     Pages,
     /// Runs of all sizes that one thread allocates and another frees.
     AllSizes,
-    /// Runs of very different lives.
+    /// Runs with very different lifetimes.
     Server,
-    /// A kernel that comes up.
+    /// A kernel that boots.
     Boot,
 }
 
 impl Pattern {
-    /// For people.
+    /// The pattern's name for people.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Mixed => "mixed",
@@ -43,7 +43,7 @@ pub struct Case {
     pub threads: usize,
 }
 
-/// All that a host with so many CPUs can show, and what it cannot.
+/// All cases that a host with this many CPUs can measure, and what is left out.
 pub fn cases(cpus: usize) -> (Vec<Case>, Vec<String>) {
     let counts = thread_counts(cpus);
     let (mut cases, mut left_out) = (Vec::new(), Vec::new());
@@ -65,7 +65,7 @@ pub fn cases(cpus: usize) -> (Vec<Case>, Vec<String>) {
 }
 
 impl Case {
-    /// What each thread does.
+    /// Records what each thread does.
     pub fn record(self, length: Length) -> Vec<Trace> {
         let pages = (MANAGED_GIB << 30 >> PAGE_SHIFT) * self.percent / 100 / self.threads as u64;
         match self.pattern {
@@ -80,7 +80,7 @@ impl Case {
         }
     }
 
-    /// A row of calls, without the calls.
+    /// A row of calls with this case's settings, without the calls.
     pub fn tail(self, allocator: &str) -> Tail {
         Tail {
             allocator: allocator.into(),

@@ -1,8 +1,9 @@
-//! The control: numbers in an array used as a stack, one for each CPU. No allocator can do less.
+//! The control: numbers in an array that is used as a stack, one stack for each CPU. No allocator
+//! can do less.
 //!
-//! A stack has no ends: who takes more than was put back begins at the other end again, so that a
-//! thread may get only, and another put only. Numbers are relaxed atomics, which are plain loads
-//! and stores: each stack belongs to one thread.
+//! A stack has no ends: a thread that takes more than was put back goes on at the other end, so
+//! that some threads may only get and others only put. The numbers are relaxed atomics, which are
+//! plain loads and stores, as each stack belongs to one thread.
 
 use crate::bench::subject::Subject;
 use framewright::units::Order;
@@ -10,11 +11,11 @@ use framewright_cli::error::Error;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Numbers of a stack: more than mixed traffic holds on half a machine's memory.
+/// The numbers in a stack: more than mixed traffic holds on half a machine's memory.
 const NUMBERS: usize = 1 << 16;
 
 thread_local! {
-    /// Which stack is this thread's, by its first place, and how many numbers are in it.
+    /// The position of this thread's stack, and how many numbers are in it.
     static STACK: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
 }
 
@@ -22,7 +23,7 @@ thread_local! {
 pub struct Control(Box<[AtomicU64]>);
 
 impl Control {
-    /// Stacks for so many CPUs.
+    /// Makes stacks for this many CPUs.
     pub fn new(cpus: usize) -> Self {
         Self((0..NUMBERS as u64).cycle().take(NUMBERS * cpus).map(AtomicU64::new).collect())
     }

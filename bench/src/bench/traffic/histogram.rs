@@ -1,9 +1,9 @@
-//! How long calls took, counted by length: 32 classes for each doubling, so that a time is known to
-//! 3 % whether it is of nanoseconds or of seconds, in memory that does not grow.
+//! The lengths of calls, counted in 32 classes for each doubling, so that times from nanoseconds to
+//! seconds are known to 3 %, in memory that does not grow.
 
 use std::time::Duration;
 
-/// Times below so many nanoseconds have a class each.
+/// Times below this many nanoseconds have a class each.
 const EXACT: u64 = 1 << (BITS + 1);
 /// Each doubling has `1 << BITS` classes.
 const BITS: u32 = 5;
@@ -18,7 +18,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// One that counted nothing.
+    /// Makes an empty histogram.
     pub fn new() -> Self {
         Self { counts: vec![0; CLASSES], calls: 0, longest: 0 }
     }
@@ -32,28 +32,28 @@ impl Histogram {
         self.longest = self.longest.max(ns);
     }
 
-    /// Counts what `other` counted, too.
+    /// Adds the counts of `other`.
     pub fn add(&mut self, other: &Self) {
         self.counts.iter_mut().zip(&other.counts).for_each(|(sum, count)| *sum += count);
         self.calls += other.calls;
         self.longest = self.longest.max(other.longest);
     }
 
-    /// How many calls.
+    /// The number of calls.
     pub fn calls(&self) -> u64 {
         self.calls
     }
 
-    /// The longest, in nanoseconds; nothing where there were no calls.
+    /// The longest call, in nanoseconds; `None` if there were no calls.
     pub fn longest(&self) -> Option<u64> {
         (self.calls != 0).then_some(self.longest)
     }
 
     /// The time that all calls but one of `one_in` kept, in nanoseconds, at most a class too long.
-    /// Nothing where there were too few calls to tell it from the longest.
+    /// Returns `None` if there were too few calls to tell it from the longest.
     pub fn all_but(&self, one_in: u64) -> Option<u64> {
         let mut left = self.calls / one_in;
-        // The first from above is the longest.
+        // The first call from above is the longest.
         if left < 2 {
             return None;
         }

@@ -4,15 +4,15 @@
 use super::trace::{ALL_SIZES, Burst, Length, Mix, Recorder, Trace, draw};
 use crate::bench::random::Random;
 
-/// Requests of a burst at most.
+/// The most requests of a burst.
 pub const MOST_IN_BURST: usize = 256;
 
-/// Records the trace of a thread that holds some `pages` pages.
+/// Records the trace of a thread that holds about `pages` pages.
 pub fn record(seed: u64, pages: u64, length: Length) -> Trace {
     record_of((&ALL_SIZES, MOST_IN_BURST), seed, pages, length)
 }
 
-/// [`record`] of requests of another mix, so many in a burst at most.
+/// Works like [`record`], with another mix and at most this many requests in a burst.
 pub fn record_of(
     (mix, most_in_burst): (&Mix, usize),
     seed: u64,

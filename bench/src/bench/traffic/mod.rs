@@ -1,7 +1,7 @@
-//! `framewright-bench traffic`: what operations take when they come as they do on real machines,
-//! and how slow the slowest of them are.
+//! `framewright-bench traffic`: the time of operations that come as they do on real machines, and
+//! of the slowest among them.
 //!
-//! `bench alloc` asks for one order at a time, which is the best case of every cache and every
+//! `bench alloc` requests one order at a time, which is the best case of every cache and of every
 //! special case. Here recorded traces (`trace`) are replayed (`replay`), each of a pattern with a
 //! file of its own: once with the clock read around many operations, and once around each, which
 //! goes into histograms.
@@ -37,7 +37,7 @@ pub use table::tables;
 use tails::Tails;
 use trace::{Length, Trace};
 
-/// What is timed, in words that go with the numbers.
+/// Describes the timing, for readers of the numbers.
 const TIMED: &str = "\
 nanoseconds per operation, an operation being one allocation or one free, in each thread; the cost \
 of the harness (harness), which is the same trace replayed on an array used as a stack, is \
@@ -62,16 +62,16 @@ the step of the host's clock. The rows of the array are the limit: what the host
 the threads, which max shows, it took away there as well. No frame is \
 touched";
 
-/// What the control is called in results.
+/// The control's name in results.
 const CONTROL: &str = "array";
 
 const MANAGED_GIB: u64 = 8;
 
-/// How much is done.
+/// How much is measured.
 #[derive(Clone, Copy)]
 struct Scale {
     effort: Effort,
-    /// Operations of a repetition, about.
+    /// The approximate number of operations in a repetition.
     operations: usize,
 }
 
@@ -94,7 +94,7 @@ impl Scale {
 /// Measures all allocators.
 ///
 /// # Errors
-/// A machine that this process cannot stand in for.
+/// Fails if a machine cannot be emulated by this process.
 pub fn section(quick: bool) -> Result<Section, Error> {
     let scale = if quick { QUICK } else { FULL };
     let cpus = host::cpus()?.len();
@@ -112,7 +112,7 @@ pub fn section(quick: bool) -> Result<Section, Error> {
     Ok(Section { left_out, ..section })
 }
 
-/// Rows, as they are measured.
+/// The rows so far.
 struct Results {
     scale: Scale,
     traffic: Vec<Traffic>,
@@ -120,7 +120,7 @@ struct Results {
 }
 
 impl Results {
-    /// One kind of traffic, on all allocators, each on memory that nothing was done to before.
+    /// Measures one kind of traffic on all allocators, each on fresh memory.
     fn case(&mut self, case: Case) -> Result<(), Error> {
         let traces = case.record(self.scale.length());
         let bytes = MANAGED_GIB << 30;
@@ -145,7 +145,7 @@ impl Results {
         self.calls(case, traces, subject)
     }
 
-    /// What an operation takes.
+    /// Measures the time of an operation.
     fn throughput<S: Subject>(
         &self,
         case: Case,
@@ -178,7 +178,7 @@ impl Results {
         })
     }
 
-    /// How long each call takes.
+    /// Measures how long each call takes.
     fn calls<S: Subject>(
         &mut self,
         case: Case,

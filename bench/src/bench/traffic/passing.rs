@@ -1,16 +1,16 @@
-//! The pattern `producer/consumer`: one CPU allocates and another frees, like those of a network
-//! card's interrupt and of the program that reads.
+//! The pattern `producer/consumer`: one CPU allocates and another frees, like a network card's
+//! interrupt and the program that reads.
 
 use super::trace::{Burst, Length, Mix, Recorder, Trace, draw};
 use crate::bench::random::Random;
 use framewright::units::Order;
 
-/// Runs that pass at once.
+/// The number of runs that pass at once.
 const IN_BURST: usize = 256;
-/// Single pages and nothing else.
+/// Requests for single pages only.
 pub const PAGES: Mix = [(100, 0..=0), (0, 1..=3), (0, 4..=8), (0, 9..=9)];
 
-/// Records both threads, each of which first takes some `pages` pages and keeps them.
+/// Records both threads, each of which first allocates about `pages` pages and keeps them.
 pub fn record(mix: &Mix, pages: u64, length: Length) -> Vec<Trace> {
     let [mut producer, mut consumer] = [0, 1].map(|seed| Side::new(seed, pages));
     let mut random = Random::new(2);
@@ -23,7 +23,7 @@ pub fn record(mix: &Mix, pages: u64, length: Length) -> Vec<Trace> {
         for burst in 1..=bursts {
             let orders: Vec<_> = (0..IN_BURST).map(|_| draw(&mut random, mix)).collect();
             allocating.push(producer.allocate(&orders));
-            // What came last was the first: runs are freed in the order in which they were
+            // Runs are given in reverse, so that they are freed in the order in which they were
             // allocated.
             let takes = burst < bursts;
             freeing.push(Burst { takes, ..consumer.free(&orders) });
@@ -34,7 +34,7 @@ pub fn record(mix: &Mix, pages: u64, length: Length) -> Vec<Trace> {
     vec![producer.trace, consumer.trace]
 }
 
-/// One of the two.
+/// One of the two threads.
 struct Side {
     recorder: Recorder,
     trace: Trace,
@@ -48,14 +48,14 @@ impl Side {
         Self { recorder, trace: Trace { fill, ..Trace::default() } }
     }
 
-    /// Runs that are given away at once, the last first.
+    /// Allocates runs and gives all of them away at once, the last one first.
     fn allocate(&mut self, orders: &[Order]) -> Burst {
         let ids: Vec<_> = orders.iter().map(|&order| self.recorder.get(order)).collect();
         let gives = ids.iter().rev().map(|&id| self.recorder.give(id).0).collect();
         Burst { gives: Some(gives), ..Burst::timed(self.recorder.end()) }
     }
 
-    /// Runs that the other gave.
+    /// Frees the runs that the other side gave.
     fn free(&mut self, orders: &[Order]) -> Burst {
         let ids: Vec<_> = orders.iter().rev().map(|&order| self.recorder.take(order)).collect();
         ids.iter().rev().for_each(|&id| self.recorder.put(id));

@@ -1,4 +1,4 @@
-//! Replays traces: on an allocator, on the control, with the clock read around whole bursts or
+//! Replays traces on an allocator and on the control, with the clock read around whole bursts or
 //! around each call.
 
 use super::control::Control;
@@ -11,10 +11,10 @@ use crate::bench::subject::Subject;
 use framewright::units::Order;
 use std::time::Duration;
 
-/// Runs that a thread holds; nothing where a request was refused.
+/// The runs that a thread holds; `None` for a request that was refused.
 pub type Held = Vec<(Option<u64>, Order)>;
 
-/// Requests that were made and that found no memory.
+/// The number of requests, and of those that found no memory.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Requests {
     pub made: u64,
@@ -29,8 +29,8 @@ pub struct Player<'a, S> {
 }
 
 impl<S: Subject> Player<'_, S> {
-    /// Nanoseconds of an operation (`get`) and of the harness (`put`), by repetition. The harness
-    /// is the same on the control.
+    /// The nanoseconds of an operation (`get`) and of the harness (`put`), by repetition. The
+    /// harness is measured with the trace on the control.
     pub fn throughput(
         &self,
         member: &Member<'_>,
@@ -60,7 +60,7 @@ impl<S: Subject> Player<'_, S> {
         (samples.unwrap_or_default(), requests)
     }
 
-    /// How long each call took.
+    /// Times each call.
     pub fn tails(&self, member: &Member<'_>, effort: Effort) -> Tails {
         let stopwatch = Stopwatch::new();
         let mut held = self.fill();
@@ -89,7 +89,7 @@ impl<S: Subject> Player<'_, S> {
         held
     }
 
-    /// Plays a segment; gives the time of what is timed in it.
+    /// Plays a segment. Returns the time of its timed bursts.
     fn timed(
         &self,
         bursts: &[Burst],
@@ -109,7 +109,7 @@ impl<S: Subject> Player<'_, S> {
         (all, requests)
     }
 
-    /// Plays the bursts of a segment by `how`, and passes on between them what is passed on.
+    /// Plays the bursts of a segment with `how`, and passes runs to the next thread between them.
     fn segment(&self, bursts: &[Burst], held: &mut Held, mut how: impl FnMut(&Burst, &mut Held)) {
         for burst in bursts {
             how(burst, held);
@@ -149,14 +149,14 @@ impl<S: Subject> Player<'_, S> {
         }
     }
 
-    /// After all have ended a segment.
+    /// Runs after all threads have ended a segment.
     fn end_segment(&self, member: &Member<'_>) {
         if self.trace.starts_over && member.index == 0 {
             self.subject.drain();
         }
     }
 
-    /// Frees all that is held.
+    /// Frees everything that is held.
     fn end(&self, member: &Member<'_>, held: Held) {
         for (run, order) in held {
             run.into_iter().for_each(|run| self.subject.put(run, order));

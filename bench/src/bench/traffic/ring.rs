@@ -1,29 +1,29 @@
-//! What passes between threads: each has a ring of bursts from the thread before it and one to the
-//! thread behind it.
+//! Passes runs between threads: each thread has a ring of bursts from the previous thread and one
+//! to the next.
 //!
-//! Both sides spin. A thread that sleeps wakes long after there is something, and the two would
-//! work by turns rather than at once.
+//! Both sides spin. A sleeping thread would wake long after there is something to take, and the two
+//! would work in turn rather than at once.
 
 use super::replay::Held;
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
 
-/// Bursts that a ring holds.
+/// The number of bursts that a ring holds.
 const BURSTS: usize = 8;
-/// Turns after which a thread lets others have its CPU.
+/// The number of turns after which a thread yields its CPU.
 const SPINS: u32 = 1 << 14;
 
-/// Both ends that a thread has.
+/// The two ends that a thread has.
 pub struct Ends {
     next: SyncSender<Held>,
     before: Receiver<Held>,
 }
 
-/// The ends of all threads, until they take them.
+/// The ends of all threads, until the threads take them.
 pub struct Rings(Mutex<Vec<Option<Ends>>>);
 
 impl Rings {
-    /// Rings between so many threads, the last and the first included.
+    /// Makes rings between this many threads, including one from the last to the first.
     pub fn new(threads: usize) -> Self {
         let (nexts, mut befores): (Vec<_>, Vec<_>) =
             (0..threads).map(|_| sync_channel(BURSTS)).unzip();
@@ -32,14 +32,14 @@ impl Rings {
         Self(Mutex::new(ends.map(|(next, before)| Some(Ends { next, before })).collect()))
     }
 
-    /// Those of thread `index`, once.
+    /// The ends of thread `index`, once.
     pub fn take(&self, index: usize) -> Option<Ends> {
         self.0.lock().ok()?.get_mut(index)?.take()
     }
 }
 
 impl Ends {
-    /// Gives runs to the next thread, as soon as there is room.
+    /// Gives runs to the next thread as soon as there is room.
     pub fn give(&self, runs: Held) {
         let mut left = Some(runs);
         spin(|| match self.next.try_send(left.take()?) {
@@ -47,12 +47,12 @@ impl Ends {
                 left = Some(runs);
                 None
             }
-            // Nobody is there to take them; a thread that panicked says so itself.
+            // Nobody is there to take the runs; a thread that panicked reports that itself.
             Ok(()) | Err(TrySendError::Disconnected(_)) => Some(()),
         });
     }
 
-    /// Runs of the thread before, as soon as there are some.
+    /// Takes runs of the previous thread as soon as there are some.
     pub fn take(&self) -> Held {
         spin(|| match self.before.try_recv() {
             Ok(runs) => Some(runs),

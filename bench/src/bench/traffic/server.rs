@@ -1,8 +1,8 @@
-//! The pattern `server`: requests that come and go at random, most of them soon and some late, as
-//! in Larson's benchmark, and threads that hand some of what they hold to the next.
+//! The pattern `server`: runs with random lifetimes, most of them short and some long, as in
+//! Larson's benchmark, and threads that hand some of their runs to the next thread.
 //!
-//! The chance that a run lives for twice as long is a half, at any age: Pareto's law with exponent
-//! 1, whose tail is heavy.
+//! At any age, the chance that a run lives twice as long is a half: Pareto's law with exponent 1,
+//! whose tail is heavy.
 
 use super::trace::{Burst, Id, Length, Mix, Recorder, Trace, draw};
 use crate::bench::random::Random;
@@ -12,20 +12,20 @@ use std::collections::BinaryHeap;
 
 /// Small orders: slabs, stacks and page tables.
 const SMALL: Mix = [(70, 0..=0), (15, 1..=1), (10, 2..=2), (5, 3..=3)];
-/// Requests of a burst.
+/// The number of requests in a burst.
 const IN_BURST: usize = 256;
-/// One in so many runs is handed over.
+/// One of this many runs is handed over.
 const HANDED_OVER: usize = 8;
-/// The shortest life, in requests of a thread.
+/// The shortest lifetime, in requests of a thread.
 const SHORTEST: u64 = 512;
 
-/// Records all threads, each of which first takes some `pages` pages and keeps them.
+/// Records all threads, each of which first allocates about `pages` pages and keeps them.
 pub fn record(threads: usize, pages: u64, length: Length) -> Vec<Trace> {
     let longest = 2 * length.operations as u64;
     let mut servers: Vec<Server> =
         (0..threads as u64).map(|seed| Server::new(seed, pages, longest)).collect();
     let mut now = longest;
-    // A request comes with a free.
+    // Each request comes with a free.
     let bursts = length.operations.div_ceil(2 * IN_BURST);
     for _ in 0..length.segments {
         servers.iter_mut().for_each(|server| server.trace.segments.push(Vec::new()));
@@ -51,17 +51,17 @@ struct Server {
     random: Random,
     recorder: Recorder,
     trace: Trace,
-    /// When runs are freed, the next one on top.
+    /// The times at which runs are freed, the next one on top.
     ends: BinaryHeap<Reverse<(u64, Id)>>,
-    /// Runs that the next thread gets, and when they are freed.
+    /// The runs that the next thread gets, and when they are freed.
     leaving: Vec<(Id, u64)>,
-    /// No run lives longer, in requests.
+    /// The longest lifetime of a run, in requests.
     longest: u64,
 }
 
 impl Server {
-    /// One that has worked for as long as the longest life, so that it holds as many runs as it
-    /// will.
+    /// Makes a thread that has already worked for the longest lifetime, so that it holds as many
+    /// runs as it ever will.
     fn new(seed: u64, pages: u64, longest: u64) -> Self {
         let mut this = Self {
             random: Random::new(seed),
@@ -77,7 +77,7 @@ impl Server {
         this
     }
 
-    /// A request, and the frees that are due.
+    /// Records a request, and the frees that are due.
     fn request(&mut self, now: u64, hands_over: bool) {
         let id = self.recorder.get(draw(&mut self.random, &SMALL));
         let end = now + self.life();
@@ -94,7 +94,7 @@ impl Server {
         }
     }
 
-    /// How long a run lives.
+    /// Draws the lifetime of a run.
     fn life(&mut self) -> u64 {
         let mut least = SHORTEST;
         while 2 * least < self.longest && self.random.below(2) == 0 {
@@ -104,7 +104,7 @@ impl Server {
         (least + above as u64).min(self.longest)
     }
 
-    /// Ends a burst; gives the runs that are handed over.
+    /// Ends a burst. Returns the runs that are handed over.
     fn end(&mut self) -> Vec<Handed> {
         let leaving = std::mem::take(&mut self.leaving);
         let (gives, runs) = leaving
@@ -121,7 +121,7 @@ impl Server {
         runs
     }
 
-    /// Takes over what another thread handed over.
+    /// Takes over the runs that another thread handed over.
     fn take(&mut self, now: u64, runs: &[Handed]) {
         for &(order, end) in runs {
             let id = self.recorder.take(order);

@@ -1,5 +1,5 @@
-//! Rows of traffic for people: what an operation takes, then the slowest calls of all orders, then
-//! by order.
+//! Tables of traffic for people: the time of an operation, then the slowest calls of all orders,
+//! then by order.
 
 use super::tails::{self, ALL, OPERATIONS};
 use crate::bench::section::{Column, Table, shown, table};
@@ -29,7 +29,7 @@ const TAILS: [Column<Tail>; 10] = [
     (">max", |row| time(&row.max_ns)),
 ];
 
-/// Rows for people.
+/// Tables for people.
 pub fn tables(rows: &Rows) -> Vec<Table> {
     let titled = |title: &str, table: Table| Table { title: Some(title.into()), ..table };
     let throughput = table(&COLUMNS, &rows.traffic);
@@ -73,7 +73,7 @@ fn nanoseconds(spread: Spread) -> String {
     shown(spread.middle, |ns| format!("{ns:.1} ns"))
 }
 
-/// In the unit in which people say it, with no more digits than a histogram knows.
+/// A time in a convenient unit, with no more digits than a histogram knows.
 fn time(ns: &Measured<u64>) -> String {
     shown(ns.get(), |ns| match ns {
         0..10_000 => format!("{ns} ns"),

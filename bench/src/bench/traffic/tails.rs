@@ -1,4 +1,4 @@
-//! The slowest calls: how long each call took, by what it was and the size of its run.
+//! The slowest calls: how long each call took, by its kind and the order of its run.
 
 use super::histogram::Histogram;
 use crate::rows::{Measured, Tail};
@@ -6,37 +6,37 @@ use framewright::units::Order;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// Orders that are counted together, and what they are called.
+/// The names of classes of orders, and the orders that each counts.
 const CLASSES: [(&str, RangeInclusive<u8>); 4] =
     [("0", 0..=0), ("1-3", 1..=3), ("4-8", 4..=8), ("9", 9..=9)];
-/// What all orders together are called.
+/// The name for all orders together.
 pub const ALL: &str = "all";
-/// What calls are called, by [`Call`].
+/// The names of calls, by [`Call`].
 pub const OPERATIONS: [&str; 3] = ["get", "put", "refused"];
 
-/// Calls that are counted apart.
+/// The kinds of calls, which are counted separately.
 #[derive(Clone, Copy)]
 pub enum Call {
-    /// Also those that are refused.
+    /// All gets, including refused ones.
     Get,
     Put,
-    /// Gets that found no memory, once more.
+    /// Gets that found no memory; they count here, too.
     Refused,
 }
 
-/// Names of the classes of orders.
+/// The names of the classes of orders.
 pub fn classes() -> impl Iterator<Item = &'static str> {
     CLASSES.iter().map(|(name, _)| *name)
 }
 
-/// Times of calls.
+/// The times of calls.
 pub struct Tails {
-    /// Of each of [`OPERATIONS`], by class.
+    /// One histogram for each of [`OPERATIONS`] and each class.
     histograms: [[Histogram; CLASSES.len()]; OPERATIONS.len()],
 }
 
 impl Tails {
-    /// No calls.
+    /// Starts without calls.
     pub fn new() -> Self {
         let none = |_| std::array::from_fn(|_| Histogram::new());
         Self { histograms: std::array::from_fn(none) }
@@ -48,14 +48,14 @@ impl Tails {
         self.histograms[call as usize][class(order)].count(took);
     }
 
-    /// Adds what another thread saw.
+    /// Adds the calls of another thread.
     pub fn add(&mut self, other: &Self) {
         let all = self.histograms.as_flattened_mut().iter_mut();
         all.zip(other.histograms.as_flattened()).for_each(|(sum, one)| sum.add(one));
     }
 
-    /// A row of each kind of call that there was, for all orders and for each class; `like` says of
-    /// which trace and allocator.
+    /// A row for each kind of call that occurred, for all orders and for each class; `like` has the
+    /// trace and the allocator.
     pub fn rows(&self, like: &Tail) -> Vec<Tail> {
         let mut rows = Vec::new();
         for (operation, histograms) in OPERATIONS.iter().zip(&self.histograms) {
@@ -117,7 +117,7 @@ mod tests {
         assert_eq!((all.calls.get(), all.max_ns.get()), (Some(2001), Some(9000)));
         assert_eq!((page.max_ns.get(), page.p99_99_ns.get()), (Some(1999), None));
         assert!(page.p50_ns.get().is_some_and(|ns| (1000..1032).contains(&ns)));
-        // One call is the longest, and nothing else.
+        // The longest of one call is known, and nothing else.
         assert_eq!((block.p50_ns.get(), block.max_ns.get()), (None, Some(9000)));
         assert!(rows.iter().all(|row| row.allocator == "a"));
     }

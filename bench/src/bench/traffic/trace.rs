@@ -1,43 +1,43 @@
-//! Traces: what each thread does, recorded before anything is measured, so that all allocators do
-//! the same.
+//! Traces: the operations of each thread, recorded before anything is measured, so that all
+//! allocators do equal work.
 
 use crate::bench::random::Random;
 use framewright::units::Order;
 use std::ops::RangeInclusive;
 
-/// One operation: the order of a request, or which of the runs that are held is freed.
+/// An operation: the order of a request, or the index of the held run to free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
     Get(Order),
-    /// The last of the runs takes its place.
+    /// The last held run moves to the freed one's index.
     Put(u32),
 }
 
-/// Steps without a pause, and what passes between threads behind them.
+/// Steps without a pause, and the runs that are passed between threads after them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Burst {
     pub steps: Vec<Step>,
-    /// False for what only makes ready for the next.
+    /// False for steps that only prepare the next ones.
     pub is_timed: bool,
-    /// Places of the runs that the next thread gets, taken out as by [`Step::Put`].
+    /// The indices of the runs that the next thread gets, removed as by [`Step::Put`].
     pub gives: Option<Vec<u32>>,
-    /// Whether the thread waits for runs of the one before it.
+    /// Whether the thread then waits for runs of the previous thread.
     pub takes: bool,
 }
 
 impl Burst {
-    /// Timed steps; nothing passes between threads.
+    /// Timed steps, with nothing passed between threads.
     pub fn timed(steps: Vec<Step>) -> Self {
         Self { steps, is_timed: true, gives: None, takes: false }
     }
 }
 
-/// What one thread does.
+/// The operations of one thread.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Trace {
-    /// It begins with these, not timed.
+    /// Steps at the beginning, which are not timed.
     pub fill: Vec<Step>,
-    /// One for each repetition. All that is given in it is taken in it.
+    /// One list of bursts for each repetition. All runs that are given in it are also taken in it.
     pub segments: Vec<Vec<Burst>>,
     /// Whether each repetition begins with free memory and empty caches.
     pub starts_over: bool,
@@ -46,19 +46,19 @@ pub struct Trace {
 /// How much is recorded.
 #[derive(Clone, Copy)]
 pub struct Length {
-    /// Segments; the first warms up.
+    /// The number of segments; the first warms up.
     pub segments: usize,
-    /// Operations of a segment, about.
+    /// The approximate number of operations in a segment.
     pub operations: usize,
 }
 
 /// Shares of requests in percent, and their orders.
 pub type Mix = [(usize, RangeInclusive<u8>); 4];
 
-/// All sizes.
+/// Requests of all sizes.
 pub const ALL_SIZES: Mix = [(70, 0..=0), (10, 1..=3), (10, 4..=8), (10, 9..=9)];
 
-/// An order out of a mix.
+/// Draws an order from a mix.
 pub fn draw(random: &mut Random, mix: &Mix) -> Order {
     let mut chance = random.below(100);
     for (percent, orders) in mix {
@@ -72,32 +72,32 @@ pub fn draw(random: &mut Random, mix: &Mix) -> Order {
     Order::PAGE
 }
 
-/// A run that a recorded thread got, by its number.
+/// The number of a run that a recorded thread got.
 pub type Id = usize;
 
-/// Records the steps of one thread and knows what it holds.
+/// Records the steps of one thread and keeps track of what it holds.
 #[derive(Default)]
 pub struct Recorder {
     steps: Vec<Step>,
     held: Vec<(Id, Order)>,
-    /// Where in `held` a run is, or was.
+    /// The index in `held` of each run, or its last one.
     places: Vec<usize>,
     pages: u64,
 }
 
 impl Recorder {
-    /// Pages that are held.
+    /// The number of pages that are held.
     pub fn pages(&self) -> u64 {
         self.pages
     }
 
-    /// A request.
+    /// Records a request.
     pub fn get(&mut self, order: Order) -> Id {
         self.steps.push(Step::Get(order));
         self.take(order)
     }
 
-    /// A run that another thread gave.
+    /// Records taking a run that another thread gave.
     pub fn take(&mut self, order: Order) -> Id {
         let id = self.places.len();
         self.places.push(self.held.len());
@@ -106,13 +106,13 @@ impl Recorder {
         id
     }
 
-    /// A free.
+    /// Records a free.
     pub fn put(&mut self, id: Id) {
         let (place, _) = self.give(id);
         self.steps.push(Step::Put(place));
     }
 
-    /// A run that another thread gets: its place and order.
+    /// Records giving a run to another thread. Returns the run's index and order.
     pub fn give(&mut self, id: Id) -> (u32, Order) {
         let place = self.places[id];
         let (_, order) = self.held.swap_remove(place);
@@ -123,32 +123,32 @@ impl Recorder {
         (u32::try_from(place).unwrap_or(u32::MAX), order)
     }
 
-    /// Any of the runs that are held; there is one.
+    /// A random run that is held; there must be one.
     pub fn any(&self, random: &mut Random) -> Id {
         self.held[random.below(self.held.len())].0
     }
 
-    /// How many runs are held.
+    /// The number of runs that are held.
     pub fn runs(&self) -> usize {
         self.held.len()
     }
 
-    /// The run that came last.
+    /// The run at the last index.
     pub fn last(&self) -> Option<Id> {
         self.held.last().map(|&(id, _)| id)
     }
 
-    /// Steps since this was last asked.
+    /// The number of steps since the steps were last taken.
     pub fn steps(&self) -> usize {
         self.steps.len()
     }
 
-    /// The steps since the last of them were taken.
+    /// Takes the steps since they were last taken.
     pub fn end(&mut self) -> Vec<Step> {
         std::mem::take(&mut self.steps)
     }
 
-    /// Requests of all sizes until `pages` pages are held.
+    /// Records requests of all sizes until `pages` pages are held.
     pub fn fill(&mut self, random: &mut Random, pages: u64) {
         while self.pages < pages {
             self.get(draw(random, &ALL_SIZES));
@@ -156,18 +156,18 @@ impl Recorder {
     }
 }
 
-/// What tests of patterns have in common.
+/// Helpers that tests of patterns share.
 #[cfg(test)]
 pub mod check {
     use super::{Burst, Length, Step, Trace};
     use framewright::units::Order;
     use std::collections::VecDeque;
 
-    /// Short ones.
+    /// A short trace.
     pub const SHORT: Length = Length { segments: 4, operations: 1 << 13 };
 
-    /// Follows the threads of a trace, as many bursts at a time as are ready; gives the orders that
-    /// each holds after each segment.
+    /// Follows the threads of a trace, as many bursts at a time as are ready. Returns the orders
+    /// that each thread holds after each segment.
     pub fn follow(traces: &[Trace]) -> Vec<Vec<Vec<Order>>> {
         let mut held: Vec<Vec<Order>> = traces.iter().map(|trace| play(&trace.fill)).collect();
         (0..traces[0].segments.len())
@@ -194,10 +194,11 @@ pub mod check {
         }
     }
 
-    /// One segment of all threads. It ends: nobody waits for what never comes.
+    /// Follows one segment of all threads. It ends, as no thread waits for runs that never come.
     fn pass_on(threads: &[&[Burst]], held: &mut [Vec<Order>]) {
         let mut mail: Vec<VecDeque<Vec<Order>>> = vec![VecDeque::new(); threads.len()];
-        // The next burst of each thread, and whether it still waits behind the one before.
+        // The next burst of each thread, and whether the thread still waits for runs of the
+        // previous one.
         let mut next = vec![(0, false); threads.len()];
         while next.iter().zip(threads).any(|((burst, _), bursts)| *burst < bursts.len()) {
             let before = next.clone();
@@ -223,7 +224,7 @@ pub mod check {
         assert!(mail.iter().all(VecDeque::is_empty), "what was given is taken");
     }
 
-    /// The steps of a trace that are timed.
+    /// The timed steps of a trace.
     pub fn timed(trace: &Trace) -> impl Iterator<Item = Step> {
         let bursts = trace.segments.iter().flatten().filter(|burst| burst.is_timed);
         bursts.flat_map(|burst| burst.steps.iter().copied())

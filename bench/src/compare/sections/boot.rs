@@ -1,4 +1,4 @@
-//! From the start of QEMU to the first line and to somebody who takes commands.
+//! The time from the start of QEMU to the first line and to a shell that takes commands.
 
 use super::{common, shown};
 use crate::compare::lab::{Lab, Shape, Words};
@@ -10,19 +10,19 @@ use serde_json::Value;
 
 const REPETITIONS: usize = 7;
 const BUDGET_SECONDS: u64 = 120;
-/// Ours may take a tenth of Linux's time.
+/// Our boot may take a tenth of Linux's time.
 const DEMANDED: f64 = 10.0;
-/// CPUs of a machine on which they are counted as they come, and how long ours may take.
+/// The machine whose CPUs are timed as they come up, and the limit for our guest.
 const MANY_CPUS: u32 = 16;
 const MANY_CPUS_MS: f64 = 100.0;
 const MANY_CPUS_REPETITIONS: usize = 2;
 
-/// Boots both, and Linux once more with nothing to say.
+/// Boots both, and Linux once more without console output.
 ///
 /// # Errors
-/// A machine did not do what it must.
+/// Fails if a machine did not do its task.
 pub fn run(lab: &Lab, plan: &Plan) -> Result<Vec<Value>, Error> {
-    // Taking memory beforehand would count for both.
+    // QEMU would add the time of preallocating memory to both.
     let shape = Shape { preallocated: false, ..plan.shape(2, 1, false) };
     let mut first = Row::new("spawn to first line", Unit::Milliseconds);
     let mut prompt =
@@ -51,7 +51,7 @@ pub fn run(lab: &Lab, plan: &Plan) -> Result<Vec<Value>, Error> {
     Ok(rows)
 }
 
-/// A machine of many CPUs: from the first call of another CPU until all are there.
+/// Times a machine with many CPUs from starting the first secondary CPU until all are up.
 fn many_cpus(lab: &Lab, plan: &Plan) -> Result<Value, Error> {
     let shape = Shape { cpus: MANY_CPUS, ..plan.shape(2, 1, false) };
     let mut up = Row::new("all CPUs up", Unit::Milliseconds)

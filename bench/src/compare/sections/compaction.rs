@@ -1,5 +1,5 @@
-//! Free memory scattered in single pages: what both make of it on request, and how many huge pages
-//! there are then.
+//! Free memory scattered in single pages: how both compact it on request, and how many huge pages
+//! they get afterwards.
 
 use super::common;
 use crate::compare::lab::{Heard, Lab, Words};
@@ -13,29 +13,29 @@ use serde_json::Value;
 const MEMORY_GIB: u64 = 1;
 const REPETITIONS: usize = 5;
 const BUDGET_SECONDS: u64 = 150;
-/// Percent of memory in use, and how often all that is free is filled and scattered anew.
+/// The percentage of memory in use, and how often all free memory is filled and scattered anew.
 const PERCENT_USED: u64 = 80;
 const ROUNDS: u64 = 3;
-/// More huge pages than there are.
+/// More huge pages than memory can hold.
 const ALL: u64 = 1 << 20;
 const HUGE_PAGE_KIB: u64 = 2 << 10;
-/// Both compact in the background, too; here only what was asked for is to count.
+/// Turns background compaction off in both, so that only the requested compaction counts.
 const PROACTIVE: &str = "/proc/sys/vm/compaction_proactiveness";
-/// Where huge pages come by themselves, Linux keeps ten times as much free as both do without them
-/// (`set_recommended_min_free_kbytes` in `mm/khugepaged.c`), and a pool would get less for that
-/// reason alone.
+/// Sets how much both keep free. With transparent huge pages, Linux keeps ten times as much free as
+/// without (`set_recommended_min_free_kbytes` in `mm/khugepaged.c`), and its pool would be smaller
+/// for that reason alone.
 const KEPT_FREE: &str = "/proc/sys/vm/min_free_kbytes";
 const COMPACT: &str = "/proc/sys/vm/compact_memory";
 const POOL: &str = "/proc/sys/vm/nr_hugepages";
-/// What CPUs keep for themselves is free and no part of MemFree.
+/// Pages in CPU caches are free but not part of MemFree.
 const ZONES: &str = "/proc/zoneinfo";
 const CACHED: &str = "count:";
 const MOVED: &str = "pgmigrate_success";
 
-/// Compacts both, and fills a pool with all that can be had.
+/// Compacts both, and fills a pool with all huge pages that can be allocated.
 ///
 /// # Errors
-/// A machine did not do what it must.
+/// Fails if a machine did not do its task.
 pub fn run(lab: &Lab, plan: &Plan) -> Result<Vec<Value>, Error> {
     let shape = plan.shape(MEMORY_GIB, 1, false);
     let mut table = Table::new();
@@ -58,7 +58,7 @@ pub fn run(lab: &Lab, plan: &Plan) -> Result<Vec<Value>, Error> {
     Ok(table.rows().iter().map(|row| row.value(&common)).collect())
 }
 
-/// What Linux's program does.
+/// The script for Linux's program.
 fn script(memory_kib: u64, seed: u64) -> String {
     let sums = format!("sum /proc/vmstat {MOVED}\n");
     let kept = (memory_kib * 16).isqrt();
@@ -69,7 +69,7 @@ fn script(memory_kib: u64, seed: u64) -> String {
     )
 }
 
-/// What the guest's shell does.
+/// The commands for the guest's shell.
 fn commands(seed: u64) -> String {
     let fill = |round| format!("movable fill {PERCENT_USED} seed {}; ", seed * ROUNDS + round);
     let fills: String = (0..ROUNDS).map(fill).collect();
@@ -78,7 +78,7 @@ fn commands(seed: u64) -> String {
     )
 }
 
-/// What one of them did.
+/// The results of one of the two.
 #[derive(PartialEq, Debug)]
 struct Done {
     free_kib: u64,
@@ -96,7 +96,7 @@ impl Done {
         (self.moved_pages != 0).then(|| self.compact_ms / self.moved_pages as f64)
     }
 
-    /// Percent of what was free before that is in no huge page now.
+    /// The percentage of the memory free before that is in no huge page afterwards.
     fn not_got_percent(&self) -> f64 {
         let got = self.pool.reached * HUGE_PAGE_KIB;
         self.free_kib.saturating_sub(got) as f64 / self.free_kib.max(1) as f64 * 100.0
@@ -116,7 +116,8 @@ fn shown(done: Option<&Done>) -> String {
     })
 }
 
-/// Pages are those that the request moved; filling the pool may move more.
+/// Parses Linux's results. The pages are those that the request moved; filling the pool may move
+/// more.
 fn of_linux(heard: &Heard) -> Option<Done> {
     let &[before, after, ..] = &*linux::sums(heard, "/proc/vmstat", MOVED) else { return None };
     let cached_kib = linux::sum(heard, ZONES, CACHED)? * 4;
@@ -128,7 +129,7 @@ fn of_linux(heard: &Heard) -> Option<Done> {
     })
 }
 
-/// None where what was moved was not intact.
+/// Parses our results; `None` if the moved memory was not intact.
 fn of_ours(heard: &Heard) -> Option<Done> {
     if !heard.text().any(|line| line.ends_with(": all intact")) {
         return None;
@@ -142,7 +143,7 @@ fn of_ours(heard: &Heard) -> Option<Done> {
     })
 }
 
-/// What is compared.
+/// The rows of the comparison.
 struct Table {
     compact: Row,
     page: Row,
@@ -166,7 +167,7 @@ impl Table {
         }
     }
 
-    /// Adds what was measured in one repetition.
+    /// Adds the measurements of one repetition.
     fn add(&mut self, linux: Option<&Done>, ours: Option<&Done>) {
         let missing =
             [("Linux", linux), ("ours", ours)].into_iter().find(|(_, done)| done.is_none());

@@ -1,4 +1,4 @@
-//! One large machine: the memory map, what is left of memory, pools at run time, page faults.
+//! One large machine: the memory map, the memory that is left, pools at run time, page faults.
 
 use super::{common, shown};
 use crate::compare::lab::{Heard, Lab, Words};
@@ -15,29 +15,29 @@ const MEMORY_GIB: u64 = 8;
 const NODES: u32 = 2;
 const REPETITIONS: usize = 5;
 const BUDGET_SECONDS: u64 = 210;
-/// Bytes of Linux's description of a page.
+/// The size of Linux's `struct page`.
 const STRUCT_PAGE_BYTES: u64 = 64;
 const PAGE_BYTES: u64 = 4096;
 
-/// Ways of ours to make the memory map, and how many times faster than Linux each must be.
+/// Our policies for the memory map, and how many times faster than Linux each must be.
 const POLICIES: [(&str, f64); 2] = [("deferred", 3.0), ("on-demand", 50.0)];
-/// Linux's words for pages of both kinds, and ours for what is done with them.
+/// Linux's words for both kinds of pages, and our names for the workloads with them.
 const FAULTS: [(&str, &str); 2] = [("huge", "page_fault1"), ("base", "page_fault2")];
 
-/// Why page faults are measured beside one another and not compared.
+/// Why page faults are shown side by side and not compared.
 const NOT_THE_SAME_PATH: &str = "not comparable: Linux takes a page fault, clears the page and \
     enters it into page tables; ours allocates, writes and frees";
-/// What is to be known of Linux's times of the memory map.
+/// A caveat about Linux's times of the memory map.
 const TICKS: &str = "Linux's clock goes in ticks here, 4 ms each at its 250 a second: its number \
     is a multiple of them";
 
-/// What the shell knows of memory.
+/// The shell command that shows the state of memory.
 const LOOK: &str = "cat /proc/meminfo";
 
-/// Measures all of it.
+/// Measures everything.
 ///
 /// # Errors
-/// A machine did not do what it must.
+/// Fails if a machine did not do its task.
 pub fn run(lab: &Lab, plan: &Plan) -> Result<Vec<Value>, Error> {
     let shape = plan.shape(MEMORY_GIB, NODES, false);
     let pools = pool::all(shape.memory_bytes);
@@ -111,7 +111,7 @@ pub fn run(lab: &Lab, plan: &Plan) -> Result<Vec<Value>, Error> {
     Ok(rows.iter().map(|row| row.value(&common)).collect())
 }
 
-/// What one policy is compared in.
+/// The rows of one policy.
 struct OfPolicy {
     policy: &'static str,
     map: Row,
@@ -140,7 +140,7 @@ impl OfPolicy {
         }
     }
 
-    /// Adds what was measured in one repetition.
+    /// Adds the measurements of one repetition.
     fn add(&mut self, linux: &Heard, ours: &Heard) {
         let slowest = |times: Vec<f64>| times.into_iter().reduce(f64::max);
         let kib =
@@ -167,7 +167,8 @@ impl OfPolicy {
     }
 }
 
-/// What Linux's descriptions of pages take: as it counts them, or, before it did, by their size.
+/// The memory of Linux's `struct page` array: as Linux counts it, or, in older versions, by its
+/// size.
 fn linux_metadata(linux: &Heard) -> Option<f64> {
     let pages = |word: &str| linux::sum(linux, "/proc/vmstat", word);
     let counted =
@@ -179,13 +180,13 @@ fn linux_metadata(linux: &Heard) -> Option<f64> {
     Some(bytes as f64)
 }
 
-/// What Linux's program does.
+/// The script for Linux's program.
 fn linux_script(pools: &[Pool], cpu_counts: &[u32], quick: bool) -> String {
     let mut script = String::new();
     for word in ["MemTotal:", "MemFree:"] {
         script += &format!("sum /proc/meminfo {word}\n");
     }
-    // Versions before 6.11 do not count what describes pages.
+    // Versions before 6.11 do not count the memory of `struct page`.
     script += "sum /proc/zoneinfo present\nsum /proc/vmstat nr_memmap_boot_pages\nsum /proc/vmstat \
         nr_memmap_pages\n";
     for pool in pools {
@@ -201,7 +202,7 @@ fn linux_script(pools: &[Pool], cpu_counts: &[u32], quick: bool) -> String {
     script
 }
 
-/// What the guest's shell does.
+/// The commands for the guest's shell.
 fn commands(pools: &[Pool], quick: bool) -> String {
     let mut commands = LOOK.to_owned();
     for pool in pools {
@@ -220,14 +221,14 @@ fn cycles(quick: bool) -> usize {
     if quick { 1 } else { 2 }
 }
 
-/// How long each workload goes on.
+/// How long each workload runs.
 fn seconds(quick: bool) -> u64 {
     if quick { 1 } else { 2 }
 }
 
 impl Reclaim {
-    /// The half of all resizes that was made this way: first without, then with, in so many cycles
-    /// each. Where one is missing nobody knows which.
+    /// The half of all resizes that belongs to this variant: first those without HVO, then those
+    /// with it, in this many cycles each. If one is missing, the halves cannot be told apart.
     fn part(self, resizes: &[Resize], cycles: usize) -> Result<&[Resize], String> {
         let (made, wanted) = (resizes.len(), 2 * 2 * cycles);
         if made != wanted {
@@ -255,7 +256,7 @@ mod tests {
         let all: Vec<Resize> = [1.0, 2.0, 3.0, 4.0].map(resize).to_vec();
         assert_eq!(Reclaim::Off.part(&all, 1), Ok(&[1.0, 2.0].map(resize)[..]));
         assert_eq!(Reclaim::On.part(&all, 1), Ok(&[3.0, 4.0].map(resize)[..]));
-        // Halves of what is left would be of both ways.
+        // Halves of an incomplete list would mix both variants.
         for few in [&all[1..], &all[..2], &[]] {
             let why = format!("resized {} of 4 times", few.len());
             assert_eq!(Reclaim::On.part(few, 1), Err(why));

@@ -1,4 +1,4 @@
-//! What is compared: each section boots its machines and gives rows.
+//! The sections of a comparison: each boots its machines and returns rows.
 
 pub mod boot;
 pub mod compaction;
@@ -10,7 +10,7 @@ pub mod virtio_mem;
 use super::lab::{Lab, Shape};
 use crate::rows::Compare;
 
-/// What all rows of a machine share.
+/// The fields that all rows of a machine share.
 pub fn common(lab: &Lab, shape: &Shape) -> Compare {
     Compare {
         kernel: lab.kernel().version.clone(),
@@ -22,7 +22,7 @@ pub fn common(lab: &Lab, shape: &Shape) -> Compare {
     }
 }
 
-/// A time in words for those who wait.
+/// A time in words for users who wait.
 fn shown(ms: Option<f64>) -> String {
     ms.map_or("-".into(), |ms| format!("{:.1} s", ms / 1e3))
 }

@@ -14,14 +14,14 @@ const NODES: u32 = 2;
 const REPETITIONS: usize = 3;
 const BUDGET_SECONDS: u64 = 100;
 
-/// Linux notes when it begins to make pools, in its own log only.
+/// Makes Linux note, only in its own log, when it begins to make pools.
 const LINUX_NOTES: &str = "initcall_debug";
 const LINUX_SCRIPT: &str = "log hugetlb_init\nlog HugeTLB: registered\n";
 
 /// Boots both with each pool.
 ///
 /// # Errors
-/// A machine did not do what it must.
+/// Fails if a machine did not do its task.
 pub fn run(lab: &Lab, plan: &Plan) -> Result<Vec<Value>, Error> {
     let shape = plan.shape(MEMORY_GIB, NODES, false);
     let mut cases: Vec<(Pool, Reclaim, Row)> = Vec::new();
@@ -34,7 +34,7 @@ pub fn run(lab: &Lab, plan: &Plan) -> Result<Vec<Value>, Error> {
     let mut repetitions = plan.repetitions(REPETITIONS, BUDGET_SECONDS);
     while !cases.is_empty() && repetitions.another().is_some() {
         for (pool, reclaim, row) in &mut cases {
-            // A machine that is slow today has something for each of the first.
+            // When the time is up, the remaining cases of the repetition are left out.
             if repetitions.is_late() {
                 if row.linux.is_empty() {
                     row.skipped = Some("no time was left".into());

@@ -1,4 +1,4 @@
-//! Free page reporting: how soon the host has back what both have freed, as the host sees it.
+//! Free page reporting: how soon the host gets freed memory back from both, measured on the host.
 
 use super::common;
 use crate::bench::common::failed;
@@ -13,23 +13,23 @@ use serde_json::Value;
 use std::time::{Duration, Instant};
 
 const MEMORY_GIB: u64 = 4;
-/// Points of a series at most.
+/// The most points of a series.
 const MOST_POINTS: usize = 300;
-/// What ours may take at its own pace until 95 % are back, and what it may leave above what was
-/// there before.
+/// How long our guest may take at its own pace until 95 % are back, and how much it may leave above
+/// the amount before.
 const DEMANDED_SECONDS: f64 = 3.0;
 const DEMANDED_LEFT_MIB: f64 = 40.0;
-/// Paces of ours, and what is demanded of each.
+/// The paces of our guest, and the requirement on each.
 const PACES: [(&str, Demand); 2] =
     [(ADAPTIVE, Demand::AtMost(Unit::Seconds, DEMANDED_SECONDS)), ("fixed", Demand::Ratio(1.0))];
-/// The pace that is ours alone, and how long it is watched.
+/// The pace that only our guest has, and how long it is watched.
 const ADAPTIVE: &str = "adaptive";
 const ADAPTIVE_SECONDS: u64 = 8;
-/// How long Linux, and ours at Linux's pace, are watched before it is known what they take.
+/// How long Linux, and ours at Linux's pace, are watched until it is known how long they take.
 const PATIENCE_SECONDS: u64 = 30;
 const REPETITIONS: usize = 5;
 const BUDGET_SECONDS: u64 = 330;
-/// The share of what was freed that counts as all of it.
+/// The share of the freed memory that counts as all of it.
 const MOST: f64 = 0.95;
 
 const READY: &str = "mark ready";
@@ -37,10 +37,10 @@ const FREED: &str = "mark freed";
 const OVER: &str = "mark over";
 const DRIVER: &str = "/sys/bus/virtio/drivers/virtio_balloon";
 
-/// Watches Linux and each pace of ours, by turns.
+/// Watches Linux and each pace of ours, in turn.
 ///
 /// # Errors
-/// A machine did not do what it must.
+/// Fails if a machine did not do its task.
 pub fn run(lab: &Lab, plan: &Plan) -> Result<Vec<Value>, Error> {
     let shape = plan.shape(MEMORY_GIB, 1, true);
     let mib = shape.memory_bytes >> 21;
@@ -88,8 +88,8 @@ pub fn run(lab: &Lab, plan: &Plan) -> Result<Vec<Value>, Error> {
     Ok(rows)
 }
 
-/// How long both are watched after a run in which the slower took so long: half as long again, so
-/// that five runs fit.
+/// How long both are watched after a run in which the slower one took `longest` seconds: half as
+/// long again, so that five runs fit.
 fn next_patience(longest: Option<f64>) -> u64 {
     let Some(longest) = longest else { return PATIENCE_SECONDS };
     let seconds =
@@ -97,7 +97,7 @@ fn next_patience(longest: Option<f64>) -> u64 {
     (seconds + 3).clamp(ADAPTIVE_SECONDS, PATIENCE_SECONDS)
 }
 
-/// What one pace of ours is compared in.
+/// The rows of one pace of ours.
 struct OfPace {
     pace: &'static str,
     half: Row,
@@ -122,7 +122,7 @@ impl OfPace {
         }
     }
 
-    /// Adds what was seen in one repetition.
+    /// Adds the observations of one repetition.
     fn add(&mut self, theirs: &Observed, ours: &Observed, mib: u64) {
         self.half.add_reached(theirs.seconds_until(0.5, mib), ours.seconds_until(0.5, mib));
         self.most.add_reached(theirs.seconds_until(MOST, mib), ours.seconds_until(MOST, mib));
@@ -130,8 +130,8 @@ impl OfPace {
     }
 }
 
-/// What Linux's program does. Linux's reports come two seconds after something became free, as long
-/// as that goes on.
+/// The script for Linux's program. Linux reports two seconds after memory became free, as long as
+/// more becomes free.
 fn linux_script(mib: u64, seconds: u64) -> String {
     format!(
         "load {BALLOON_MODULE}\nexists {DRIVER}\nsleep 3\n{READY}\nsleep 1\ndirty {mib} \
@@ -139,8 +139,8 @@ fn linux_script(mib: u64, seconds: u64) -> String {
     )
 }
 
-/// What the guest's shell does. Twice flushed, because the first flush may come in the middle of a
-/// pass.
+/// The commands for the guest's shell. It flushes twice, because the first flush may come in the
+/// middle of a pass.
 fn commands(mib: u64, seconds: u64) -> String {
     format!(
         "reporting flush; reporting flush; sleep 1; echo {READY}; sleep 1; memhog {mib}M hold 1; \
@@ -148,10 +148,10 @@ fn commands(mib: u64, seconds: u64) -> String {
     )
 }
 
-/// A run and what the host saw of it.
+/// A run and what the host observed.
 struct Observed {
     heard: Heard,
-    /// What was resident, in MiB, by seconds since all was freed; before that, below zero.
+    /// The resident memory in MiB, by seconds since all was freed; earlier times are negative.
     samples: Vec<(f64, f64)>,
 }
 
@@ -161,9 +161,9 @@ fn observed(shape: &Shape, run: impl FnOnce() -> Result<Heard, Error>) -> Result
     cut(heard?, &samples)
 }
 
-/// What was seen between the marks.
+/// Cuts out the samples between the marks.
 fn cut(heard: Heard, samples: &[Sample]) -> Result<Observed, Error> {
-    // Linux's program has an `@` in front of all that it says.
+    // Linux's program puts an `@` in front of all that it says.
     let time = |mark: &str| heard.time_of(mark).or_else(|| heard.time_of(&format!("@{mark}")));
     let (Some(ready), Some(freed), Some(over)) = (time(READY), time(FREED), time(OVER)) else {
         return Err(failed("a machine was not heard to free its memory"));
@@ -182,7 +182,7 @@ fn cut(heard: Heard, samples: &[Sample]) -> Result<Observed, Error> {
 }
 
 impl Observed {
-    /// The height from which it fell.
+    /// The amount of memory from which it fell.
     fn top_mib(&self) -> f64 {
         self.samples
             .iter()
@@ -191,7 +191,7 @@ impl Observed {
             .fold(0.0, f64::max)
     }
 
-    /// Seconds until such a share of what was dirtied is back.
+    /// The seconds until this share of the dirtied memory is back.
     fn seconds_until(&self, share: f64, dirtied_mib: u64) -> Option<f64> {
         let wanted = self.top_mib() - dirtied_mib as f64 * share;
         self.samples
@@ -200,7 +200,7 @@ impl Observed {
             .map(|sample| sample.0)
     }
 
-    /// What is still there at the end, above what was there at the beginning.
+    /// The memory at the end in excess of that at the beginning.
     fn left_mib(&self) -> Option<f64> {
         Some((self.samples.last()?.1 - self.samples.first()?.1).max(0.0))
     }
@@ -210,7 +210,7 @@ impl Observed {
         seconds.map_or("not all came back".into(), |seconds| format!("95 % after {seconds:.1} s"))
     }
 
-    /// The row of its course.
+    /// The row with the memory over time.
     fn series(&self, system: &str, pace: &str, dirtied_mib: u64) -> Value {
         let points = self.samples.iter().step_by(self.samples.len().div_ceil(MOST_POINTS).max(1));
         let (at, mib): (Vec<f64>, Vec<f64>) =
@@ -285,7 +285,7 @@ mod tests {
             [Some(10.5), Some(9.0), Some(15.0)]
         );
         assert_eq!((&row["repetitions"], &row["met"]), (&5.into(), &true.into()));
-        // The next run is watched as long as it takes, with room.
+        // The next run is watched for the time that it needs, with a margin.
         assert_eq!([Some(12.4), Some(0.1), Some(60.0), None].map(next_patience), [21, 8, 30, 30]);
     }
 

@@ -1,4 +1,4 @@
-//! Memory that the host adds and takes away again by virtio-mem, nothing of it in use.
+//! Memory that the host adds and removes through virtio-mem while none of it is in use.
 
 use super::common;
 use crate::bench::common::failed;
@@ -18,25 +18,25 @@ const MEMORY_GIB: u64 = 1;
 const MORE_BYTES: u64 = 2 << 30;
 const REPETITIONS: usize = 5;
 const BUDGET_SECONDS: u64 = 120;
-/// How long a machine may take for a wish.
+/// How long a machine may take to fulfil a request of the host.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Between the two wishes.
+/// The pause between the two requests.
 const PAUSE: Duration = Duration::from_millis(500);
-/// How long ours goes on living.
+/// How long our guest stays up.
 const OURS_SECONDS: u64 = 5;
 const DEMANDED_RATIO: f64 = 10.0;
 const DEMANDED_REQUESTS: f64 = 4.0;
-/// Memory that comes this way can go only where everything in it can be moved.
+/// Such memory can be removed only if everything in it is movable.
 const LINUX_WORDS: &str = "memhp_default_state=online_movable";
 
 const READY: &str = "mark ready";
 const MEMINFO: &str = "/proc/meminfo MemTotal:";
 const DRIVER: &str = "/sys/bus/virtio/drivers/virtio_mem";
 
-/// Adds memory to both and takes it away, by turns.
+/// Adds memory to both and removes it, in turn.
 ///
 /// # Errors
-/// A machine did not do what it must.
+/// Fails if a machine did not do its task.
 pub fn run(lab: &Lab, plan: &Plan) -> Result<Vec<Value>, Error> {
     let mut shape = plan.shape(MEMORY_GIB, 1, false);
     (shape.preallocated, shape.more_bytes) = (false, MORE_BYTES);
@@ -71,7 +71,7 @@ pub fn run(lab: &Lab, plan: &Plan) -> Result<Vec<Value>, Error> {
     Ok([come, go, requests].map(|row| row.value(&common)).into())
 }
 
-/// What Linux's program does.
+/// The script for Linux's program.
 fn script() -> String {
     let (kib, seconds) = (MORE_BYTES >> 10, PATIENCE.as_secs());
     format!(
@@ -79,7 +79,7 @@ fn script() -> String {
     )
 }
 
-/// How a machine says that memory came, and went.
+/// How a machine says that memory was added, and removed.
 struct Signs {
     came: &'static str,
     went: &'static str,
@@ -89,7 +89,7 @@ const LINUX: Signs = Signs { came: "@grown ", went: "@shrunk " };
 const OURS: Signs =
     Signs { came: "virtio-mem: 2048 MiB plugged, ", went: "virtio-mem: 0 MiB plugged, " };
 
-/// What was seen from the host.
+/// What the host measured.
 struct Seen {
     come_ms: f64,
     go_ms: f64,
@@ -102,7 +102,7 @@ impl Seen {
     }
 }
 
-/// Runs a machine, tells it two wishes, and takes the time until it has fulfilled each.
+/// Runs a machine, sends it two requests, and times how long it takes to fulfil each.
 fn followed(
     lab: &Lab,
     signs: &Signs,
@@ -120,7 +120,7 @@ fn followed(
     })
 }
 
-/// The host's part: milliseconds for more memory, and for less.
+/// The host's part: the milliseconds for adding memory, and for removing it.
 fn wish(heard: &Receiver<String>, signs: &Signs) -> Result<(f64, f64), String> {
     until(heard, &|line| line.ends_with(READY))?;
     let mut monitor = Monitor::connect(std::process::id()).map_err(because)?;
@@ -128,7 +128,7 @@ fn wish(heard: &Receiver<String>, signs: &Signs) -> Result<(f64, f64), String> {
         let began = Instant::now();
         monitor.set(VIRTIO_MEM_PATH, "requested-size", &json!(bytes)).map_err(because)?;
         until(heard, &|line| line.contains(sign))?;
-        // Linux takes memory out of use before it gives it back.
+        // Linux takes memory offline before it gives it back.
         while monitor.get(VIRTIO_MEM_PATH, "size").map_err(because)? != json!(bytes) {
             if began.elapsed() > PATIENCE {
                 return Err(format!("the device never had {} MiB", bytes >> 20));
@@ -150,7 +150,7 @@ fn because(error: MonitorError) -> String {
     }
 }
 
-/// Hears lines until one is it.
+/// Receives lines until `is_it` accepts one.
 fn until(heard: &Receiver<String>, is_it: &dyn Fn(&str) -> bool) -> Result<(), String> {
     let end = Instant::now() + PATIENCE;
     loop {

@@ -1,4 +1,5 @@
-//! Known answers: costs that are round numbers, machines that can be counted by hand.
+//! Tests with known answers: costs that are round numbers, and machines that can be computed by
+//! hand.
 
 use super::*;
 use crate::model::costs::Line;
@@ -7,7 +8,7 @@ use std::ops::Range;
 
 const S: u64 = SECTION_PAGES;
 
-/// Descriptors of a section take a millisecond.
+/// The rate at which the descriptors of a section take a millisecond.
 fn write(limit: Option<f64>) -> Rate {
     Rate { each: S as f64 * 64.0 * 1e3, limit }
 }
@@ -65,11 +66,11 @@ fn chunks_follow_the_rule() {
 fn one_thread_takes_the_sum_and_many_end_with_the_last_chunk() {
     let (costs, node) = (costs(), node(8..72, 4));
     assert!(near(node_job(&costs, &node, 1, 0.0), 64e6));
-    // 64 sections, 4 threads, chunks of 4: 16 chunks of 4 ms, four for each; helpers come 20 us
-    // late.
+    // 64 sections, 4 threads, chunks of 4: 16 chunks of 4 ms, four for each thread; helpers begin
+    // 20 us late.
     assert!(near(node_job(&costs, &node, 4, 0.0), 16e6 + 20e3));
-    // 3 threads, chunks of 5 that end on multiples of 5: one of 2, twelve whole, one of 2. The
-    // first thread has the short one first.
+    // 3 threads, chunks of 5 that end on multiples of 5: one of 2, twelve whole ones, one of 2. The
+    // first thread begins with the short one.
     let three = node_job(&costs, &node, 3, 0.0);
     assert!(near(three, 22e6 + 20e3), "{three}");
 }
@@ -79,7 +80,7 @@ fn helpers_without_a_cpu_of_their_own_help_less() {
     let (costs, node) = (Costs { helper_ns: 0.0, ..costs() }, node(0..1024, 2));
     let with = |helper_share| node_job(&Costs { helper_share, ..costs }, &node, 2, 0.0);
     assert!(near(with(0.0), 1024e6) && near(with(1.0), 512e6));
-    // A chunk is 128 sections: the helper with half a CPU takes twice as long over each, and ends
+    // A chunk is 128 sections: the helper with half a CPU takes twice as long for each, and ends
     // within one of them.
     let half = with(0.5);
     assert!((1024e6 / 1.5 - 1.0..=1024e6 / 1.5 + 256e6).contains(&half), "{half}");
@@ -90,9 +91,9 @@ fn memory_limits_many_threads() {
     let costs = Costs { write: write(Some(write(None).each * 4.0)), helper_ns: 0.0, ..costs() };
     let node = node(0..640, 32);
     let many = node_job(&costs, &node, 32, 0.0);
-    // Four times one thread at most, and 32 come close.
+    // At most four times the rate of one thread, and 32 threads come close.
     assert!(many > 160e6 && many < 170e6, "{many}");
-    // Others on the same memory take their part of it.
+    // Threads that work on the same memory for other nodes take their share of its rate.
     assert!(near(
         node_job(&costs, &node, 32, 32.0) / 2.0,
         640e6 / 64.0 * 64.0 / costs.write.of(64.0) * write(None).each
@@ -144,7 +145,7 @@ fn pools_with_and_without_maps() {
         near(resize(Maps::Kept, 8).fill(&costs), 2300.0)
             && near(resize(Maps::Kept, 8).empty(&costs), 3200.0)
     );
-    // A microsecond for the system and a tenth for us, for each; one flush.
+    // A microsecond for the system and a tenth for us, for each block; one flush.
     assert!(near(resize(Maps::Lazy, 1).fill(&costs), 2300.0 + 1.1e6 + 1000.0));
     assert!(near(resize(Maps::Lazy, 1).empty(&costs), 700.0 + 5000.0));
     assert!(near(resize(Maps::Eager, 1).empty(&costs), 3200.0 + 10.05e6));

@@ -1,4 +1,4 @@
-//! Allocation: beside other allocators, and as memory grows; and what is left whole after long use.
+//! Allocation: beside other allocators, and as memory grows; and whole blocks left after long use.
 
 use super::super::svg::{self, Bars, Lines, MOST_SERIES, Picture, Shape, Unit};
 use super::{
@@ -10,7 +10,7 @@ use crate::rows::{Alloc, Fragment, Rows, Spread};
 const OURS: &str = "framewright";
 const NS: f64 = 1e-9;
 
-/// What of a row is shown.
+/// Which value of a row is shown.
 type Half = fn(&Alloc) -> Spread;
 
 const GET: Half = |row| row.alloc_ns;
@@ -33,7 +33,7 @@ pub fn section(rows: &Rows) -> Section {
         .flatten()
     {
         let rows: Vec<&Alloc> = small().filter(|row| row.threads == *threads).collect();
-        // Ours first.
+        // Our allocator comes first.
         let mut allocators = texts(rows.iter().map(|row| &row.allocator));
         allocators.sort_by_key(|name| name != OURS);
         allocators.truncate(SIGNS);
@@ -57,12 +57,12 @@ pub fn section(rows: &Rows) -> Section {
             plot(title, lines.collect())
         };
         let mut plots: Vec<Picture> = PANELS.iter().filter_map(by_order).collect();
-        // What happens seldom and must not be slow.
+        // Cases that are rare and must not be slow.
         let edges = [("one-left", "one page left"), ("full", "refused")].map(|(pattern, name)| {
             line(name.into(), &|row| row.pattern == pattern && row.order == 0, GET)
         });
         plots.extend(plot("Nearly full and full", edges.into()));
-        // They fill the rows of the page.
+        // These plots fill the remaining row of the page.
         plots.extend(others.next().flatten());
         groups.push(Group::new(allocators.clone(), plots));
     }
@@ -80,7 +80,7 @@ pub fn section(rows: &Rows) -> Section {
     }
 }
 
-/// Ours by the size of the machine.
+/// Our times by the size of the machine.
 fn grows(rows: &[Alloc]) -> Option<Picture> {
     let ours = || rows.iter().filter(|row| row.allocator == OURS && row.threads == 1);
     if wholes(ours().map(|row| row.managed_gib)).len() < 2 {

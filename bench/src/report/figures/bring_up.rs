@@ -26,7 +26,7 @@ pub fn section(rows: &Rows) -> Section {
         let share = rows.iter().find_map(|row| row.metadata_ratio.get());
         vec![share.and_then(|share| point(share * 100.0))]
     });
-    // Linux's number is one of a machine of this size.
+    // Linux's number is for a machine of this size.
     let judged = machines.iter().position(|machine| machine.starts_with("768G/"));
     let linux = |row| Limit { value: 1785.7e-3, meaning: "Linux 2020".into(), rows: row..row + 1 };
     let times = Bars {

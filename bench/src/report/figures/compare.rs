@@ -1,4 +1,4 @@
-//! The guest beside Linux.
+//! The guest compared with Linux.
 
 use super::super::svg::{Bars, Limit, Mark, Unit as Axis};
 use super::{Group, Line, Section, WIDE, counted, dots, drawn, mark, names};
@@ -11,7 +11,7 @@ pub fn section(rows: &Rows) -> Section {
         rows().filter_map(|row| Some((name(row), vec![Some(speed_up(row)?)]))).collect();
     let ratios = Bars {
         limits: vec![Limit::all(1.0, "same as Linux")],
-        // The first two are both systems' times.
+        // The first two signs stand for the times of both systems.
         first_sign: 2,
         width: WIDE,
         ..dots("Speed-up over Linux", Axis::Ratio, &["ratio".into()], lines)
@@ -41,7 +41,7 @@ pub fn section(rows: &Rows) -> Section {
     }
 }
 
-/// How long the unit of a time is.
+/// The length of a unit of time, in seconds.
 fn seconds(unit: Unit) -> Option<f64> {
     match unit {
         Unit::Milliseconds => Some(1e-3),
@@ -50,14 +50,14 @@ fn seconds(unit: Unit) -> Option<f64> {
     }
 }
 
-/// Whether both do the same: page faults are no allocations, also where a file of earlier versions
-/// does not say so.
+/// Whether both systems do the same thing. Page faults and allocations differ, even if a file of an
+/// earlier version does not say so.
 fn is_comparable(row: &Compare) -> bool {
     row.comparable != Some(false) && !row.what.starts_with("page_fault")
 }
 
-/// How many times less ours takes: of times and metadata Linux's over ours, of rates ours over
-/// Linux's. Nothing for what is neither good nor bad.
+/// How much faster or smaller ours is: for times and metadata Linux's value over ours, for rates
+/// ours over Linux's. `None` for values that are neither good nor bad.
 fn speed_up(row: &Compare) -> Option<Mark> {
     row.both.linux.middle?;
     let ratio = mark(row.ratio, 1.0).filter(|mark| mark.value > 0.0)?;

@@ -5,16 +5,16 @@ use super::{Group, Line, Section, counted, dots, drawn, mark, marked, names, tex
 use crate::rows::{Hugepages, Rows, Spread};
 use crate::targets::page_size;
 
-/// Numbers of pages that are shown of each size, the largest.
+/// The most numbers of pages that are shown for each size; the largest ones are.
 const SHOWN: usize = 3;
-/// HVO, and how the map comes back, if that matters.
+/// HVO, and, if it matters, how the map comes back.
 const SERIES: [(&str, Option<&str>); 3] =
     [("off", None), ("on", Some("lazy")), ("on", Some("eager"))];
 const NAMES: [&str; 3] = ["HVO off", "HVO on, lazy", "HVO on, eager"];
 
 type Action = (fn(&Hugepages) -> Spread, &'static str);
 
-/// What is done with a pool.
+/// The operations on a pool.
 const ACTIONS: [Action; 2] = [(|row| row.fill_ms, "fill"), (|row| row.empty_ms, "empty")];
 
 pub fn section(rows: &Rows) -> Section {

@@ -1,4 +1,4 @@
-//! The memory map against the limit of the machine's write path.
+//! The time of the memory map against the limit of the machine's write path.
 
 use super::super::svg::{Bars, Limit, Shape, Unit};
 use super::{Group, Line, Section, counted, dots, drawn, mark, names};
@@ -6,7 +6,7 @@ use crate::rows::{Init, InitLimit, Rows};
 
 pub fn section(rows: &Rows) -> Section {
     let rows = &rows.init;
-    // Those that have a limit.
+    // The rows that have a limit.
     let lines = |is_first_touch: bool, marks: &dyn Fn(&Init, &InitLimit) -> Line| -> Vec<Line> {
         let rows = rows.iter().filter(|row| row.first_touch == is_first_touch);
         let limited = rows.filter_map(|row| Some((row, row.limit.as_ref()?)));
@@ -22,9 +22,9 @@ pub fn section(rows: &Rows) -> Section {
         drawn(&Bars {
             shape: Shape::Bars,
             is_log: false,
-            // What is demanded is demanded of memory that is backed.
+            // The requirement is for memory that is backed.
             limits: if is_first_touch { Vec::new() } else { vec![Limit::all(0.9, "must")] },
-            // The first two are times.
+            // The first two signs stand for times.
             first_sign: 2,
             ..dots(title, Unit::Ratio, &["speed".into()], lines)
         })

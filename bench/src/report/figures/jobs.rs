@@ -5,7 +5,7 @@ use super::{Group, Line, Section, WIDE, dots, drawn, mark, texts};
 use crate::rows::{Jobs, Rows};
 use std::collections::HashMap;
 
-/// Engines that are shown, ours first.
+/// The engines that are shown, ours first.
 const ENGINES: [&str; 5] = ["framewright", "rayon", "scoped", "rayon-inside", "framewright-new"];
 
 pub fn section(rows: &Rows) -> Section {
@@ -23,7 +23,7 @@ pub fn section(rows: &Rows) -> Section {
         let Some(time) = serial.seconds.middle.filter(|&time| time > 0.0) else { continue };
         let of = |jobs: &HashMap<_, &Jobs>| {
             let mark = jobs.get(&serial.job()).and_then(|row| mark(row.seconds, 1.0 / time));
-            // What is far away would push everything else together.
+            // A point that is far away would push all others together.
             mark.filter(|mark| mark.value <= FARTHEST)
         };
         lines.push((time, (name(serial), by_engine.iter().map(of).collect())));
@@ -55,10 +55,10 @@ fn by<'a>(rows: &'a [Jobs], engine: &'a str) -> impl Iterator<Item = &'a Jobs> {
     rows.iter().filter(move |row| row.engine == engine)
 }
 
-/// Ratios that are drawn at most.
+/// The greatest ratio that is drawn.
 const FARTHEST: f64 = 300.0;
 
-/// `uniform, 10^5 of 1 ns`, and how long a loop takes.
+/// Names a job, such as `uniform, 10^5 of 1 ns`, with the time of a plain loop.
 fn name(row: &Jobs) -> String {
     let units = row.units;
     let shown = if units >= 1000 && 10_u64.checked_pow(units.ilog10()) == Some(units) {

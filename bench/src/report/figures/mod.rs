@@ -1,4 +1,4 @@
-//! Which rows become which plots. What no module here knows is shown as a table alone.
+//! Which rows become which plots. Rows that no module here knows are shown only in a table.
 
 pub mod alloc;
 pub mod bring_up;
@@ -16,25 +16,25 @@ use crate::rows::{Rows, Spread};
 use framewright_cli::grid::counted;
 use std::collections::BTreeSet;
 
-/// A part of the page about one or a few tables.
+/// A section of the page about one or a few tables.
 pub struct Section {
-    /// Its name in links.
+    /// The section's name in links.
     pub id: &'static str,
-    /// Its title.
+    /// The section's title.
     pub title: &'static str,
     /// What to look at, in a sentence or two.
     pub lead: String,
-    /// The tables that it shows.
+    /// The tables that the section shows.
     pub benches: &'static [&'static str],
-    /// Plots, in groups with one legend each.
+    /// The plots, in groups with one legend each.
     pub groups: Vec<Group>,
 }
 
 /// Plots with the same series.
 pub struct Group {
-    /// Names of the series; none where plots name their curves.
+    /// The names of the series; empty if plots name their curves.
     pub series: Vec<String>,
-    /// The sign of the first of them.
+    /// The sign of the first series.
     pub first_sign: usize,
     /// The pictures.
     pub plots: Vec<Picture>,
@@ -51,39 +51,39 @@ impl Group {
         Self { series, first_sign: 0, plots, is_wide: true }
     }
 
-    /// With signs from this one on, where those before it mean something else in the section.
+    /// Begins with this sign, if earlier ones mean something else in the section.
     fn beginning_at(self, first_sign: usize) -> Self {
         Self { first_sign, ..self }
     }
 }
 
-/// A module's part.
+/// A function that makes a module's section.
 pub type Make = fn(&Rows) -> Section;
 
-/// Allocators and engines of one plot that are told apart.
+/// The most allocators and engines of one plot that are told apart.
 const SIGNS: usize = 6;
 
-/// Width of a plot that has neighbours.
+/// The width of a plot that has neighbours.
 const NARROW: f64 = 400.0;
-/// Width of a plot that has none.
+/// The width of a plot that has none.
 const WIDE: f64 = 820.0;
 
-/// Something measured with its spread, times `scale`.
+/// A mark for a measurement with its spread, times `scale`.
 fn mark(spread: Spread, scale: f64) -> Option<Mark> {
     let ends = spread.least.zip(spread.most);
     let spread_of = ends.map(|(least, most)| (least * scale, most * scale));
     Some(Mark { value: spread.middle? * scale, spread: spread_of })
 }
 
-/// Something measured without a spread.
+/// A mark for a measurement without a spread.
 fn point(value: f64) -> Option<Mark> {
     Some(Mark { value, spread: None })
 }
 
-/// The names of rows, and a mark of each series.
+/// The name of a row, and a mark for each series.
 type Line = (String, Vec<Option<Mark>>);
 
-/// Dots in rows, on a logarithmic axis, all without a limit; nothing where no row has a mark.
+/// Dots in rows on a logarithmic axis, without limits; no row means no plot.
 fn dots(title: impl Into<String>, unit: Unit, series: &[String], rows: Vec<Line>) -> Bars {
     Bars {
         title: title.into(),
@@ -98,26 +98,26 @@ fn dots(title: impl Into<String>, unit: Unit, series: &[String], rows: Vec<Line>
     }
 }
 
-/// The picture of a plot that has rows.
+/// The picture of a plot, unless it has no rows.
 fn drawn(plot: &Bars) -> Option<Picture> {
     (!plot.rows.is_empty()).then(|| plot.draw())
 }
 
-/// The rows with a mark at least.
+/// The rows that have at least one mark.
 fn marked(mut rows: Vec<Line>) -> Vec<Line> {
     rows.retain(|(_, marks)| marks.iter().any(Option::is_some));
     rows
 }
 
-/// Names of series that own nothing.
+/// The names of series as owned strings.
 fn names(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
 
-/// Kinds of rows that a plot tells apart at most; a table has the others.
+/// The most kinds of rows that a plot tells apart; the others are only in the table.
 const MOST_KINDS: usize = 64;
 
-/// The first different words, in the order in which they come.
+/// The first distinct words, in order of appearance.
 fn texts<'a>(words: impl IntoIterator<Item = &'a String>) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for word in words {
@@ -131,13 +131,13 @@ fn texts<'a>(words: impl IntoIterator<Item = &'a String>) -> Vec<String> {
     found
 }
 
-/// The least different numbers, ascending.
+/// The least distinct numbers, ascending.
 fn wholes(numbers: impl IntoIterator<Item = u64>) -> Vec<u64> {
     let found: BTreeSet<u64> = numbers.into_iter().collect();
     found.into_iter().take(MOST_KINDS).collect()
 }
 
-/// The size of a run of pages of 4 KiB.
+/// The size of a run of 4 KiB pages.
 fn run_size(order: u64) -> String {
     framewright_cli::grid::size(4096 << order.min(40)).replace(".00", "").replace(".0 ", " ")
 }

@@ -1,15 +1,15 @@
-//! What a model predicts, beside what was measured.
+//! The model's predictions beside measurements.
 
 use super::super::svg::{Bars, Point, Residuals, Unit};
 use super::{Group, Line, Section, WIDE, dots, drawn, names, point};
 use crate::rows::{Measured, Model, Rows};
 use crate::targets::words;
 
-/// Predictions for other machines that are shown at most.
+/// The most predictions for other machines that are shown.
 const MOST: usize = 40;
-/// What was measured, by the sign that it has.
+/// The sources of measurements, in order of their signs.
 const SOURCES: [&str; 2] = ["measured here", "published by others"];
-/// How far a prediction may be off.
+/// How far a good prediction may be off.
 const BAND_PERCENT: f64 = 25.0;
 
 pub fn section(rows: &Rows) -> Section {

@@ -1,4 +1,4 @@
-//! Free page reporting: memory that goes back to the host over time, and what that costs.
+//! Free page reporting: memory that goes back to the host over time, and its cost.
 
 use super::super::svg::{self, Bars, Limit, Lines, MOST_SERIES, Mark, Picture, Unit};
 use super::{Group, Line, Section, WIDE, counted, dots, drawn, mark, marked, names, texts};
@@ -6,12 +6,12 @@ use crate::rows::{Course, Fault, Rows};
 use crate::targets::{is_two_gib, linux_seconds, words};
 use std::collections::HashMap;
 
-/// Curves that are told apart; with the other signs of the section they are as many as there are.
+/// The most curves that are told apart; with the section's other signs, they use up all signs.
 const MOST_CURVES: usize = 6;
-/// Points of a curve at most.
+/// The most points of a curve.
 const MOST_POINTS: usize = 240;
 
-/// What Linux takes elsewhere until 95 % of that are back, where nobody measured it.
+/// How long Linux takes elsewhere until 95 % are back, if it was not measured here.
 const LINUX_SECONDS: f64 = 18.0;
 
 pub fn section(rows: &Rows) -> Section {
@@ -33,15 +33,15 @@ pub fn section(rows: &Rows) -> Section {
     }
 }
 
-/// Shares of what was freed.
+/// Shares of the freed memory.
 const HALF: &str = "half";
 const MOST: &str = "95 %";
 
-/// One plot for everything that was done, one curve for each run; and how many curves are told
-/// apart, as a curve looks alike in all plots.
+/// Draws one plot for each scenario, with one curve for each run. Also returns how many curves are
+/// told apart, as a curve looks alike in all plots.
 fn curves(rows: &[Course]) -> (Vec<Picture>, usize) {
     let mut plots = Vec::new();
-    // Ours first, the quickest of them before others.
+    // Our runs come first, the quickest of them in front.
     let mut known: Vec<String> = rows.iter().filter_map(curve).map(|line| line.name).collect();
     let order = |name: &String| (name.starts_with("Linux"), name.ends_with("fixed"), name.clone());
     known.sort_by_key(order);
@@ -120,7 +120,7 @@ fn falls(rows: &Rows, first_sign: usize) -> Option<Picture> {
         })
         .filter(|fall| fall.line.1.iter().any(Option::is_some))
         .collect();
-    // What limits speak of comes first.
+    // Rows that a limit is for come first.
     falls.sort_by_key(|fall| (!fall.is_judged, !fall.is_adaptive));
     let judged = falls.iter().filter(|fall| fall.is_judged).count();
     let quick = falls.iter().filter(|fall| fall.is_judged && fall.is_adaptive).count();
@@ -144,7 +144,8 @@ fn falls(rows: &Rows, first_sign: usize) -> Option<Picture> {
 fn faults(rows: &[Fault], first_sign: usize) -> Group {
     let mut configs = texts(rows.iter().map(|row| &row.config));
     configs.retain(|config| config != OFF);
-    // The first has its number beside it: what reporting costs, and not the benchmark's own error.
+    // The number beside the plot is that of the first: the cost of reporting, not the benchmark's
+    // own error.
     configs.sort_by_key(|config| (config != "on", config == AGAIN));
     configs.truncate(MOST_SERIES - first_sign);
     let job = |row: &Fault| (row.on.clone(), row.workload.clone(), row.cpus);
@@ -164,7 +165,7 @@ fn faults(rows: &[Fault], first_sign: usize) -> Group {
         (name, by_config.iter().map(of).collect())
     });
     let mut lines: Vec<Line> = marked(lines.collect());
-    // The limit is one for processes.
+    // Rows of processes come first, as the limit is for them.
     lines.sort_by_key(|(name, _)| name.ends_with(GUEST));
     let judged = lines.iter().filter(|(name, _)| !name.ends_with(GUEST)).count();
     let must = Limit { value: -1.7, meaning: "must".into(), rows: 0..judged };
@@ -182,11 +183,11 @@ fn by<'a>(rows: &'a [Fault], config: &'a str) -> impl Iterator<Item = &'a Fault>
     rows.iter().filter(move |row| row.config == config)
 }
 
-/// Without reports.
+/// The configuration without reporting.
 const OFF: &str = "off";
-/// What a row of a guest ends with.
+/// The suffix of a guest's rows.
 const GUEST: &str = ", guest";
-/// What the benchmark calls a second run without reporting.
+/// The benchmark's name for a second run without reporting.
 const AGAIN: &str = "off, again";
 
 #[cfg(test)]

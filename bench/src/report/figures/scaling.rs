@@ -15,7 +15,7 @@ pub fn section(rows: &Rows) -> Section {
     if places.is_empty() {
         places.push(String::new());
     }
-    // A curve has one sign in all plots, also where another has too few points to be drawn.
+    // A curve has one sign in all plots, even if it has too few points to be drawn in some.
     let mut known: Vec<String> = Vec::new();
     let mut curves = |value: fn(&Scaling) -> Option<f64>, scale: f64| -> Vec<Line> {
         let mut lines = Vec::new();

@@ -1,4 +1,4 @@
-//! Traffic like that of real machines: what an operation takes, and the slowest calls.
+//! Traffic like that of real machines: the cost of an operation, and the slowest calls.
 
 use super::super::svg::{Bars, Picture, Unit};
 use super::{
@@ -10,7 +10,7 @@ use crate::targets::words;
 const OURS: &str = "framewright";
 const NS: f64 = 1e-9;
 
-/// A share of the calls, and how long they took at most.
+/// A share of the calls, and their longest time.
 type Share = (&'static str, fn(&Tail) -> &Measured<u64>);
 
 const SHARES: [Share; 5] = [
@@ -22,7 +22,7 @@ const SHARES: [Share; 5] = [
 ];
 
 pub fn section(rows: &Rows) -> Section {
-    // Ours first; the limit, which has calls alone, last.
+    // Our allocator comes first; the limit, which has only calls, comes last.
     let known = rows.traffic.iter().map(|row| &row.allocator);
     let mut allocators = texts(known.chain(rows.tail.iter().map(|row| &row.allocator)));
     allocators.sort_by_key(|name| name != OURS);
@@ -48,13 +48,13 @@ pub fn section(rows: &Rows) -> Section {
     }
 }
 
-/// Names for legends, which have little room.
+/// Short names for legends, which have little room.
 fn short(allocators: &[String]) -> Vec<String> {
     let short = |name: &String| name.replace("buddy_system_allocator", "buddy_system");
     allocators.iter().map(short).collect()
 }
 
-/// The traces by what an operation takes.
+/// The traces by the cost of an operation.
 fn operations(rows: &[Traffic], allocators: &[String]) -> Option<Picture> {
     let named: Vec<(String, &Traffic)> = rows
         .iter()
@@ -74,8 +74,8 @@ fn operations(rows: &[Traffic], allocators: &[String]) -> Option<Picture> {
     drawn(&Bars { width: WIDE, ..plot })
 }
 
-/// Calls of all orders, a plot for each trace and kind of call; of a trace the one with the most
-/// threads.
+/// Calls of all orders, with a plot for each trace and kind of call; of each trace, only the runs
+/// with the most threads.
 fn calls(rows: &[Tail], allocators: &[String]) -> Vec<Picture> {
     let named: Vec<(String, &Tail)> = rows
         .iter()

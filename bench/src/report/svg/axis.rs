@@ -1,13 +1,13 @@
-//! Axes: where a value lies, which values are named, and how.
+//! Axes: where a value is drawn, and which values get a label.
 
-/// What numbers are.
+/// The unit of numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unit {
     /// Seconds, shown from ns to s.
     Time,
     /// Hundredths.
     Percent,
-    /// Times something.
+    /// A factor.
     Ratio,
     /// MiB, shown as MiB or GiB.
     Mib,
@@ -18,7 +18,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// A value of an axis, without needless digits.
+    /// The label of a value on an axis, without needless digits.
     pub fn tick(self, value: f64) -> String {
         match self {
             Self::Time => time(value, plain),
@@ -31,7 +31,7 @@ impl Unit {
         }
     }
 
-    /// A measured value, with three digits that count.
+    /// A measured value, with three significant digits.
     pub fn value(self, value: f64) -> String {
         match self {
             Self::Time => time(value, three),
@@ -55,7 +55,7 @@ fn time(seconds: f64, digits: impl Fn(f64) -> String) -> String {
     }
 }
 
-/// Three digits that count.
+/// A number with three significant digits.
 pub fn three(value: f64) -> String {
     match value.abs() {
         0.0 => "0".into(),
@@ -64,7 +64,7 @@ pub fn three(value: f64) -> String {
         small if small >= 9.995 => format!("{value:.1}"),
         small if small >= 0.01 => format!("{value:.2}"),
         small if small >= 0.0001 => {
-            // Two digits that count.
+            // Two significant digits.
             let decimals = usize::from(small < 0.001) + 4;
             format!("{value:.decimals$}")
         }
@@ -72,7 +72,7 @@ pub fn three(value: f64) -> String {
     }
 }
 
-/// A round number as it is.
+/// A round number, unchanged.
 fn plain(value: f64) -> String {
     match value.abs() {
         0.0 => "0".into(),
@@ -96,7 +96,8 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// From a round number below all values, zero if they are not negative, to one above.
+    /// A linear axis, from a round number below all values, or from zero if none is negative, to a
+    /// round number above.
     pub fn linear(values: impl IntoIterator<Item = f64>) -> Self {
         let (least, most) = ends(values, f64::is_finite).unwrap_or((0.0, 1.0));
         let (least, most) = (least.min(0.0), most.max(0.0));
@@ -109,8 +110,8 @@ impl Scale {
         }
     }
 
-    /// From a power of ten, or twice or five times one, to another. Values that are not positive
-    /// have no place.
+    /// A logarithmic axis whose ends are 1, 2 or 5 times powers of ten. Values that are not
+    /// positive are ignored.
     pub fn log(values: impl IntoIterator<Item = f64>) -> Self {
         let (least, most) =
             ends(values, |value| value.is_finite() && value > 0.0).unwrap_or((1.0, 10.0));
@@ -118,7 +119,7 @@ impl Scale {
         Self { least, most: if most > least { most } else { least * 10.0 }, is_log: true }
     }
 
-    /// Where a value lies, 0 at the beginning and 1 at the end; beyond the ends at the ends.
+    /// Where a value lies: 0 at the beginning and 1 at the end. Values beyond an end are put on it.
     pub fn place(&self, value: f64) -> f64 {
         let part = if self.is_log {
             if value <= 0.0 {
@@ -131,7 +132,7 @@ impl Scale {
         if part.is_finite() { part.clamp(0.0, 1.0) } else { 0.0 }
     }
 
-    /// Values that are named: about as many as `wanted`.
+    /// The values to label: about `wanted` of them.
     pub fn ticks(&self, wanted: f64) -> Vec<f64> {
         if !self.is_log {
             let step = step(self.most - self.least, wanted);
@@ -141,7 +142,7 @@ impl Scale {
                 .take_while(|tick| *tick <= self.most + step * 1e-6)
                 .collect();
         }
-        // The densest of these that is not too dense.
+        // The densest of these choices that is not too dense.
         let most = wanted.round().max(2.0);
         let choices: [(&[f64], f64); 6] = [
             (&[1.0, 2.0, 5.0], 1.0),
@@ -185,7 +186,7 @@ fn ends(values: impl IntoIterator<Item = f64>, is_fit: impl Fn(f64) -> bool) -> 
     })
 }
 
-/// 1, 2 or 5 times a power of ten, so that about `wanted` of them are in `length`.
+/// 1, 2 or 5 times a power of ten, so that about `wanted` steps fit into `length`.
 fn step(length: f64, wanted: f64) -> f64 {
     let rough = length / wanted.max(1.0);
     let power = 10_f64.powf(rough.log10().floor());

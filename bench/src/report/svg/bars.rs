@@ -1,4 +1,4 @@
-//! Rows with a mark or a bar for each series: what most tables become.
+//! Rows with a mark or a bar for each series, which is how most tables are shown.
 
 use super::axis::{Scale, Unit};
 use framewright_cli::page::html::{Escaped, put};
@@ -8,34 +8,34 @@ use std::ops::Range;
 /// How values are shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shape {
-    /// A bar each, from zero.
+    /// A bar for each value, from zero.
     Bars,
-    /// A mark each, all in one row.
+    /// A mark for each value, all in one row.
     Dots,
 }
 
 /// A value and its spread.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Mark {
-    /// The middle.
+    /// The median.
     pub value: f64,
-    /// From the least to the most.
+    /// The least and the greatest value.
     pub spread: Option<(f64, f64)>,
 }
 
-/// A value with a line across.
+/// A limit, drawn as a line across rows.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Limit {
-    /// Where.
+    /// The value of the limit.
     pub value: f64,
-    /// What it means.
+    /// What the limit means.
     pub meaning: String,
-    /// The rows that it judges.
+    /// The rows that the limit is for.
     pub rows: Range<usize>,
 }
 
 impl Limit {
-    /// One for all rows.
+    /// A limit for all rows.
     pub fn all(value: f64, meaning: &str) -> Self {
         Self { value, meaning: meaning.into(), rows: 0..usize::MAX }
     }
@@ -43,33 +43,33 @@ impl Limit {
 
 /// A plot of rows.
 pub struct Bars {
-    /// What it shows, in words.
+    /// What the plot shows, in words.
     pub title: String,
-    /// Of all values.
+    /// The unit of all values.
     pub unit: Unit,
-    /// How they are shown.
+    /// How the values are shown.
     pub shape: Shape,
     /// Whether the axis is logarithmic.
     pub is_log: bool,
-    /// Names of series.
+    /// The names of the series.
     pub series: Vec<String>,
-    /// A name each, and a value for each series that has one.
+    /// The rows: a name, and a value for each series that has one.
     pub rows: Vec<(String, Vec<Option<Mark>>)>,
-    /// Values with a line across the rows that they are for.
+    /// The limits.
     pub limits: Vec<Limit>,
-    /// The sign of the first series; the others have those after it. A sign has one meaning in all
-    /// of a section.
+    /// The sign of the first series; the others have the next signs. Throughout a section, a sign
+    /// has one meaning.
     pub first_sign: usize,
-    /// Width of the picture.
+    /// The width of the picture.
     pub width: f64,
 }
 
 const HEAD: f64 = 26.0;
-/// Characters that have room above the numbers at the right.
+/// The most characters that fit above the numbers at the right.
 const LONGEST_HEADING: usize = 12;
-/// Room for what limits mean.
+/// The height of the line that names limits.
 const MEANING: f64 = 13.0;
-/// Width of a character of a name, about.
+/// The approximate width of a character of a name.
 const CHARACTER: f64 = 6.7;
 const FOOT: f64 = 24.0;
 const VALUES: f64 = 62.0;
@@ -77,7 +77,7 @@ const DOT_ROW: f64 = 24.0;
 const BAR: f64 = 12.0;
 
 impl Bars {
-    /// The picture.
+    /// Draws the plot.
     pub fn draw(&self) -> Picture {
         let each = match self.shape {
             Shape::Dots => DOT_ROW,
@@ -103,11 +103,11 @@ impl Bars {
             svg.line("gr", (x(tick), head), (x(tick), bottom));
             svg.text("tk", Anchor::Middle, (x(tick), bottom + 14.0), &self.unit.tick(tick));
         }
-        // Whose numbers stand at the right.
+        // Name the series whose numbers stand at the right.
         if let (Shape::Dots, [first, _, ..]) = (self.shape, self.series.as_slice())
             && first.chars().count() <= LONGEST_HEADING
         {
-            // Above what limits mean, which may reach as far.
+            // The line above the names of limits, which may reach as far to the right.
             svg.text("tk", Anchor::End, (self.width, HEAD - 6.0), first);
         }
         for (row, (name, marks)) in self.rows.iter().enumerate() {
@@ -127,7 +127,7 @@ impl Bars {
             if meaning.is_empty() {
                 continue;
             }
-            // What stands left of its line leaves the right to the next.
+            // A name to the left of its line leaves room at the right for the next one.
             let is_alone = self.limits.len() == 1;
             let is_left =
                 self.limits.iter().any(|other| other.rows.start == 0 && other.value > *value);
@@ -150,7 +150,7 @@ impl Bars {
         ))
     }
 
-    /// Where bars begin.
+    /// The value at which bars begin.
     const fn base(&self) -> f64 {
         if self.is_log { f64::MIN_POSITIVE } else { 0.0 }
     }
@@ -180,7 +180,7 @@ impl Bars {
         {
             svg.line("tie", (least, y), (most, y));
         }
-        // The first series last, so that it lies on top.
+        // The first series is drawn last, so that it is on top.
         for (series, mark) in marks.iter().enumerate().rev() {
             let Some(mark) = *mark else { continue };
             if let Some((least, most)) = mark.spread {
@@ -237,7 +237,7 @@ impl Bars {
     }
 }
 
-/// Signs of series with their names.
+/// The signs of the series with their names.
 pub fn legend(series: &[String], first_sign: usize) -> String {
     let mut items = String::new();
     for (index, name) in series.iter().enumerate() {
@@ -344,7 +344,7 @@ mod tests {
         };
         let (heading, linux) = (number("half", "y"), number("Linux, elsewhere", "y"));
         assert!(linux - heading >= 12.0, "{text}");
-        // One ends at its line; the middle of the other is at its own.
+        // One name ends at its line; the middle of the other is at its own line.
         let room = number("Linux, elsewhere", "x") - number("must", "x");
         assert!(element("must").contains("end"), "{}", element("must"));
         assert!(room >= 16.0 / 2.0 * CHARACTER, "{room}");

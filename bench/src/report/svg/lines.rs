@@ -1,4 +1,4 @@
-//! Curves over an axis, each named at its end.
+//! Curves over an axis, each with its name at its end.
 
 use super::axis::{Scale, Unit};
 use framewright_cli::page::html::put;
@@ -6,44 +6,44 @@ use framewright_cli::page::svg::{Anchor, Picture, Short, Svg, class};
 
 /// A curve.
 pub struct Line {
-    /// Its name.
+    /// The curve's name.
     pub name: String,
-    /// Its points, ascending in x.
+    /// The points, ascending in x.
     pub points: Vec<(f64, f64)>,
-    /// Which colour and sign.
+    /// The series, which chooses colour and sign.
     pub series: usize,
 }
 
 /// A plot of curves.
 pub struct Lines {
-    /// What it shows, in words.
+    /// What the plot shows, in words.
     pub title: String,
-    /// Name and unit of the axis below.
+    /// The title and unit of the lower axis.
     pub below: (String, Unit),
-    /// Unit of the axis at the side.
+    /// The unit of the side axis.
     pub side: Unit,
-    /// Whether the axis below is logarithmic.
+    /// Whether the lower axis is logarithmic.
     pub is_log: bool,
-    /// Whether points have signs: where there are few.
+    /// Whether points have signs, which suits few points.
     pub has_signs: bool,
     /// The curves.
     pub lines: Vec<Line>,
-    /// A curve that is the limit, such as a speed-up that grows with the threads.
+    /// A curve that is the ideal, such as a speed-up that grows with the threads.
     pub ideal: Option<Line>,
-    /// Width of the picture.
+    /// The width of the picture.
     pub width: f64,
-    /// Height of the picture.
+    /// The height of the picture.
     pub height: f64,
 }
 
 const HEAD: f64 = 26.0;
 const FOOT: f64 = 38.0;
 const LEFT: f64 = 52.0;
-/// Width of a character of a name, which is bold, about.
+/// The approximate width of a character of a name, which is bold.
 const CHARACTER: f64 = 7.6;
 
 impl Lines {
-    /// The picture.
+    /// Draws the plot.
     pub fn draw(&self) -> Picture {
         let mut svg = Svg::new(self.width, self.height);
         let points = || self.lines.iter().chain(&self.ideal).flat_map(|line| line.points.iter());
@@ -112,7 +112,7 @@ impl Lines {
         svg.finish(format!("{}: {}", self.title, names.join(", ")))
     }
 
-    /// Names at the ends of curves, moved apart where they would lie on one another.
+    /// Puts names at the ends of curves, moved apart where they would overlap.
     fn names(&self, svg: &mut Svg, right: f64, bottom: f64, y: &impl Fn(f64) -> f64) {
         const APART: f64 = 14.0;
         let ends = self.lines.iter().chain(&self.ideal).enumerate();
@@ -123,7 +123,7 @@ impl Lines {
         for index in 1..ends.len() {
             ends[index].0 = ends[index].0.max(ends[index - 1].0 + APART);
         }
-        // What was pushed below the axis pushes back.
+        // Names that were pushed below the axis push the others back up.
         let mut limit = bottom;
         for end in ends.iter_mut().rev() {
             end.0 = end.0.min(limit);

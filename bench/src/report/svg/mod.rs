@@ -1,4 +1,4 @@
-//! Plots. What they are drawn with is [`framewright_cli::page::svg`].
+//! Plots. Their drawing tools are in [`framewright_cli::page::svg`].
 
 mod axis;
 mod bars;

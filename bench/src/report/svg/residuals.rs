@@ -1,23 +1,23 @@
-//! How far one measure is from another of the same kind: the error over the size, so that a large
-//! one shows whatever the size is.
+//! The error of one measure relative to another, plotted over the size, so that large errors are
+//! seen at any size.
 
 use super::axis::{Scale, Unit};
 use framewright_cli::page::svg::{Anchor, Picture, Svg};
 
-/// A pair.
+/// A pair of measured and predicted values.
 pub struct Point {
-    /// What it is.
+    /// What the pair is about.
     pub name: String,
-    /// What was measured.
+    /// The measured value.
     pub measured: f64,
-    /// What was predicted.
+    /// The predicted value.
     pub predicted: f64,
-    /// Which colour and sign, and its meaning.
+    /// The series, which chooses colour and sign, and its name.
     pub series: (usize, String),
 }
 
 impl Point {
-    /// The error in percent of what was measured.
+    /// The error in percent of the measured value.
     pub fn error_percent(&self) -> f64 {
         (self.predicted / self.measured - 1.0) * 100.0
     }
@@ -25,19 +25,19 @@ impl Point {
 
 /// A plot of errors.
 pub struct Residuals {
-    /// What it shows, in words.
+    /// What the plot shows, in words.
     pub title: String,
-    /// The axis below, logarithmic.
+    /// The title of the lower axis, which is logarithmic.
     pub below: String,
-    /// Its unit.
+    /// The unit of the lower axis.
     pub unit: Unit,
-    /// How large an error is still good, in percent.
+    /// The largest good error, in percent.
     pub band: f64,
     /// The pairs.
     pub points: Vec<Point>,
-    /// Width of the picture.
+    /// The width of the picture.
     pub width: f64,
-    /// Height of the picture.
+    /// The height of the picture.
     pub height: f64,
 }
 
@@ -45,11 +45,11 @@ const HEAD: f64 = 40.0;
 const FOOT: f64 = 38.0;
 const LEFT: f64 = 58.0;
 const RIGHT: f64 = 48.0;
-/// Errors that stand beside their points: the largest.
+/// The most errors that are written beside their points; the largest ones are.
 const MOST_NAMED: usize = 8;
 
 impl Residuals {
-    /// The picture.
+    /// Draws the plot.
     pub fn draw(&self) -> Picture {
         let mut svg = Svg::new(self.width, self.height);
         let across = Scale::log(self.points.iter().map(|point| point.measured));
@@ -132,10 +132,10 @@ mod tests {
                 && !text.contains("NaN"),
             "{text}"
         );
-        // Only what is beyond the band has its number beside it.
+        // Only a point beyond the band has its number beside it.
         assert_eq!(text.matches("class=\"vl\"").count(), 1);
         assert!(text.contains(">+76 %</text>"), "{text}");
-        // And it is far from the line where there is no error.
+        // The point is far from the line of no error.
         let heights: Vec<f64> = text
             .split("class=\"m s0\"")
             .skip(1)

@@ -1,4 +1,4 @@
-//! Numbers and names in a command's arguments.
+//! Parses numbers and names in a command's arguments.
 
 use crate::host::Host;
 use crate::io::{Failed, Io};
@@ -14,13 +14,13 @@ use framewright::units::{
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright::zone::{Grade, MigrateType, ZoneKind};
 
-/// For whom memory is.
+/// The grades of blocks by name.
 const GRADES: [(&str, Grade); 3] =
     [("any", Grade::Any), ("movable", Grade::MovableOnly), ("removable", Grade::Removable)];
 
-/// A decimal number, or a hexadecimal one after `0x`.
+/// Parses a decimal number, or a hexadecimal one after `0x`.
 pub(super) fn number(what: &str, text: &str, io: &mut Io<'_>) -> Result<u64, Failed> {
-    // A leading zero is octal in files, which nobody expects here.
+    // In files a leading zero means octal, which nobody expects here.
     let decimal = text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok());
     let number = decimal.flatten().or_else(|| parse_number(text).ok());
     number.ok_or_else(|| io.wrong(format_args!("{what} is a number, not {text:?}")))
@@ -50,7 +50,7 @@ pub(super) fn migrate_type(text: &str, io: &mut Io<'_>) -> Result<MigrateType, F
     })
 }
 
-/// The grade of this name.
+/// The grade with this name.
 pub(super) fn grade(name: &str) -> Option<Grade> {
     GRADES.into_iter().find(|&(known, _)| known == name).map(|(_, grade)| grade)
 }
@@ -59,7 +59,7 @@ pub(super) fn grade_name(grade: Grade) -> &'static str {
     GRADES.into_iter().find(|&(_, known)| known == grade).map_or("any", |(name, _)| name)
 }
 
-/// An address in bytes, of the beginning of a page.
+/// Parses an address in bytes, at the beginning of a page.
 pub(super) fn address(what: &str, text: &str, io: &mut Io<'_>) -> Result<Pfn, Failed> {
     let address = number(what, text, io)?;
     if address.is_multiple_of(PAGE_SIZE) {
@@ -71,7 +71,7 @@ pub(super) fn address(what: &str, text: &str, io: &mut Io<'_>) -> Result<Pfn, Fa
     }
 }
 
-/// A size such as 512M, in pages, rounded up.
+/// Parses a size such as 512M into pages, rounded up.
 pub(super) fn size_pages(text: &str, io: &mut Io<'_>) -> Result<u64, Failed> {
     match parse_size(text) {
         Ok(bytes) => Ok(bytes.div_ceil(PAGE_SIZE)),
@@ -79,7 +79,7 @@ pub(super) fn size_pages(text: &str, io: &mut Io<'_>) -> Result<u64, Failed> {
     }
 }
 
-/// `SIZE@ADDRESS`, or frame numbers `FIRST..END`: at least one page.
+/// Parses `SIZE@ADDRESS` or frame numbers `FIRST..END`, with at least one page.
 pub(super) fn range(text: &str, io: &mut Io<'_>) -> Result<PfnRange, Failed> {
     let (start, pages) = if let Some((size, place)) = text.split_once('@') {
         (address("an address", place, io)?, size_pages(size, io)?)
@@ -99,7 +99,7 @@ pub(super) fn range(text: &str, io: &mut Io<'_>) -> Result<PfnRange, Failed> {
     Ok(PfnRange { start, end })
 }
 
-/// A [`range`] of whole blocks.
+/// Parses a [`range`] of whole blocks.
 pub(super) fn blocks(text: &str, io: &mut Io<'_>) -> Result<BlockRange, Failed> {
     let PfnRange { start, end } = range(text, io)?;
     let block = |pfn: Pfn| {
@@ -115,7 +115,7 @@ pub(super) fn blocks(text: &str, io: &mut Io<'_>) -> Result<BlockRange, Failed> 
     }
 }
 
-/// A number of seconds that a clock can count.
+/// Parses a number of seconds that a clock can count.
 pub(super) fn seconds(text: &str, io: &mut Io<'_>) -> Result<u64, Failed> {
     let seconds = number("a time in seconds", text, io)?;
     if seconds <= u64::from(u32::MAX) {
@@ -125,12 +125,12 @@ pub(super) fn seconds(text: &str, io: &mut Io<'_>) -> Result<u64, Failed> {
     }
 }
 
-/// A last `within MS`: how long a call may move memory; without it, as long as it takes.
+/// A trailing `within MS`: how long a call may move memory; without it there is no limit.
 #[derive(Clone, Copy)]
 pub(super) struct Within(Option<u64>);
 
 impl Within {
-    /// What stands before it, and how long.
+    /// Splits the arguments into those before `within` and the limit.
     pub(super) fn split<'a, 'w, P: Platform, H: Host>(
         shell: &Shell<'_, P, H>,
         arguments: &'a [&'w str],
@@ -139,7 +139,7 @@ impl Within {
         match arguments {
             [rest @ .., "within", ms] => {
                 let ms = number("a time in milliseconds", ms, io)?;
-                // 0 is over on any machine.
+                // A limit of 0 is over at once, so it needs no clock.
                 if ms != 0 && shell.manager.platform().now_ns().is_none() {
                     return Err(io.fail(format_args!("this machine has no clock")));
                 }
@@ -150,7 +150,7 @@ impl Within {
         }
     }
 
-    /// From now on.
+    /// The budget, which begins now.
     pub(super) fn budget<P: Platform>(self, platform: &P) -> Budget {
         match self.0 {
             None => Budget::UNLIMITED,
@@ -163,7 +163,7 @@ impl Within {
     }
 }
 
-/// What `SECONDS [seed N]` says: random work for so long. The machine's clock runs from now on.
+/// `SECONDS [seed N]`: how long to do random work. The time begins when this is parsed.
 pub(super) struct Timed {
     pub(super) seed: u64,
     start_ns: u64,
@@ -196,7 +196,7 @@ impl Timed {
         platform.now_ns().is_none_or(|now| now >= self.end_ns)
     }
 
-    /// How long it has been.
+    /// The time since the beginning.
     pub(super) fn elapsed_ms<P: Platform>(&self, platform: &P) -> u64 {
         platform.now_ns().map_or(0, |now| now.saturating_sub(self.start_ns)) / 1_000_000
     }

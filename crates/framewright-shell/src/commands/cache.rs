@@ -1,5 +1,5 @@
-//! `cache`: pages that are kept as long as nobody needs their memory, as a kernel keeps what it
-//! read from files. Requests that find too little and reclaim in the background take the oldest
+//! `cache`: clean pages that are kept until their memory is needed, like a kernel's page cache. A
+//! request that finds too little memory, and background reclaim, take the oldest pages
 //! ([`Host::reclaim_relay`]).
 
 use super::arguments;
@@ -10,7 +10,7 @@ use crate::size::{Counted, Size};
 use framewright::Platform;
 use framewright_workload::{CleanPages, PileError};
 
-/// Pages between two checks for an interrupt.
+/// The number of pages between two checks for an interrupt.
 const CHECK_EVERY: u64 = 1024;
 
 pub(super) fn cache<P: Platform, H: Host>(
@@ -37,7 +37,7 @@ pub(super) fn cache<P: Platform, H: Host>(
     status(shell, io)
 }
 
-/// As if so many pages of a file were read, of which none is there.
+/// Acts as if this many pages of a file were read, none of which is in the cache.
 fn read<P: Platform, H: Host>(
     shell: &mut Shell<'_, P, H>,
     pages: u64,
@@ -56,7 +56,7 @@ fn read<P: Platform, H: Host>(
     Ok(())
 }
 
-/// Fails where somebody else has a page, too.
+/// Fails if another user has written to a page.
 fn check<P: Platform>(cache: &CleanPages<'_, P>, io: &mut Io<'_>) -> Result<(), Failed> {
     let damaged = cache.damaged().map(PileError::Damaged);
     damaged.map_or(Ok(()), |error| Err(io.fail(format_args!("{error}"))))

@@ -1,6 +1,6 @@
 //! `churn` and `fragment`: how memory fragments in long use.
 //!
-//! Orders of memory: Relaxed: counts, read when all CPUs are done, which the host orders.
+//! Orders of memory: Relaxed: the counts are read when all CPUs are done, which the host orders.
 
 use super::arguments::{self, Timed};
 use crate::host::Host;
@@ -14,9 +14,9 @@ use framewright::zone::FreeError;
 use framewright::{AllocateError, Frames, Manager, Platform, Request};
 use framewright_workload::{Pile, PileError, Random};
 
-/// Most runs that a CPU holds: they lie on its stack.
+/// The most runs that a CPU holds, limited because they lie on its stack.
 const HELD: usize = 256;
-/// Operations between two readings of the clock.
+/// The number of operations between two readings of the clock.
 const STEPS: u64 = 500;
 /// The largest run of `churn`, as an order: 2 MiB.
 const LARGEST: u64 = 9;
@@ -56,7 +56,7 @@ pub(super) fn churn<P: Platform, H: Host>(
     if shell.host.is_interrupted() { Err(io.interrupted()) } else { Ok(()) }
 }
 
-/// Allocates and frees until `over`; returns how many runs were allocated and how many refused.
+/// Allocates and frees until `over`. Returns how many runs were allocated and how many refused.
 fn work<P: Platform>(
     manager: &Manager<P>,
     seed: u64,
@@ -77,7 +77,7 @@ fn work<P: Platform>(
                 }
                 continue;
             }
-            // Small runs are as much memory together as large ones.
+            // This makes small runs take as much memory in total as large ones.
             let most = random.below(LARGEST + 1);
             let pages = 1 + random.below(1 << most);
             match manager.frames(&Request { fail_fast: true, ..Request::pages(pages) }) {
@@ -121,7 +121,7 @@ pub(super) fn fragment<P: Platform, H: Host>(
         }
         match pile.add() {
             Ok(()) => {}
-            // All memory is full.
+            // All memory is in use.
             Err(PileError::Memory(AllocateError::OutOfMemory { .. })) if size.is_none() => break,
             Err(error) => {
                 let got = Size::of_pages(pile.runs());
@@ -135,7 +135,7 @@ pub(super) fn fragment<P: Platform, H: Host>(
     let mut free = |pile: &mut Pile<'_, P>, all: bool, io: &mut Io<'_>| {
         pile.free_some(|| all || random.one_in(2))
             .map_err(|error| io.fail(format_args!("{error}")))?;
-        // Frames in the caches of CPUs are not in free blocks.
+        // Frames in the caches of CPUs are not part of free blocks.
         manager.drain().map_err(|error| io.fail(format_args!("{error}")))
     };
     free(&mut pile, false, io)?;
@@ -145,7 +145,7 @@ pub(super) fn fragment<P: Platform, H: Host>(
     Ok(())
 }
 
-/// How much is free, and how much of it is in whole blocks.
+/// How much memory is free, and how much of it is in whole blocks.
 struct Whole {
     free_pages: u64,
     block_pages: u64,

@@ -1,4 +1,5 @@
-//! `cma`: reserve areas, which can be had as one piece and are lent to what can be moved meanwhile.
+//! `cma`: reserve areas, which can be allocated as one piece and are lent to movable pages
+//! meanwhile.
 
 use super::arguments::{self, Within};
 use super::{grade, moving};
@@ -29,7 +30,7 @@ pub(super) fn cma<P: Platform, H: Host>(
     }
 }
 
-/// All areas, and what came of requests for them.
+/// Lists all areas, and the results of requests for them.
 fn list<P: Platform, H: Host>(shell: &Shell<'_, P, H>, io: &mut Io<'_>) -> Result<(), Failed> {
     let moving = shell.manager.moving();
     let mut areas = (0..MOST_AREAS).filter_map(|number| moving.area(number)).peekable();
@@ -66,7 +67,7 @@ fn list<P: Platform, H: Host>(shell: &Shell<'_, P, H>, io: &mut Io<'_>) -> Resul
     Ok(())
 }
 
-/// Why an area gives nothing; one page is no plural.
+/// Why an area cannot serve a request; uses the singular for one page.
 struct Refused(AreaError);
 
 impl fmt::Display for Refused {
@@ -80,7 +81,7 @@ impl fmt::Display for Refused {
     }
 }
 
-/// A run of an area, under a handle: freeing that gives it back to the area.
+/// Allocates a run of an area under a handle; freeing the handle returns the run to the area.
 fn alloc<P: Platform, H: Host>(
     shell: &mut Shell<'_, P, H>,
     (name, amount, options): (&str, &str, &[&str]),
@@ -113,7 +114,7 @@ fn alloc<P: Platform, H: Host>(
     })
 }
 
-/// Sets blocks aside, for ever.
+/// Makes an area of the blocks in a range; the area stays for ever.
 fn create<P: Platform, H: Host>(
     shell: &Shell<'_, P, H>,
     name: &str,

@@ -1,6 +1,6 @@
-//! `cpu`: CPUs that are stopped and go on.
+//! `cpu`: stops CPUs and lets them go on.
 //!
-//! Orders of memory: Relaxed: that it is time to end may be seen late.
+//! Orders of memory: Relaxed: a CPU may see late that it is time to end.
 
 use super::arguments;
 use crate::host::Host;
@@ -14,20 +14,20 @@ use framewright::procfs::write_cpu_list;
 use framewright::{Platform, SpinLock};
 use framewright_workload::{Failure, Held, Random, Shared, Tally, Worker};
 
-/// Most runs that a worker holds: they lie on its stack.
+/// The most runs that a worker holds, limited because they lie on its stack.
 const RUNS: usize = 128;
-/// Operations between two looks whether it is to stop.
+/// The number of operations between two checks whether to stop.
 const STEPS: u64 = 50;
-/// Rounds between two drains.
+/// The number of rounds between two drains.
 const DRAIN_EVERY: u64 = 8;
 
-/// What came of a storm.
+/// What can go wrong in a storm.
 enum Trouble {
-    /// A CPU neither went nor came.
+    /// A CPU could not go offline or online.
     Cpu(CpuError),
-    /// It does not run.
+    /// A CPU does not run again.
     Lost(u32),
-    /// There is something in the cache of one that is away.
+    /// The cache of an offline CPU has pages in it.
     Kept { cpu: u32, pages: u64 },
     /// The traffic found something wrong.
     Traffic(Failure),
@@ -92,15 +92,15 @@ fn show<P: Platform, H: Host>(shell: &Shell<'_, P, H>, io: &mut Io<'_>) -> Resul
     Ok(())
 }
 
-/// Takes a CPU's memory, and stops it. It has stopped, or never ran, when this returns.
+/// Takes a CPU offline and stops it. When this returns, the CPU has stopped or never ran.
 fn offline<P: Platform, H: Host>(shell: &Shell<'_, P, H>, cpu: u32) -> Result<u64, Trouble> {
-    // First, as it says what is wrong with the number; it is the same in either order.
+    // The manager comes first because it checks the CPU's number; either order would work.
     let pages = shell.manager.cpus().offline(cpu).map_err(Trouble::Cpu)?;
     shell.host.stop_cpu(cpu);
     Ok(pages)
 }
 
-/// Lets a CPU go on, with memory of its own.
+/// Lets a CPU go on, with a cache of its own.
 fn online<P: Platform, H: Host>(shell: &Shell<'_, P, H>, cpu: u32) -> Result<(), Trouble> {
     let cpus = shell.manager.cpus();
     let cpu_count = shell.manager.platform().cpus();
@@ -110,7 +110,7 @@ fn online<P: Platform, H: Host>(shell: &Shell<'_, P, H>, cpu: u32) -> Result<(),
     cpus.online(cpu).map(|_| ()).map_err(Trouble::Cpu)
 }
 
-/// Traffic on all CPUs but this one, of which one after the other stops and goes on.
+/// Runs traffic on all CPUs but this one, while one CPU after the other stops and goes on.
 fn storm<P: Platform, H: Host>(
     shell: &Shell<'_, P, H>,
     rounds: &str,
@@ -133,7 +133,7 @@ fn storm<P: Platform, H: Host>(
         let done = loop {
             match worker.run(STEPS) {
                 Err(failure) => break Err(failure),
-                // Stops here, if it is to.
+                // A CPU that has to stop does so in this call.
                 Ok(()) if shell.host.is_interrupted() || is_over.load(Ordering::Relaxed) => {
                     break worker.finish();
                 }
@@ -168,7 +168,7 @@ fn storm<P: Platform, H: Host>(
     if done < rounds { Err(io.interrupted()) } else { Ok(()) }
 }
 
-/// One CPU stops and goes on. False if that is none of those that can.
+/// Stops a random CPU and lets it go on. Returns false if this CPU cannot be stopped.
 fn one_round<P: Platform, H: Host>(
     shell: &Shell<'_, P, H>,
     random: &mut Random,
@@ -184,7 +184,7 @@ fn one_round<P: Platform, H: Host>(
     let kept = || manager.caches().cpu(cpu).map_or(0, |cache| cache.pages);
     let mut pages = kept();
     if round.is_multiple_of(DRAIN_EVERY) {
-        // Nobody waits for it.
+        // Drain the caches meanwhile; nothing waits for the result.
         let _ = manager.drain();
     }
     pages += kept();

@@ -1,9 +1,10 @@
 //! `page_fault1` and `page_fault2`: the load that will-it-scale's tests of these names put on an
 //! allocator. Each CPU goes through a mapping again and again: it allocates a run for each fault,
-//! writes to each page and frees everything. Nothing is cleared, which would hide the cost of the
+//! writes to each page and frees everything. Nothing is cleared, as that would hide the cost of the
 //! allocator. An iteration is a page of 4 KiB that was written to.
 //!
-//! Orders of memory: Relaxed: counts and bits, read when all CPUs are done, which the host orders.
+//! Orders of memory: Relaxed: the counts and bits are read when all CPUs are done, which the host
+//! orders.
 
 use super::arguments;
 use crate::host::Host;
@@ -16,16 +17,16 @@ use framewright::SpinLock;
 use framewright::units::Order;
 use framewright_workload::{Pile, PileError};
 
-/// Most pages of a mapping: 128 MiB, as in will-it-scale.
+/// The most pages of a mapping: 128 MiB, as in will-it-scale.
 const MAPPING_PAGES: u64 = 128 << 8;
-/// Runs between two readings of the clock.
+/// The number of runs between two readings of the clock.
 const RUNS_AT_ONCE: u64 = 64;
 const SECOND_NS: u64 = 1_000_000_000;
-/// CPUs with higher numbers take no part.
+/// CPUs with higher numbers do not take part.
 const MOST_CPUS: u32 = 1024;
 
-/// The CPUs that take part, a bit for each: those that stand do not, and a host may have fewer
-/// threads than its machine has CPUs.
+/// The CPUs that take part, a bit for each: stopped CPUs do not, and a host may have fewer threads
+/// than its machine has CPUs.
 struct Cpus([AtomicU64; MOST_CPUS as usize / 64]);
 
 impl Cpus {
@@ -39,7 +40,7 @@ impl Cpus {
         cpus
     }
 
-    /// How many have lower numbers than `cpu`.
+    /// How many CPUs with numbers below `cpu` take part.
     fn below(&self, cpu: u32) -> u32 {
         let word = |(index, word): (u32, &AtomicU64)| {
             let below = cpu.saturating_sub(index * 64);
@@ -81,7 +82,7 @@ pub(super) fn page_fault<P: Platform, H: Host>(
     }
 }
 
-/// Measures this many of the CPUs in rounds of a second, at least one.
+/// Measures this many of the CPUs in rounds of a second, at least one round.
 fn one<P: Platform, H: Host>(
     shell: &Shell<'_, P, H>,
     order: Order,
@@ -114,7 +115,7 @@ fn one<P: Platform, H: Host>(
     Ok(())
 }
 
-/// Iterations per second, measured over a second.
+/// Measures the iterations per second, over one second.
 fn round<P: Platform, H: Host>(
     shell: &Shell<'_, P, H>,
     order: Order,
@@ -125,7 +126,7 @@ fn round<P: Platform, H: Host>(
     let clock = || manager.platform().now_ns();
     let start = clock().ok_or_else(|| io.fail(format_args!("this machine has no clock")))?;
     let end = start.saturating_add(SECOND_NS);
-    // All CPUs together use half of what is free, so that no allocation fails.
+    // All CPUs together use half of the free memory, so that no allocation fails.
     let share = manager.totals().free_pages / 2 / u64::from(cpus);
     let runs = (share.min(MAPPING_PAGES) >> order.get()).max(1);
     let done = AtomicU64::new(0);

@@ -17,7 +17,7 @@ pub(super) fn cat<P: Platform, H: Host>(
     each(arguments, io, |path, io| shell.files.read(path, io.out))
 }
 
-/// Does `work` with each path; reports an error and goes on with the next.
+/// Calls `work` with each path; reports an error and goes on with the next path.
 fn each(
     paths: &[&str],
     io: &mut Io<'_>,

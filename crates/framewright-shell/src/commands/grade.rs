@@ -1,4 +1,4 @@
-//! `grade`: for whom blocks are, all or those of a range, and saying so.
+//! `grade`: shows the grades of blocks, of all or of a range, and sets them.
 
 use super::arguments;
 use crate::host::Host;
@@ -13,7 +13,7 @@ use framewright::units::{
 use framewright::vmemmap_space::BlockRange;
 use framewright::zone::{Grade, Presence};
 
-/// Blocks between two checks for an interrupt.
+/// The number of blocks between two checks for an interrupt.
 const CHECK_EVERY: u64 = 1024;
 const BLOCK_BYTES: u64 = PAGES_PER_BLOCK * PAGE_SIZE;
 
@@ -47,8 +47,8 @@ fn block_of(pfn: Pfn) -> PhysRange {
     PhysRange::new(pfn.address(), pfn.address() + BLOCK_BYTES)
 }
 
-/// Whether any of a range is memory that can be had: what was removed, or is offline, looks to
-/// the manager as what can never be moved.
+/// Whether any of a range is online. Removed and offline memory looks to the manager like memory
+/// that can never be moved.
 pub(super) fn is_there<P: Platform, H: Host>(shell: &Shell<'_, P, H>, range: PhysRange) -> bool {
     let mut is_there = false;
     shell.manager.hotplug().for_each_run_in(range, &mut |_, presence, _| {
@@ -85,7 +85,7 @@ fn set<P: Platform, H: Host>(
     Ok(())
 }
 
-/// Blocks of one grade and one node, one after the other.
+/// Consecutive blocks of one grade and one node.
 #[derive(Clone, Copy)]
 struct Graded {
     range: PhysRange,
@@ -93,7 +93,7 @@ struct Graded {
     grade: Grade,
 }
 
-/// What was seen so far, of which all but the last is written.
+/// The lines so far, of which all but the last are written.
 struct Lines<'a, 'io> {
     io: &'a mut Io<'io>,
     last: Option<Graded>,
@@ -137,7 +137,7 @@ impl Lines<'_, '_> {
     }
 }
 
-/// Runs of blocks of one grade.
+/// Shows the runs of blocks of one grade.
 fn show<P: Platform, H: Host>(
     shell: &Shell<'_, P, H>,
     wanted: PhysRange,

@@ -1,4 +1,4 @@
-//! `hotplug`: memory that is added, taken out of use, and taken away.
+//! `hotplug`: adds memory, takes it offline or online, and removes it.
 
 use super::arguments;
 use crate::host::{Host, SpareMemory};
@@ -12,20 +12,20 @@ use framewright::units::{NodeId, PAGE_SIZE, PhysRange};
 use framewright::zone::{Grade, Presence};
 
 const WORDS: [&str; 4] = ["add", "remove", "online", "offline"];
-/// How long memory may take to be vacated.
+/// How long vacating memory may take.
 const VACATE_NS: u64 = 10_000_000_000;
 
-/// What is to be done, with what.
+/// What to do, and with which memory.
 struct Wanted {
     range: PhysRange,
     node: NodeId,
-    /// Where it is not said, the policy says it.
+    /// The grade; if it is missing, the manager's policy decides.
     grade: Option<Grade>,
     is_offline: bool,
 }
 
 impl Wanted {
-    /// What may follow the range depends on what is to be done.
+    /// Parses the arguments; which ones may follow the range depends on `what`.
     fn parse(what: &str, arguments: &[&str], io: &mut Io<'_>) -> Result<Self, Failed> {
         let [takes_node, takes_grade] = [what == "add", what == "add" || what == "online"];
         let [start, size, rest @ ..] = arguments else {
@@ -74,7 +74,7 @@ pub(super) fn hotplug<P: Platform, H: Host>(
 ) -> Result<(), Failed> {
     let Some((what, rest)) = arguments.split_first() else { return show(shell, io) };
     let hotplug = shell.manager.hotplug();
-    // What is in it is moved as `vacate` moves it.
+    // The shell's movable memory is moved as by `vacate`.
     let hotplug = shell.movable().map_or(hotplug, |memory| hotplug.by(memory));
     let started = shell.manager.platform().now_ns();
     if !WORDS.contains(what) {
@@ -86,7 +86,7 @@ pub(super) fn hotplug<P: Platform, H: Host>(
         .map_or(Budget::UNLIMITED, |now| Budget::until(now.saturating_add(VACATE_NS).max(1)));
     let (done, pages) = match *what {
         "add" => {
-            // What is wrong with an empty range the manager says.
+            // The manager itself says what is wrong with an empty range.
             let has = |spare: &dyn SpareMemory| range.size() == 0 || spare.has(range);
             if !shell.host.spare_memory().is_some_and(has) {
                 return Err(io.wrong(format_args!(
@@ -100,9 +100,11 @@ pub(super) fn hotplug<P: Platform, H: Host>(
                 None => hotplug.grade_for(range, wanted.node, hotplug.settings().auto_online),
             };
             let added = match grade {
-                // SAFETY: the host says that it is memory which nobody else uses (invariant 1).
+                // SAFETY: the host guarantees that the range is memory which nobody else uses
+                // (invariant 1).
                 Some(grade) => unsafe { hotplug.add(range, wanted.node, grade) },
-                // SAFETY: as above.
+                // SAFETY: the host guarantees that the range is memory which nobody else uses
+                // (invariant 1).
                 None => unsafe { hotplug.add_offline(range, wanted.node) },
             };
             ("added, and can be had", added.map(|added| added.pages))
@@ -125,7 +127,8 @@ pub(super) fn hotplug<P: Platform, H: Host>(
                     group.region
                 )));
             }
-            // SAFETY: the shell looks at no descriptor while it waits for this (invariant 49).
+            // SAFETY: the shell reads no page descriptor while it waits for this call (invariant
+            // 49).
             let removed = unsafe { hotplug.remove(range, budget) };
             ("removed, and could be had", removed.map(|gone| gone.pages))
         }
@@ -138,7 +141,7 @@ pub(super) fn hotplug<P: Platform, H: Host>(
     Ok(writeln!(io.out)?)
 }
 
-/// All memory: where it is, whose, and what it is.
+/// Lists all memory: its place, its node and its state.
 fn show<P: Platform, H: Host>(shell: &Shell<'_, P, H>, io: &mut Io<'_>) -> Result<(), Failed> {
     let hotplug = shell.manager.hotplug();
     writeln!(io.out, "from             to                     size node state")?;

@@ -1,4 +1,4 @@
-//! `hugetlb` and `resize`: use huge pages of a pool, and resize a pool.
+//! `hugetlb` and `resize`: use the huge pages of a pool, and resize a pool.
 
 use super::arguments;
 use crate::host::Host;
@@ -13,10 +13,10 @@ use framewright::parameters::parse_size;
 use framewright::units::NodeId;
 use framewright_workload::{Pile, PileError};
 
-/// Longest path of a pool's file, in bytes.
+/// The longest path of a pool's file, in bytes.
 const LONGEST_PATH: usize = 96;
 
-/// What `hugetlb` is to do.
+/// What `hugetlb` has to do.
 struct Use {
     size: PoolSize,
     count: u64,
@@ -24,7 +24,7 @@ struct Use {
     node: Option<NodeId>,
 }
 
-/// When a round's parts ended.
+/// When the parts of a round ended.
 #[derive(Clone, Copy, Default)]
 struct Times {
     started_ns: Option<u64>,
@@ -33,9 +33,9 @@ struct Times {
     freed_ns: Option<u64>,
 }
 
-/// Reserves pages, takes them from the pool, writes to every 4 KiB of them, uses them in a window
-/// where the machine has one, checks that all content is still there, and frees them: once, or for
-/// some seconds. Afterwards the pool's counts must be what they were.
+/// Reserves pages, takes them from the pool, writes to every 4 KiB of them, uses them through a
+/// window if the machine has one, checks that all content is still there, and frees them: once, or
+/// repeatedly for some seconds. Afterwards the pool's counts must be what they were.
 pub(super) fn hugetlb<P: Platform, H: Host>(
     shell: &Shell<'_, P, H>,
     arguments: &[&str],
@@ -55,7 +55,7 @@ pub(super) fn hugetlb<P: Platform, H: Host>(
         let before = pool.counts();
         last = round(shell, &wanted, rounds, io)?;
         rounds += 1;
-        // A round of no pages asks nobody.
+        // A round of no pages would not check for an interrupt itself.
         if shell.host.is_interrupted() {
             return Err(io.interrupted());
         }
@@ -116,9 +116,10 @@ fn round<P: Platform, H: Host>(
     if result.is_ok()
         && let Some(window) = shell.host.window()
     {
-        // Other addresses each time: a CPU with a stale translation sees another page.
+        // Each shift uses other addresses, so that a CPU with a stale translation sees another
+        // page.
         for shift in [2 * number, 2 * number + 1] {
-            // SAFETY: whoever made the shell says that its commands alone use the window.
+            // SAFETY: the creator of the shell guarantees that only its commands use the window.
             let used =
                 unsafe { pile.use_through(window, shift, &|work| shell.host.on_each_cpu(work)) };
             result = note(result, used, io);
@@ -140,8 +141,8 @@ fn round<P: Platform, H: Host>(
     result.map(|()| Times { started_ns, written_ns, checked_ns, freed_ns: now_ns() })
 }
 
-/// Parses size, number of pages and seconds, of which the last may be left out, and perhaps an
-/// existing node. Without a number it is all pages that are free and not reserved.
+/// Parses the size, the number of pages and the seconds, the last two of which may be left out, and
+/// optionally an existing node. The default number is all free pages that are not reserved.
 fn what_to_use<P: Platform, H: Host>(
     shell: &Shell<'_, P, H>,
     arguments: &[&str],
@@ -185,7 +186,7 @@ fn node_exists<P: Platform, H: Host>(
     found.map(|_| ()).map_err(|error| io.fail(format_args!("{error}")))
 }
 
-/// Parses a size, a number of pages, and perhaps an existing node.
+/// Parses a size, a number of pages, and optionally an existing node.
 fn which<P: Platform, H: Host>(
     shell: &Shell<'_, P, H>,
     arguments: &[&str],
@@ -204,7 +205,7 @@ fn which<P: Platform, H: Host>(
     Ok((size, count, node))
 }
 
-/// Resizes a pool through its file, so that helpers take part.
+/// Resizes a pool through its control file, so that helpers take part.
 pub(super) fn resize<P: Platform, H: Host>(
     shell: &Shell<'_, P, H>,
     arguments: &[&str],

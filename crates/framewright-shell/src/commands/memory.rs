@@ -11,15 +11,15 @@ use framewright::memblock::NodeChoice;
 use framewright::units::{Order, Pfn, PfnRange};
 use framewright::{AllocateError, Platform, Request, bootlog};
 
-/// Runs between two checks for an interrupt.
+/// The number of runs between two checks for an interrupt.
 const CHECK_EVERY: u64 = 1024;
 
-/// What `alloc` is to allocate.
+/// What `alloc` has to allocate.
 struct Wanted {
     request: Request,
     count: u64,
     at: Option<Pfn>,
-    /// Only order, count and type were given: such runs come from the caches of CPUs.
+    /// Whether only order, count and type were given: such runs come from the caches of CPUs.
     is_usual: bool,
 }
 
@@ -114,7 +114,7 @@ pub(super) fn alloc<P: Platform, H: Host>(
         let taken = match wanted.take(shell, order, index) {
             Ok(taken) => taken,
             Err(error) => {
-                // Before the other runs are freed.
+                // Explain first, before the other runs are freed.
                 explain(shell, &wanted.request, error, io);
                 give_up(shell, handle);
                 return Err(failed(io, index, wanted.count, format_args!("{error}")));
@@ -144,8 +144,8 @@ pub(super) fn alloc<P: Platform, H: Host>(
     Ok(())
 }
 
-/// Reports why there is no memory and where it is, as a kernel's log does. Nothing for other
-/// errors.
+/// Reports why there is no memory and where memory is, as a kernel's log does. Prints nothing for
+/// other errors.
 pub(super) fn explain<P: Platform, H: Host>(
     shell: &Shell<'_, P, H>,
     request: &Request,
@@ -171,9 +171,9 @@ pub(super) fn failed(
     }
 }
 
-/// Frees what a command has allocated before it failed.
+/// Frees what a command allocated before it failed.
 pub(super) fn give_up<P: Platform, H: Host>(shell: &mut Shell<'_, P, H>, handle: u32) {
-    // The shell alone has it, so freeing it cannot fail.
+    // Only the shell has it, so freeing it cannot fail.
     let _ = shell.held.free(shell.manager, Some(handle));
 }
 
@@ -188,7 +188,7 @@ pub(super) fn free<P: Platform, H: Host>(
         [address, rest @ ..] if address.starts_with("0x") => free_at(shell, address, rest, io)?,
         handles => {
             let number = |handle: &str| handle.parse::<u32>().ok();
-            // All of them first: where one is not there, all stay.
+            // Check all handles first: if one does not exist, nothing is freed.
             for (index, handle) in handles.iter().enumerate() {
                 let found = number(handle).filter(|&found| shell.held.count(Some(found)).0 != 0);
                 if found.is_none() {
@@ -215,7 +215,7 @@ fn cannot(io: &mut Io<'_>, error: &AreaError) -> Failed {
     io.fail(format_args!("{error}"))
 }
 
-/// Frees the run at an address: one that a handle holds or, with a size, whatever is there.
+/// Frees the run at an address: one that a handle holds or, if a size is given, any run.
 fn free_at<P: Platform, H: Host>(
     shell: &mut Shell<'_, P, H>,
     address: &str,
@@ -260,7 +260,7 @@ fn free_at<P: Platform, H: Host>(
         }
     };
     give_back(shell.manager, run).map_err(|error| cannot(io, &error))?;
-    // There is room for both ends.
+    // The room for the entries on both sides was checked before.
     let _ = shell.held.forget(start);
     Ok(run.range.pages())
 }

@@ -62,10 +62,10 @@ pub(crate) enum Builtin {
     Verify,
 }
 
-/// Command, name, arguments, and what it does.
+/// A command with its name, its arguments, and what it does.
 type Entry = (Builtin, &'static str, &'static str, &'static str);
 
-/// Sorted by name.
+/// All commands, sorted by name.
 const ALL: &[Entry] = &[
     (
         Builtin::Alloc,
@@ -328,7 +328,7 @@ fn help<P: Platform, H: Host>(
     }
 }
 
-/// Fails when a command that takes no arguments gets some.
+/// Fails if a command that takes no arguments got some.
 fn none(arguments: &[&str], io: &mut Io<'_>) -> Result<(), Failed> {
     match arguments.first() {
         None => Ok(()),

@@ -1,7 +1,7 @@
 //! `movable`: memory that can be moved while it is used. The machine has it mapped
-//! ([`Host::mapping`]), or it is reached through a table of handles. The first `fill` makes the
-//! tables; they are the mover of `compact`, `contig` and `vacate`, and until `free` that of all
-//! that the manager does on its own ([`Host::relay`]).
+//! ([`Host::mapping`]), or a table of handles gives access to it. The first `fill` makes the
+//! tables. From then on they are the mover of `compact`, `contig` and `vacate`, and, until `free`,
+//! also of whatever the manager moves on its own ([`Host::relay`]).
 
 use super::{arguments, moving, users};
 use crate::host::{Host, MovableMemory, SHARES};
@@ -13,13 +13,13 @@ use framewright::units::{MAX_ORDER, Order, PAGE_SIZE, PfnRange};
 use framewright::{Mover, Occupant, Platform};
 use framewright_workload::{Handle, HandleError, Handles, Random};
 
-/// Most handles: their table is one run, of at most 1 GiB.
+/// The most handles: their table is one run, of at most 1 GiB.
 const MOST_HANDLES: u64 = Order::MAX.pages() * PAGE_SIZE / 8;
-/// Most orders in a list.
+/// The most orders in a list.
 const MOST_ORDERS: usize = 32;
-/// Percent of memory that `fill` leaves free before it frees by chance.
+/// The percentage of memory that `fill` leaves free before it frees random runs.
 const LEFT_FREE: u64 = 3;
-/// Runs between two checks for an interrupt.
+/// The number of runs between two checks for an interrupt.
 const CHECK_EVERY: u64 = 1024;
 
 pub(super) fn movable<P: Platform, H: Host>(
@@ -54,7 +54,7 @@ pub(super) fn movable<P: Platform, H: Host>(
     }
 }
 
-/// What `fill` is to do.
+/// What `fill` has to do.
 struct Fill {
     percent: u64,
     orders: [Order; MOST_ORDERS],
@@ -104,8 +104,8 @@ impl Fill {
     }
 }
 
-/// Fills nearly all memory with runs, and frees by chance until so much is in use: every block has
-/// holes then.
+/// Fills nearly all memory with runs, and then frees random runs until the wanted share is in use,
+/// so that every block has holes.
 fn fill_memory<P: Platform, H: Host>(
     shell: &mut Shell<'_, P, H>,
     fill: &Fill,
@@ -127,9 +127,9 @@ fn fill_memory<P: Platform, H: Host>(
         let order = random.choose(fill.orders()).unwrap_or(Order::PAGE);
         match handles.allocate(order) {
             Ok(_) => added += 1,
-            // Watermarks keep the rest, or no run so large is left.
+            // Watermarks protect the rest, or no free run is large enough.
             Err(HandleError::Memory(_)) => break,
-            // They are as many as there were pages when the tables were made.
+            // There are as many handles as there were pages when the tables were made.
             Err(HandleError::NoHandle) => {
                 are_left = false;
                 break;
@@ -139,7 +139,7 @@ fn fill_memory<P: Platform, H: Host>(
     }
     let used = |free: u64| all.saturating_sub(free);
     let target = all * fill.percent / 100;
-    // A pass frees about as much as is too much; what chance leaves is for the next.
+    // Each pass frees about as much as is too much; the next pass corrects random deviations.
     for _ in 0..64 {
         let start = used(manager.totals().free_pages);
         if start <= target {
@@ -156,7 +156,7 @@ fn fill_memory<P: Platform, H: Host>(
             let pages = handles.range(handle).map_or(0, PfnRange::pages);
             match handles.free(handle) {
                 Ok(()) => freed += pages.min(start - freed),
-                // Pinned ones stay.
+                // Pinned runs stay.
                 Err(HandleError::Busy(_)) => {}
                 Err(error) => return Err(io.fail(format_args!("{error}"))),
             }
@@ -164,7 +164,7 @@ fn fill_memory<P: Platform, H: Host>(
         if host.is_interrupted() {
             return Err(io.interrupted());
         }
-        // What CPUs keep is in use to whoever counts.
+        // Pages in the caches of CPUs count as in use.
         manager.drain().map_err(|error| io.fail(format_args!("{error}")))?;
         if freed == 0 {
             break;
@@ -205,7 +205,7 @@ impl core::fmt::Display for Orders<'_> {
     }
 }
 
-/// All runs, ascending.
+/// All runs, in ascending order of handles.
 fn held(handles: &dyn MovableMemory) -> impl Iterator<Item = Handle> {
     let mut next = Some(0);
     core::iter::from_fn(move || {
@@ -262,13 +262,13 @@ impl<P: Platform> MovableMemory for Handles<'_, P> {
         self.table_pages()
     }
 
-    /// Enters each run and looks at it.
+    /// Enters each run and checks it.
     fn use_share(&self, share: u32) -> Result<u64, HandleError> {
         let mut used = 0;
         for handle in held(self).filter(|handle| handle.0 % SHARES == share) {
             match self.check(handle) {
                 Ok(()) => used += 1,
-                // It was freed.
+                // The run was freed meanwhile.
                 Err(HandleError::NotHeld(_)) => {}
                 Err(error) => return Err(error),
             }
@@ -314,9 +314,9 @@ fn check<P: Platform, H: Host>(shell: &Shell<'_, P, H>, io: &mut Io<'_>) -> Resu
     Ok(())
 }
 
-/// Pins so many runs, chosen by chance, and lets all others go. They are to stay for long, so that
-/// those in memory that is kept for what moves are moved elsewhere first; who cannot be is not
-/// pinned.
+/// Pins this many random runs, and unpins all others. Long-term pins must not stay in memory that
+/// is reserved for movable pages, so runs there are moved out first; a run that cannot be moved is
+/// not pinned.
 fn pin<P: Platform, H: Host>(
     shell: &Shell<'_, P, H>,
     wanted: u64,
@@ -332,11 +332,11 @@ fn pin<P: Platform, H: Host>(
     let mut wanted_left = wanted;
     let (mut moved, mut refused) = (0, Refused::default());
     for handle in held(handles) {
-        // Of what is left each has the same chance, so that it comes out even.
+        // Each remaining run has equal chances, so that exactly the wanted number is chosen.
         let is_chosen = random.below(left) < wanted_left;
         left -= 1;
         wanted_left -= u64::from(is_chosen);
-        // Nobody moves it in between to where it must not stay.
+        // Nothing may move the run back between the move and the pin.
         let pinned = shell.undisturbed(|| {
             if is_chosen && !handles.is_pinned(handle) {
                 match move_for_pin(shell, handles, handle) {
@@ -365,7 +365,7 @@ fn pin<P: Platform, H: Host>(
     }
 }
 
-/// Handles that are not pinned, as they are where they must not stay.
+/// Handles that were not pinned because they could not be moved out of memory for movable pages.
 #[derive(Default)]
 struct Refused {
     count: u64,
@@ -379,7 +379,7 @@ impl Refused {
     }
 }
 
-/// Moves a run out of memory that is kept for what moves; whether it was there.
+/// Moves a run out of memory that is reserved for movable pages. Returns whether it was there.
 fn move_for_pin<P: Platform, H: Host>(
     shell: &Shell<'_, P, H>,
     handles: &dyn MovableMemory,
@@ -389,7 +389,7 @@ fn move_for_pin<P: Platform, H: Host>(
     moving::moving(shell).move_for_pin(run).map(|now| now != run)
 }
 
-/// Frees all runs, each after a look at it, and the table.
+/// Checks and frees all runs, and frees the table.
 fn free<P: Platform, H: Host>(shell: &mut Shell<'_, P, H>, io: &mut Io<'_>) -> Result<(), Failed> {
     let handles = table(shell, io)?;
     let (_, pages) = count(handles);
@@ -400,7 +400,7 @@ fn free<P: Platform, H: Host>(shell: &mut Shell<'_, P, H>, io: &mut Io<'_>) -> R
             failed = failed.and(Err(io.fail(format_args!("{error}"))));
         }
     }
-    // What could not be freed because it is damaged goes now, too.
+    // Damaged runs, which could not be freed above, are freed now.
     shell.close_movable();
     failed?;
     writeln!(io.out, "freed {}", Size::of_pages(pages))?;

@@ -1,5 +1,5 @@
-//! `vacate`, `contig` and `compact`: memory is moved, by that of [`movable`](super::movable) where
-//! there is some, else by the mover that the machine has.
+//! `vacate`, `contig` and `compact`, which move memory: through the mover of
+//! [`movable`](super::movable) if it has memory, else through the machine's own mover.
 
 use super::arguments::{self, Within};
 use super::users::while_used;
@@ -17,18 +17,19 @@ use framewright::manager::{
 use framewright::memblock::NodeChoice;
 use framewright::units::NodeId;
 
-/// Most obstacles that are named.
+/// The most obstacles that are named.
 pub(super) const MOST_NAMED: u64 = 16;
-/// How long `compact` works until it asks whether it was interrupted.
+/// How long `compact` works between two checks for an interrupt.
 const PART_NS: u64 = 100_000_000;
 
-/// What moves memory: by the shell's own, where there is some.
+/// The manager's interface for moving, with the shell's movable memory as the mover if there is
+/// some.
 pub(super) fn moving<'s, P: Platform, H: Host>(shell: &'s Shell<'_, P, H>) -> Moving<'s, P> {
     let moving = shell.manager.moving();
     shell.movable().map_or(moving, |memory| moving.by(memory))
 }
 
-/// How long something took; nothing without a clock.
+/// How long something took; shows nothing without a clock.
 struct Took(Option<u64>);
 
 impl Took {
@@ -47,7 +48,7 @@ impl fmt::Display for Took {
     }
 }
 
-/// What was moved: so many pages in so many runs.
+/// What was moved: a number of pages in a number of runs.
 struct Moved(Vacated);
 
 impl fmt::Display for Moved {
@@ -90,7 +91,7 @@ pub(super) fn vacate<P: Platform, H: Host>(
         };
         io.fail(format_args!("{error}; {}{took}", Moved(moved)))
     })?;
-    // All of it is free and nobody gets it, so that only bad memory can be in the way.
+    // All of the range is free and isolated, so only bad memory can be in the way.
     let claimed = shell.manager.isolation().claim(range).map_err(|error| {
         let _ = shell.manager.isolation().unisolate(range);
         io.fail(format_args!("{error}; {}{took}", Moved(moved)))
@@ -99,7 +100,7 @@ pub(super) fn vacate<P: Platform, H: Host>(
     told
 }
 
-/// Notes what was taken under a handle, and says so.
+/// Records an allocation under a new handle, and prints that.
 fn keep<P: Platform, H: Host>(
     shell: &mut Shell<'_, P, H>,
     taken: impl Into<Owned>,
@@ -109,7 +110,7 @@ fn keep<P: Platform, H: Host>(
 ) -> Result<(), Failed> {
     let (handle, taken) = (shell.held.open(), taken.into());
     if shell.held.add(handle, taken).is_err() {
-        // Just taken, so that freeing it cannot fail.
+        // It was just allocated, so freeing it cannot fail.
         let _ = give_back(shell.manager, taken);
         return Err(io.fail(format_args!("the shell has no room to note more")));
     }
@@ -124,7 +125,7 @@ fn keep<P: Platform, H: Host>(
     Ok(())
 }
 
-/// The first obstacles go to the errors.
+/// Names the first obstacles in error messages and counts the rest.
 struct Names<'a> {
     named: u64,
     errors: &'a mut dyn fmt::Write,
@@ -187,7 +188,7 @@ pub(super) fn contig<P: Platform, H: Host>(
     })
 }
 
-/// Why there is no such run; one page is no plural.
+/// Why there is no such run; uses the singular for one page.
 struct Refused(ContiguousError);
 
 impl fmt::Display for Refused {
@@ -202,14 +203,15 @@ impl fmt::Display for Refused {
     }
 }
 
-/// Takes a run, which may move what is in it, and keeps it under a handle.
+/// Allocates a run, which may move what is in it, and records it under a handle.
 pub(super) fn take<P: Platform, H: Host, R: Into<Owned>, E: fmt::Display>(
     shell: &mut Shell<'_, P, H>,
     io: &mut Io<'_>,
     mut take: impl FnMut(Moving<'_, P>) -> Result<R, E>,
 ) -> Result<(), Failed> {
     let platform = shell.manager.platform();
-    // The call itself does not say how many: nobody else moves any meanwhile.
+    // The call does not return the number of moved pages. Nothing else moves any meanwhile, so the
+    // difference of the counter is that number.
     let moved_pages = || shell.manager.moving().events().moved_pages;
     let (taken, used, moved, took) = shell.undisturbed(|| {
         let before = moved_pages();
@@ -251,7 +253,7 @@ pub(super) fn compact<P: Platform, H: Host>(
         }
     };
     let platform = shell.manager.platform();
-    // Without the time until other CPUs use the memory, and are done with it.
+    // Do not count the time in which other CPUs begin and end their use of the memory.
     let ((compacted, took), used) = while_used(shell, || {
         let begun = Took::begin(platform);
         (compact_all(shell, node, blocks), begun.end(platform))
@@ -273,7 +275,7 @@ pub(super) fn compact<P: Platform, H: Host>(
     if shell.host.is_interrupted() { Err(io.interrupted()) } else { Ok(()) }
 }
 
-/// Polls a compactor for a while, which does what `compaction_proactiveness` says.
+/// Polls a compactor for some seconds; the compactor does what `compaction_proactiveness` demands.
 fn background<P: Platform, H: Host>(
     shell: &Shell<'_, P, H>,
     seconds: u64,
@@ -314,7 +316,7 @@ fn background<P: Platform, H: Host>(
     if shell.host.is_interrupted() { Err(io.interrupted()) } else { Ok(()) }
 }
 
-/// Compacts part by part, until all is done or somebody interrupts it.
+/// Compacts part by part, until all is done or the user interrupts it.
 fn compact_all<P: Platform, H: Host>(
     shell: &Shell<'_, P, H>,
     node: Option<NodeId>,
@@ -328,7 +330,7 @@ fn compact_all<P: Platform, H: Host>(
         all.blocks += part.blocks;
         all.moved.moved_runs += part.moved.moved_runs;
         all.moved.moved_pages += part.moved.moved_pages;
-        // The same ones are met again by the next part.
+        // Each part meets the refused runs of earlier parts again, so do not add them up.
         all.refused_runs = part.refused_runs;
         let goes_on = part.is_cut_short && part.moved.moved_runs != 0;
         if !goes_on || all.blocks >= blocks || shell.host.is_interrupted() {

@@ -1,4 +1,4 @@
-//! `numa`: nodes, how fast and how slow they are, and allocations under a policy.
+//! `numa`: nodes and their speeds, and allocations under a policy.
 
 use super::arguments;
 use super::memory::{failed, give_up};
@@ -12,10 +12,10 @@ use framewright::manager::{InterleaveCursor, NumaPolicy, PolicyMode, Weights};
 use framewright::units::{MAX_NODES, NodeMask, Order};
 use framewright::{Platform, Request};
 
-/// Runs between two checks for an interrupt.
+/// The number of runs between two checks for an interrupt.
 const CHECK_EVERY: u64 = 1024;
 
-/// What a mode is called here.
+/// The name of each mode in this command.
 const MODES: [(&str, PolicyMode); 7] = [
     ("default", PolicyMode::Default),
     ("preferred", PolicyMode::Preferred),
@@ -26,7 +26,7 @@ const MODES: [(&str, PolicyMode); 7] = [
     ("weighted", PolicyMode::WeightedInterleave),
 ];
 
-/// What is to be allocated, and where.
+/// What to allocate, and where.
 struct Wanted {
     request: Request,
     count: u64,
@@ -74,7 +74,7 @@ impl Wanted {
     }
 }
 
-/// Weights of the first nodes, ascending.
+/// Parses the weights of the first nodes, in ascending order.
 fn weights(text: &str, io: &mut Io<'_>) -> Result<Weights, Failed> {
     let mut all = [1; MAX_NODES];
     for (index, part) in text.split(',').enumerate() {
@@ -152,7 +152,7 @@ fn allocate<P: Platform, H: Host>(
     Ok(writeln!(io.out)?)
 }
 
-/// Says how slow a node's memory is.
+/// Sets the memory tier of a node, which says how slow its memory is.
 fn set_tier<P: Platform, H: Host>(
     shell: &Shell<'_, P, H>,
     arguments: &[&str],
@@ -174,7 +174,7 @@ fn set_tier<P: Platform, H: Host>(
     Ok(writeln!(io.out, ", its pages are demoted to {targets}, when that is full to {allowed}")?)
 }
 
-/// Says how much a node can move in a second.
+/// Sets how much a node can move in a second.
 fn set_bandwidth<P: Platform, H: Host>(
     shell: &Shell<'_, P, H>,
     arguments: &[&str],
@@ -195,7 +195,7 @@ fn set_bandwidth<P: Platform, H: Host>(
     Ok(writeln!(io.out, "node {node}: {bandwidth} MB/s, weight {weight}{follows}")?)
 }
 
-/// Counts what is written.
+/// Counts the bytes that are written.
 struct Length(usize);
 
 impl Write for Length {
@@ -205,7 +205,7 @@ impl Write for Length {
     }
 }
 
-/// What there is to know of nodes, and what came of policies.
+/// Shows the properties of nodes, and the results of policies.
 fn show<P: Platform, H: Host>(shell: &Shell<'_, P, H>, io: &mut Io<'_>) -> Result<(), Failed> {
     let numa = shell.manager.numa();
     writeln!(
@@ -218,7 +218,7 @@ fn show<P: Platform, H: Host>(shell: &Shell<'_, P, H>, io: &mut Io<'_>) -> Resul
         if targets.is_empty() {
             write!(io.out, "{:>10}", "-")?;
         } else {
-            // A list has no width of its own, and may be longer than any column.
+            // A list ignores a format width, and may be longer than any column.
             let mut length = Length(0);
             write!(length, "{targets}")?;
             write!(io.out, "{:1$}{targets}", "", 10_usize.saturating_sub(length.0))?;

@@ -9,7 +9,7 @@ use framewright::zone::Zone;
 
 /// How long a flush may take to begin or end, in addition to the device's time-out.
 const PATIENCE_NS: u64 = 60_000_000_000;
-/// How long to wait between two looks.
+/// The time between two checks.
 const POLL_NS: u64 = 1_000_000;
 
 pub(super) fn reporting<P: Platform, H: Host>(
@@ -81,7 +81,7 @@ fn status<P: Platform, H: Host>(shell: &Shell<'_, P, H>, io: &mut Io<'_>) -> Res
     Ok(())
 }
 
-/// Reports all that is free, and returns when that is done.
+/// Reports all free memory, and returns when that is done.
 fn flush<P: Platform, H: Host>(shell: &Shell<'_, P, H>, io: &mut Io<'_>) -> Result<(), Failed> {
     let manager = shell.manager;
     let reporting = manager.reporting();

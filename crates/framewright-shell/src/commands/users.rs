@@ -1,7 +1,7 @@
 //! `movable busy`: other CPUs use memory while `compact`, `contig` and `vacate` move it.
 //!
-//! Orders of memory: Relaxed. The numbers are read when all CPUs are done, which the host makes
-//! them see; that it is time to end may be seen late.
+//! Orders of memory: Relaxed. The numbers are read after all CPUs are done, which the host makes
+//! visible; a CPU may see late that it has to end.
 
 use crate::host::{Host, MovableMemory, SHARES};
 use crate::io::{Failed, Io};
@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use framewright::{Platform, SpinLock};
 use framewright_workload::HandleError;
 
-/// What other CPUs did with memory that was being moved.
+/// What other CPUs did with memory while it was moved.
 #[derive(Default)]
 pub(super) struct Used {
     users: u32,
@@ -22,10 +22,10 @@ pub(super) struct Used {
 }
 
 impl Used {
-    /// Says what they did.
+    /// Prints what the CPUs did.
     ///
     /// # Errors
-    /// They found something wrong.
+    /// Fails if the CPUs found something wrong.
     pub(super) fn tell(self, io: &mut Io<'_>) -> Result<(), Failed> {
         if let Some(failure) = self.failure {
             return Err(io.fail(format_args!("while it was moved: {failure}")));
@@ -38,7 +38,7 @@ impl Used {
     }
 }
 
-/// How often users had to wait.
+/// How often users had to wait, if that is counted.
 struct Waits(Option<u64>);
 
 impl fmt::Display for Waits {
@@ -59,7 +59,7 @@ pub(super) fn begin<P: Platform, H: Host>(
     Ok(())
 }
 
-/// How many other CPUs take part.
+/// The number of other CPUs that take part.
 fn count<P: Platform, H: Host>(shell: &Shell<'_, P, H>) -> u32 {
     let others = AtomicU32::new(0);
     let count = |_| {
@@ -69,7 +69,7 @@ fn count<P: Platform, H: Host>(shell: &Shell<'_, P, H>) -> u32 {
     others.into_inner()
 }
 
-/// Does something while other CPUs use the memory that can be moved, if that was asked for.
+/// Runs `work` while other CPUs use the movable memory, if that was asked for.
 pub(super) fn while_used<R, P: Platform, H: Host>(
     shell: &Shell<'_, P, H>,
     mut work: impl FnMut() -> R,
@@ -77,7 +77,7 @@ pub(super) fn while_used<R, P: Platform, H: Host>(
     let Some(memory) = shell.movable().filter(|_| shell.users != 0) else {
         return (work(), Used::default());
     };
-    // CPUs may have come or gone since.
+    // CPUs may have been stopped or started since.
     let (platform, users) = (shell.manager.platform(), count(shell));
     if users == 0 {
         return (work(), Used::default());
@@ -98,7 +98,7 @@ pub(super) fn while_used<R, P: Platform, H: Host>(
         }
     };
     shell.host.beside(&user, &mut || {
-        // A short command would be over before the first of them has come.
+        // Wait for all users, as a short command would end before the first of them begins.
         while started.load(Ordering::Relaxed) < users && !shell.host.is_interrupted() {
             platform.relax();
         }
@@ -111,11 +111,11 @@ pub(super) fn while_used<R, P: Platform, H: Host>(
         waits: memory.waits().zip(waits).map(|(after, before)| after - before),
         failure: failure.with(platform, |failure| failure.take()),
     };
-    // A host calls `own`; if not, nobody uses the memory.
+    // A host should call `own`; if it did not, nobody uses the memory.
     (result.unwrap_or_else(work), used)
 }
 
-/// Uses shares in turn, until it is time to end; each once at least.
+/// Uses the shares in turn until it is time to end, but each at least once.
 fn use_shares(
     memory: &dyn MovableMemory,
     shares: impl Iterator<Item = u32> + Clone,

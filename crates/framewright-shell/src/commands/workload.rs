@@ -12,11 +12,11 @@ use framewright::units::Order;
 use framewright::{Manager, Platform, Request};
 use framewright_workload::{Failure, Held, Shared, Tally, Worker};
 
-/// Most runs that a worker of `stress` holds: they lie on its stack.
+/// The most runs that a worker of `stress` holds, limited because they lie on its stack.
 const STRESS_RUNS: usize = 128;
-/// Operations between two readings of the clock.
+/// The number of operations between two readings of the clock.
 const STRESS_STEPS: u64 = 500;
-/// How long workers run before every page is accounted for.
+/// How long workers run between two checks that account for every page.
 const STRESS_ROUND_NS: u64 = 1_000_000_000;
 
 pub(super) fn memhog<P: Platform, H: Host>(
@@ -72,7 +72,7 @@ fn take_all<P: Platform, H: Host>(
         while order.pages() > left {
             order = lower(order);
         }
-        // Smaller runs may succeed where larger ones fail; only the last attempt is worth reclaim.
+        // Smaller runs may succeed where larger ones fail, so only the last attempt may reclaim.
         let request =
             Request { zeroed: touch, fail_fast: order > Order::PAGE, ..Request::new(order) };
         match shell.manager.allocate(&request) {
@@ -145,7 +145,7 @@ pub(super) fn stress<P: Platform, H: Host>(
     if interrupted { Err(io.interrupted()) } else { Ok(()) }
 }
 
-/// Traffic on all CPUs until a time; everything is freed and accounted for.
+/// Runs traffic on all CPUs until a deadline; then everything is freed and accounted for.
 fn round<P: Platform, H: Host>(
     shell: &Shell<'_, P, H>,
     seed: u64,

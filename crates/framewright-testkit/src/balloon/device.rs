@@ -1,16 +1,16 @@
-//! The state of the device, and what it does.
+//! The state of the device, and how it works.
 
 use crate::virtio::{Chain, FakeHal, Line, Side, Turn, load_u8};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use virtio_drivers::transport::DeviceType;
 
-/// Bits of the features that the device looks at.
+/// The feature bits that the device looks at.
 pub const STATS_VQ: u64 = 1 << 1;
 pub const FREE_PAGE_HINT: u64 = 1 << 3;
 pub const PAGE_POISON: u64 = 1 << 4;
 pub const REPORTING: u64 = 1 << 5;
 
-/// Fields of the configuration space.
+/// The fields of the configuration space.
 pub const TARGET: usize = 0;
 pub const ACTUAL: usize = 4;
 pub const POISON: usize = 12;
@@ -19,7 +19,7 @@ pub const CONFIGURATION_BYTES: usize = 16;
 /// How queues are numbered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Numbering {
-    /// By the queues that exist, in order, as hosts do.
+    /// By the order of the queues that exist, as hosts do.
     Compact,
     /// By the fixed numbers of the specification.
     Fixed,
@@ -28,15 +28,15 @@ pub enum Numbering {
 /// What the device offers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Offer {
-    /// Feature bits, by number.
+    /// The feature bits, by number.
     pub features: u64,
     /// How queues are numbered.
     pub numbering: Numbering,
-    /// Descriptors of the reporting queue at most.
+    /// The most descriptors of the reporting queue.
     pub reporting_size: u32,
-    /// Reporting is offered without its queue.
+    /// Whether reporting is offered without its queue.
     pub lacks_reporting_queue: bool,
-    /// Bytes of the configuration space; all of it has 16.
+    /// The size of the configuration space; a complete one has 16 bytes.
     pub configuration_bytes: usize,
 }
 
@@ -50,7 +50,7 @@ impl Offer {
         configuration_bytes: CONFIGURATION_BYTES,
     };
 
-    /// With these feature bits besides version 1.
+    /// The usual offer, but with only these feature bits besides version 1.
     #[must_use]
     pub const fn with(features: u64) -> Self {
         Self { features: 1 << 32 | features, ..Self::USUAL }
@@ -60,9 +60,9 @@ impl Offer {
 /// When the device answers requests for pages and reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answers {
-    /// When it is notified.
+    /// When the driver notifies the device.
     AtOnce,
-    /// When `FakeBalloon::answer` says so.
+    /// When the test calls `FakeBalloon::answer`.
     OnDemand,
 }
 
@@ -71,9 +71,9 @@ pub enum Answers {
 pub enum Lie {
     /// It returns a descriptor that begins no request.
     OtherDescriptor,
-    /// It returns a descriptor that the queue does not have, whose lower half is right.
+    /// It returns a descriptor that the queue does not have, but whose lower half is right.
     NoDescriptor,
-    /// It claims to have returned this many more than it has.
+    /// It claims to have returned this many more requests than it has.
     Ahead(i16),
     /// It returns the request twice.
     Twice,
@@ -81,7 +81,7 @@ pub enum Lie {
     Wrote(u32),
 }
 
-/// What a queue is for, in the specification's order.
+/// The purpose of a queue, in the specification's order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Kind {
     Inflate,
@@ -100,19 +100,19 @@ pub struct Device {
     pub offer: Offer,
     pub answers: Answers,
     pub lies: VecDeque<Lie>,
-    /// Whether it ignores what the driver writes, and answers nothing.
+    /// Whether the device ignores what the driver writes, and answers nothing.
     pub is_hostile: bool,
     pub line: Line,
     pub configuration: [u8; CONFIGURATION_BYTES],
-    /// Requests without an answer, by queue.
+    /// The requests without an answer, by queue.
     waiting: BTreeMap<u16, VecDeque<Chain>>,
-    /// Frames that the driver has given.
+    /// The frames that the driver has put into the balloon.
     pub balloon: BTreeSet<u32>,
-    /// Reports that were answered.
+    /// The reports that were answered.
     pub reports: Vec<Vec<(u64, u32)>>,
     pub statistics: BTreeMap<u16, u64>,
     pub statistics_received: usize,
-    /// How many frames each request for inflation had.
+    /// The number of frames in each request for inflation.
     pub inflations: Vec<usize>,
 }
 
@@ -134,7 +134,7 @@ impl Device {
         }
     }
 
-    /// The queue with this number.
+    /// The purpose of the queue with this number.
     pub fn kind(&self, queue: u16) -> Option<Kind> {
         let exists = |kind: &Kind| self.size(*kind) > 0;
         match self.offer.numbering {
@@ -147,7 +147,7 @@ impl Device {
         (0..5).find(|&queue| self.kind(queue) == Some(kind))
     }
 
-    /// Descriptors that a queue may have; 0 where it does not exist.
+    /// The most descriptors of a queue; 0 if it does not exist.
     pub fn size(&self, kind: Kind) -> u32 {
         let offered = match kind {
             Kind::Inflate | Kind::Deflate => true,
@@ -183,7 +183,7 @@ impl Device {
         }
     }
 
-    /// Takes what the driver has made available.
+    /// Takes the requests that the driver has made available.
     pub fn look(&mut self, queue: u16) {
         let kind = self.kind(queue).unwrap_or_else(|| panic!("there is no queue {queue}"));
         let Some(ring) = self.line.rings.get_mut(&queue) else {
@@ -210,12 +210,13 @@ impl Device {
         }
     }
 
-    /// Requests without an answer.
+    /// The number of requests without an answer.
     pub fn waiting(&self, kind: Kind) -> usize {
         self.queue(kind).and_then(|queue| self.waiting.get(&queue)).map_or(0, VecDeque::len)
     }
 
-    /// Answers the oldest request of a queue. False when there is none, or the device does not run.
+    /// Answers the oldest request of a queue. Returns false if there is none, or the device does
+    /// not run.
     pub fn answer_one(&mut self, queue: u16) -> bool {
         self.answer_nth(queue, 0)
     }

@@ -1,4 +1,4 @@
-//! The host's end of the fake balloon: what a test does with it.
+//! The host's end of the fake balloon, which a test controls.
 
 use super::device::{ACTUAL, Answers, Device, Kind, Lie, Offer, POISON, TARGET};
 use crate::virtio::{self, FakeHal, Side as _};
@@ -10,7 +10,7 @@ use virtio_drivers::transport::DeviceStatus;
 /// A transport to a fake balloon.
 pub type FakeTransport = virtio::FakeTransport<Device>;
 
-/// The host's end.
+/// The host's end of a fake balloon.
 #[derive(Clone, Debug)]
 pub struct FakeBalloon {
     device: Rc<RefCell<Device>>,
@@ -23,13 +23,13 @@ impl Default for FakeBalloon {
 }
 
 impl FakeBalloon {
-    /// A device that offers the usual features and answers at once.
+    /// Makes a device that offers the usual features and answers at once.
     #[must_use]
     pub fn new() -> Self {
         Self::offering(Offer::USUAL)
     }
 
-    /// A device that makes this offer.
+    /// Makes a device with this offer.
     #[must_use]
     pub fn offering(offer: Offer) -> Self {
         Self { device: Rc::new(RefCell::new(Device::new(offer))) }
@@ -50,7 +50,7 @@ impl FakeBalloon {
         self.device().answers = answers;
     }
 
-    /// Answers up to `count` requests for pages and reports, the oldest first; returns how many
+    /// Answers up to `count` requests for pages and reports, the oldest first. Returns how many
     /// there were.
     pub fn answer(&self, count: usize) -> usize {
         (0..count)
@@ -62,8 +62,8 @@ impl FakeBalloon {
             .count()
     }
 
-    /// Answers the report that is number `number` of those without an answer, counted from the
-    /// oldest. False when there is none.
+    /// Answers report `number` of those without an answer, counted from the oldest. Returns false
+    /// if there is none.
     #[must_use]
     pub fn answer_report(&self, number: usize) -> bool {
         self.answer_of(Kind::Reporting, number)
@@ -78,7 +78,7 @@ impl FakeBalloon {
         device.answer_nth(queue, number)
     }
 
-    /// Requests for pages without an answer.
+    /// The number of requests for pages without an answer.
     #[must_use]
     pub fn requests_waiting(&self) -> usize {
         let device = self.device();
@@ -101,13 +101,13 @@ impl FakeBalloon {
         self.device().is_hostile = true;
     }
 
-    /// Overwrites every byte of the driver's memory that devices can reach with what `random`
-    /// gives.
+    /// Overwrites every byte of the driver's memory that devices can access with the results of
+    /// `random`.
     pub fn overwrite(&self, random: &mut dyn FnMut() -> u16) {
         FakeHal::overwrite(random);
     }
 
-    /// Asks for no notifications. The device then finds requests when it is told to answer.
+    /// Asks the driver not to notify. The device then finds requests when it is told to answer.
     pub fn set_no_notify(&self, on: bool) {
         self.device().set_no_notify(on);
     }
@@ -117,24 +117,24 @@ impl FakeBalloon {
         self.device().line.refuses_features = true;
     }
 
-    /// Sets how many reads of the status a reset takes; `None`: it never completes.
+    /// Sets how many reads of the status a reset takes; with `None` it never completes.
     pub fn set_reset_looks(&self, looks: Option<u32>) {
         self.device().line.reset_looks = looks;
     }
 
-    /// Completes a reset that is going on, and all later ones at once.
+    /// Completes a reset that is under way, and all later ones at once.
     pub fn end_reset(&self) {
         let mut device = self.device();
         let turn = device.line.end_reset();
         device.turned(turn);
     }
 
-    /// Offers something else from the next reset on.
+    /// Makes this offer from the next reset on.
     pub fn set_offer(&self, offer: Offer) {
         self.device().offer = offer;
     }
 
-    /// Asks to be reset.
+    /// Asks the driver for a reset.
     pub fn ask_for_reset(&self) {
         let mut device = self.device();
         device.line.status |= DeviceStatus::DEVICE_NEEDS_RESET;
@@ -146,43 +146,44 @@ impl FakeBalloon {
         self.device().set_field(TARGET, pages);
     }
 
-    /// Pages in the balloon, as the driver says.
+    /// The number of pages in the balloon, as the driver reports it.
     #[must_use]
     pub fn actual(&self) -> u32 {
         self.device().field(ACTUAL)
     }
 
-    /// What free pages hold, as the driver says.
+    /// The content of free pages, as the driver reports it.
     #[must_use]
     pub fn poison(&self) -> u32 {
         self.device().field(POISON)
     }
 
-    /// Frames that are in the balloon.
+    /// The frames that are in the balloon.
     #[must_use]
     pub fn balloon(&self) -> BTreeSet<u32> {
         self.device().balloon.clone()
     }
 
-    /// How many frames each request for inflation had.
+    /// The number of frames in each request for inflation.
     #[must_use]
     pub fn inflations(&self) -> Vec<usize> {
         self.device().inflations.clone()
     }
 
-    /// Reports that were answered: address and bytes of each range.
+    /// The reports that were answered: the address and bytes of each range.
     #[must_use]
     pub fn reports(&self) -> Vec<Vec<(u64, u32)>> {
         self.device().reports.clone()
     }
 
-    /// Returns the buffer for statistics, which asks for new ones. False when the device has none.
+    /// Returns the buffer for statistics, which asks for new ones. Returns false if the device has
+    /// none.
     #[must_use]
     pub fn ask_for_statistics(&self) -> bool {
         self.answer_of(Kind::Statistics, 0)
     }
 
-    /// The latest statistics by tag, and how many times there were any.
+    /// The latest statistics by tag, and how often statistics came.
     #[must_use]
     pub fn statistics(&self) -> (BTreeMap<u16, u64>, usize) {
         let device = self.device();
@@ -201,7 +202,7 @@ impl FakeBalloon {
         self.device().line.is_running()
     }
 
-    /// Completed resets.
+    /// The number of completed resets.
     #[must_use]
     pub fn resets(&self) -> usize {
         self.device().line.resets
@@ -213,7 +214,7 @@ impl FakeBalloon {
         self.device().line.interrupts != 0
     }
 
-    /// How often the driver has notified.
+    /// How often the driver has notified the device.
     #[must_use]
     pub fn notifications(&self) -> usize {
         self.device().line.notifications

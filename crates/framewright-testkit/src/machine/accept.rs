@@ -1,4 +1,4 @@
-//! [`FakeAccept`]: memory that has to be accepted before it is touched.
+//! [`FakeAccept`]: memory that has to be accepted before its first access.
 
 use super::cpu::CpuSet;
 use super::memory::Memory;
@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// The memory of a [`FakeMachine`](super::FakeMachine) that firmware left unaccepted, and what is
-/// added to it ([`Builder::spare`](super::Builder::spare)). Until it is
-/// accepted a touch faults, because it is mapped without any right. Everything that a guest would
-/// die of panics: accepting a frame twice, or one that was accepted from the start.
+/// The memory of a [`FakeMachine`](super::FakeMachine) that firmware left unaccepted, and spare
+/// memory that is added ([`Builder::spare`](super::Builder::spare)). Until it is accepted, it is
+/// mapped without access rights, so that accesses fault. Everything that would kill a guest panics:
+/// accepting a frame twice, or one that was accepted from the start.
 pub struct FakeAccept {
     memory: Arc<Memory>,
     cpus: Arc<CpuSet>,
@@ -35,7 +35,7 @@ struct State {
     failing: BTreeSet<Pfn>,
     held: BTreeSet<Pfn>,
     calls: Vec<PfnRange>,
-    /// What the host had and was accepted from the start.
+    /// Ranges that were accepted from the start and that the host has had since.
     forgotten: Vec<PhysRange>,
 }
 
@@ -48,7 +48,7 @@ fn has(bits: &[u64], pfn: Pfn) -> bool {
     bits.get(word).is_some_and(|word| word & bit != 0)
 }
 
-/// The words of a run of frames, each with the bits of its frames.
+/// The words that contain a run of frames, each with the bits of these frames.
 fn words(run: PfnRange) -> impl Iterator<Item = (usize, u64)> {
     let mut start = run.start.0;
     std::iter::from_fn(move || {
@@ -61,7 +61,7 @@ fn words(run: PfnRange) -> impl Iterator<Item = (usize, u64)> {
     })
 }
 
-/// Sets the bits of a run; whether none of them was set.
+/// Sets the bits of a run. Returns whether none of them was set.
 fn set(bits: &mut Vec<u64>, run: PfnRange) -> bool {
     let last = usize::try_from(run.end.0 / 64).expect("frames of a test");
     if bits.len() <= last {
@@ -114,20 +114,20 @@ impl FakeAccept {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says whether pages may be read past their end; at first they may.
+    /// Sets whether pages may be read past their end; at first they may.
     pub fn set_reads_past_pages(&self, reads: bool) {
         self.reads_past_pages.store(reads, Ordering::Relaxed);
     }
 
-    /// Says whether the host takes acceptance away of what it has meanwhile; at first it does not.
+    /// Sets whether memory loses its acceptance while the host has it; at first it does not.
     pub fn set_forgets(&self, forgets: bool) {
         self.forgets.store(forgets, Ordering::Relaxed);
     }
 
-    /// The host has memory, and takes acceptance away.
+    /// Called when the host gets memory that loses its acceptance.
     ///
     /// # Panics
-    /// When it may not.
+    /// If memory may not lose its acceptance.
     pub fn forget(&self, range: PhysRange) {
         assert!(self.forgets(), "{range:?} stays accepted");
         self.forget_asked(range);
@@ -139,34 +139,34 @@ impl FakeAccept {
         self.memory.close(range);
     }
 
-    /// Nobody was asked for memory that went after it could not be accepted, or that could not be
-    /// added.
+    /// Forgets requests for memory that went away after it could not be accepted, or that could not
+    /// be added.
     pub fn forget_asked(&self, range: PhysRange) {
         let run = PfnRange::new(range.start / PAGE_SIZE, range.end / PAGE_SIZE);
         clear(&mut self.state().asked, run);
     }
 
-    /// From now on, after bring-up, whoever accepts is pinned, or the call panics.
+    /// From now on, which must be after bring-up, calls panic unless the caller is pinned.
     pub fn expect_pins(&self) {
         self.expects_pins.store(true, Ordering::Relaxed);
     }
 
-    /// Accepting takes so long for each 2 MiB. The caller sleeps meanwhile.
+    /// Sets how long accepting takes for each 2 MiB. The caller sleeps meanwhile.
     pub fn set_delay(&self, of_a_block: Duration) {
         let ns = u64::try_from(of_a_block.as_nanos()).unwrap_or(u64::MAX);
         self.delay_ns.store(ns, Ordering::Relaxed);
     }
 
-    /// The next `callers` calls return when all of them have come: they are of as many CPUs.
+    /// Lets the next `callers` calls return only once all of them have come, from as many CPUs.
     ///
     /// # Panics
-    /// When it was called before.
+    /// If it was called before.
     pub fn meet(&self, callers: usize) {
         let meeting = (Barrier::new(callers), AtomicUsize::new(callers));
         assert!(self.meeting.set(meeting).is_ok(), "one meeting");
     }
 
-    /// Who accepts this frame has to wait until [`let_go`](Self::let_go).
+    /// Makes calls that accept this frame wait until [`let_go`](Self::let_go).
     pub fn hold_at(&self, pfn: Pfn) {
         self.state().held.insert(pfn);
     }
@@ -176,7 +176,7 @@ impl FakeAccept {
         self.state().held.clear();
     }
 
-    /// This frame cannot be accepted.
+    /// Makes accepting this frame fail.
     pub fn fail_at(&self, pfn: Pfn) {
         self.state().failing.insert(pfn);
     }
@@ -186,7 +186,7 @@ impl FakeAccept {
         self.state().failing.clear();
     }
 
-    /// Whether a frame may be touched.
+    /// Whether a frame may be accessed.
     #[must_use]
     pub fn is_accepted(&self, pfn: Pfn) -> bool {
         let state = self.state();
@@ -195,26 +195,26 @@ impl FakeAccept {
         !was_unaccepted || has(&state.accepted, pfn)
     }
 
-    /// How many frames were accepted.
+    /// The number of frames that were accepted.
     #[must_use]
     pub fn accepted_pages(&self) -> u64 {
         self.state().accepted_pages
     }
 
-    /// What was asked for, in order.
+    /// The ranges that were to be accepted, in order.
     #[must_use]
     pub fn calls(&self) -> Vec<PfnRange> {
         self.state().calls.clone()
     }
 
-    /// Forgets what was asked for.
+    /// Forgets the calls so far.
     pub fn forget_calls(&self) {
         self.state().calls.clear();
     }
 }
 
-// SAFETY: what is accepted becomes readable and writable, and is closed again only when it is the
-// host's.
+// SAFETY: accepted memory becomes readable and writable, and is closed again only when the host has
+// it.
 unsafe impl AcceptMemory for FakeAccept {
     fn accept(&self, range: PfnRange) -> Result<(), AcceptError> {
         assert!(!range.is_empty(), "nothing is to be accepted");
@@ -228,10 +228,10 @@ unsafe impl AcceptMemory for FakeAccept {
         let mut known = self.unaccepted.iter().chain(&state.forgotten);
         assert!(known.any(inside), "{range:?} needs no accepting");
         let end = state.failing.range(range.start..range.end).next().copied().unwrap_or(range.end);
-        // The one that fails was asked for, too.
+        // The frame that fails was asked for, too.
         let asked = PfnRange { end: Pfn(range.end.0.min(end.0 + 1)), ..range };
         assert!(set(&mut state.asked, asked), "{range:?} is accepted a second time");
-        // What comes after a frame that failed was not tried, and may be asked for again.
+        // Frames behind one that failed were not tried, and may be asked for again.
         drop(state);
         while self.state().held.range(range.start..range.end).next().is_some() {
             std::thread::sleep(Duration::from_millis(1));

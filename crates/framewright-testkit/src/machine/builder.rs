@@ -34,7 +34,7 @@ pub struct Builder {
 }
 
 impl FakeMachine {
-    /// Describes a machine, which has nothing in it yet.
+    /// Starts the description of a machine, which is empty at first.
     pub fn builder() -> Builder {
         Builder::new()
     }
@@ -73,7 +73,7 @@ impl Builder {
         self.memory(range, MemoryKind::Conventional)
     }
 
-    /// Adds memory that firmware does not know, to be added while the machine runs.
+    /// Adds memory that the firmware does not know and that can be added while the machine runs.
     pub fn spare(mut self, range: PhysRange) -> Self {
         self.spare.push(range);
         self
@@ -85,12 +85,12 @@ impl Builder {
         self
     }
 
-    /// Adds addresses of node `node`; they need not be memory.
+    /// Assigns addresses to node `node`; they need not be memory.
     pub fn node(self, range: PhysRange, node: usize) -> Self {
         self.affinity(range, node, false)
     }
 
-    /// Adds addresses of node `node` whose memory may be removed later.
+    /// Assigns addresses to node `node` whose memory may be removed later.
     pub fn hot_pluggable_node(self, range: PhysRange, node: usize) -> Self {
         self.affinity(range, node, true)
     }
@@ -100,7 +100,7 @@ impl Builder {
         self
     }
 
-    /// Declares at least `count` nodes, so that some may have neither memory nor CPU.
+    /// Declares at least `count` nodes, so that some nodes may have neither memory nor CPU.
     pub fn nodes(mut self, count: usize) -> Self {
         self.nodes = self.nodes.max(count);
         self
@@ -123,34 +123,34 @@ impl Builder {
         self
     }
 
-    /// Sets where the direct map ends at first; without this it has no end.
+    /// Sets the initial end of the direct map; by default it has no end.
     pub fn direct_limit(mut self, limit: u64) -> Self {
         self.direct_limit = limit;
         self
     }
 
-    /// Puts the ranges of the map at unrelated addresses, so that only what invariant 15 promises
+    /// Puts the ranges of the map at unrelated addresses, so that only the promise of invariant 15
     /// holds. Machines with very high addresses always have this layout.
     pub fn scattered(mut self) -> Self {
         self.layout = Layout::Scattered;
         self
     }
 
-    /// Starts with memory that is zero.
+    /// Starts with memory that is all zero.
     pub fn zeroed(self) -> Self {
         self.pattern(0)
     }
 
-    /// Starts with `pattern` in every byte of memory. Without this each machine of a test has the
-    /// next of [`PATTERNS`](super::PATTERNS), without zero, beginning with one that the test's name
-    /// chooses; `FRAMEWRIGHT_PATTERN=33` sets it for all machines of a run.
+    /// Starts with `pattern` in every byte of memory. By default, each machine of a test has the
+    /// next of [`PATTERNS`](super::PATTERNS), except zero, beginning with one that the test's name
+    /// chooses; `FRAMEWRIGHT_PATTERN=33` sets the pattern of all machines of a run.
     pub fn pattern(mut self, pattern: u8) -> Self {
         self.pattern = Some(pattern);
         self
     }
 
-    /// Every reading of the clock advances it by `ns`. Without this it stands still until
-    /// [`FakeMachine::advance_ns`].
+    /// Makes every reading of the clock advance it by `ns`. By default, the clock stands still
+    /// until [`FakeMachine::advance_ns`].
     pub fn clock_step_ns(mut self, ns: u64) -> Self {
         self.clock_step_ns = Some(ns);
         self
@@ -169,20 +169,20 @@ impl Builder {
     }
 
     /// Makes a machine for statics, which outlives the thread that builds it. The memory of any
-    /// other machine goes back to the host when that thread ends, as by [`FakeMachine::retire`]: a
-    /// test program has hundreds of machines, and each test has a thread.
+    /// other machine goes back to the host when that thread ends, as with [`FakeMachine::retire`]:
+    /// a test program has hundreds of machines, and each test has a thread.
     pub fn kept(mut self) -> Self {
         self.is_kept = true;
         self
     }
 
-    /// Makes a guest that can accept its unaccepted memory: [`FakeMachine::accept`] is the device.
+    /// Makes a guest that can accept its unaccepted memory; [`FakeMachine::accept`] is the device.
     pub fn accepts(mut self) -> Self {
         self.accepts = true;
         self
     }
 
-    /// Makes a machine that is no hypervisor's guest.
+    /// Makes a machine that is not the guest of a hypervisor.
     pub fn on_bare_metal(mut self) -> Self {
         self.is_guest = false;
         self
@@ -194,14 +194,14 @@ impl Builder {
         self
     }
 
-    /// Boots over the memory of `before`, with all that was written into it, as after a warm reset:
-    /// the way to bring up several managers on one memory. The machine has the memory map of
-    /// `before` and keeps nothing else of it; its vmemmap is given up.
+    /// Boots over the memory of `before`, with everything that was written to it, as after a warm
+    /// reset: this is the way to bring up several managers on one memory. The machine takes over
+    /// the memory map of `before` and nothing else; the vmemmap of `before` is given up.
     ///
     /// # Safety
-    /// `before` and its memory are not used any more, which includes every manager that ran on it.
+    /// `before` and its memory are not used any more, by any manager that ran on it either.
     pub unsafe fn over(mut self, before: &'static FakeMachine) -> Self {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the obligation is passed on to the caller.
         unsafe { before.discard_vmemmap() };
         self.before = Some(before);
         self
@@ -210,7 +210,7 @@ impl Builder {
     /// Makes the machine.
     ///
     /// # Panics
-    /// When the description is refused by the firmware intake, or the host has no room.
+    /// If the firmware intake refuses the description, or the host has no room.
     #[must_use]
     pub fn build(mut self) -> &'static FakeMachine {
         if self.cpu_nodes.is_empty() {
@@ -228,7 +228,8 @@ impl Builder {
         }
         let map = builder.finish().unwrap_or_else(|error| panic!("{error}"));
         let topology = Box::leak(Box::new(self.topology()));
-        // What becomes one region once it is accepted is linear, as all present memory should be.
+        // Memory that becomes one region once it is accepted must be linear, like all present
+        // memory.
         let mut usable: Vec<PhysRange> = Vec::new();
         let mut was_unaccepted = false;
         for entry in map.ranges() {
@@ -309,8 +310,8 @@ impl Builder {
     }
 }
 
-/// The next pattern for each machine of a thread, so that a repeated test has the patterns of the
-/// first run.
+/// The next pattern, counted for each thread, so that a repeated test has the patterns of its first
+/// run.
 fn next_pattern() -> u8 {
     thread_local! {
         static NEXT: Cell<Option<usize>> = const { Cell::new(None) };

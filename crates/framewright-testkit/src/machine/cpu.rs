@@ -1,4 +1,4 @@
-//! Threads as CPUs: which thread is which CPU, and whether interrupts and pins nest.
+//! Threads as CPUs: which thread is which CPU, and whether interrupts and pins nest properly.
 
 use std::cell::RefCell;
 use std::num::NonZeroU64;
@@ -61,7 +61,7 @@ impl CpuSet {
         })
     }
 
-    /// The calling thread's CPU; claims the lowest free one when it has none.
+    /// The calling thread's CPU; claims the lowest free CPU if the thread has none.
     pub(super) fn current(self: &Arc<Self>) -> u32 {
         self.find().unwrap_or_else(|| {
             let cpu = (0..self.len()).find(|&cpu| self.claim(cpu)).unwrap_or_else(|| {
@@ -139,7 +139,7 @@ impl CpuSet {
     pub(super) fn irq_restore(self: &Arc<Self>, restored: usize) {
         let (cpu, state) = self.current_state();
         let depth = state.irq_depth.load(Ordering::Relaxed);
-        // A guard that is dropped while a test fails must not turn its message into an abort.
+        // A guard that is dropped during a panic must not turn the test's message into an abort.
         if !std::thread::panicking() {
             assert!(depth > 0, "irq_restore on CPU {cpu} without irq_save");
             assert_eq!(
@@ -180,7 +180,7 @@ impl CpuSet {
         self.current_state().1.irq_depth.load(Ordering::Relaxed) == 0
     }
 
-    /// Fails when the calling thread is pinned or has interrupts off.
+    /// Fails if the calling thread is pinned or has interrupts off.
     pub(super) fn assert_may_yield(self: &Arc<Self>) {
         self.assert_movable(self.current());
     }
@@ -192,8 +192,8 @@ impl CpuSet {
     }
 }
 
-/// What `irq_save` returns at `depth` on `cpu`: unique for each nesting level, so that any mix-up
-/// is found. Never 0 or 1, so that invented states are found too.
+/// The value that `irq_save` returns at `depth` on `cpu`: unique for each nesting level, so that
+/// any mix-up is found. It is never 0 or 1, so that invented states are found, too.
 fn token(cpu: u32, depth: u32) -> usize {
     1 << 62 | (cpu as usize) << 32 | depth as usize
 }
@@ -235,7 +235,7 @@ pub(super) fn task() -> NonZeroU64 {
     TASK.with(|task| *task)
 }
 
-/// A full memory barrier on every running thread of this process.
+/// Executes a full memory barrier on every running thread of this process.
 pub(super) fn barrier() {
     const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
     const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;

@@ -32,7 +32,7 @@ pub struct Calls {
     pub wake_reclaim: u64,
 }
 
-/// The counters of [`Calls`].
+/// The counters behind [`Calls`].
 #[derive(Default)]
 pub(super) struct Counters {
     direct: AtomicU64,
@@ -84,22 +84,22 @@ pub struct FakeMachine {
 }
 
 impl FakeMachine {
-    /// Its unaccepted memory.
+    /// The machine's unaccepted memory.
     ///
     /// # Panics
-    /// When it was built without [`Builder::accepts`](super::Builder::accepts).
+    /// If the machine was built without [`Builder::accepts`](super::Builder::accepts).
     #[must_use]
     pub fn accept(&self) -> &'static FakeAccept {
         self.accept.get().expect("a machine that accepts memory")
     }
 
-    /// Its finished memory map.
+    /// The machine's finished memory map.
     #[must_use]
     pub fn map(&self) -> MemoryMap<'static> {
         self.map
     }
 
-    /// Its nodes.
+    /// The machine's nodes.
     #[must_use]
     pub fn topology(&self) -> &'static Topology<'static> {
         self.topology
@@ -108,13 +108,13 @@ impl FakeMachine {
     /// The node of CPU `cpu`.
     ///
     /// # Panics
-    /// When there is no such CPU.
+    /// If there is no such CPU.
     #[must_use]
     pub fn node_of_cpu(&self, cpu: u32) -> NodeId {
         self.cpu_nodes[cpu as usize]
     }
 
-    /// The CPU that the calling thread is.
+    /// The calling thread's CPU.
     #[must_use]
     pub fn current_cpu(&self) -> u32 {
         self.cpus.current()
@@ -123,7 +123,7 @@ impl FakeMachine {
     /// Runs `body` with the calling thread on CPU `cpu`, then moves it back.
     ///
     /// # Panics
-    /// When another thread is that CPU, or this thread may not move because it is pinned or has
+    /// If another thread is that CPU, or this thread may not move because it is pinned or has
     /// interrupts off.
     pub fn run_on<R>(&self, cpu: u32, body: impl FnOnce() -> R) -> R {
         self.cpus.run_on(cpu, body)
@@ -133,7 +133,7 @@ impl FakeMachine {
     /// waiting is not allowed.
     ///
     /// # Panics
-    /// When interrupts are off: a machine would not deliver the interrupt.
+    /// If interrupts are off, as a machine would not deliver the interrupt then.
     pub fn interrupt<R>(&self, handler: impl FnOnce() -> R) -> R {
         self.cpus.interrupt(handler)
     }
@@ -143,10 +143,10 @@ impl FakeMachine {
         self.cpus.irq_depth() == 0
     }
 
-    /// For the end of a test: checks that no CPU is pinned or has interrupts off.
+    /// Checks, at the end of a test, that no CPU is pinned or has interrupts off.
     ///
     /// # Panics
-    /// When one is or has.
+    /// If a CPU is pinned or has interrupts off.
     pub fn assert_quiet(&self) {
         self.cpus.assert_quiet();
     }
@@ -154,7 +154,7 @@ impl FakeMachine {
     /// Raises the end of the direct map.
     ///
     /// # Panics
-    /// When `limit` is lower than before.
+    /// If `limit` is lower than before.
     pub fn raise_direct_limit(&self, limit: u64) {
         let old = self.direct_limit.swap(limit, Ordering::Relaxed);
         assert!(
@@ -166,7 +166,7 @@ impl FakeMachine {
     /// Advances the clock.
     ///
     /// # Panics
-    /// When the machine has no clock.
+    /// If the machine has no clock.
     pub fn advance_ns(&self, ns: u64) {
         let clock = self.clock.as_ref().expect("this machine was built without a clock");
         clock.now_ns.fetch_add(ns, Ordering::Relaxed);
@@ -193,18 +193,18 @@ impl FakeMachine {
         }
     }
 
-    /// Whether `address` is in memory that the allocator may hand out, without counting as a use of
-    /// the direct map.
+    /// Whether `address` is in memory that the allocator may hand out. This does not count as a use
+    /// of the direct map.
     #[must_use]
     pub fn is_usable(&self, address: u64) -> bool {
         self.memory.find(address).is_some()
     }
 
-    /// The 64 bits at physical address `address`, read atomically. Not for memory that another
-    /// thread writes non-atomically.
+    /// Reads the 64 bits at physical address `address` atomically. It must not be used for memory
+    /// that another thread writes non-atomically.
     ///
     /// # Panics
-    /// When the address is not usable memory or not a multiple of 8.
+    /// If the address is not usable memory or not a multiple of 8.
     #[must_use]
     pub fn load(&self, address: u64) -> u64 {
         self.memory.word(address).load(Ordering::Relaxed)
@@ -216,18 +216,18 @@ impl FakeMachine {
     /// The caller owns the frame, and there is no reference into it.
     ///
     /// # Panics
-    /// When the address is not usable memory or not a multiple of 8.
+    /// If the address is not usable memory or not a multiple of 8.
     pub unsafe fn store(&self, address: u64, value: u64) {
         self.memory.word(address).store(value, Ordering::Relaxed);
     }
 
-    /// The value of every byte of memory at the start.
+    /// The initial value of every byte of memory.
     #[must_use]
     pub fn pattern(&self) -> u8 {
         self.pattern
     }
 
-    /// Whether `frame` still has the content with which the machine started.
+    /// Whether `frame` still has its initial content.
     #[must_use]
     pub fn is_poisoned(&self, frame: Pfn) -> bool {
         let poison = u64::from_ne_bytes([self.pattern; 8]);
@@ -235,44 +235,43 @@ impl FakeMachine {
             .all(|word| self.load(frame.address() + 8 * word) == poison)
     }
 
-    /// Fills a frame with the pattern that memory holds at the start.
+    /// Fills a frame with the initial pattern of memory.
     ///
     /// # Safety
     /// The caller owns the frame, and there is no reference into it.
     ///
     /// # Panics
-    /// When it is not usable memory.
+    /// If the frame is not usable memory.
     pub unsafe fn poison(&self, frame: Pfn) {
         let start = self.memory.direct(frame.address());
-        // SAFETY: ranges of memory consist of whole frames, and the frame is the caller's.
+        // SAFETY: ranges of memory consist of whole frames, and the frame belongs to the caller.
         unsafe { start.write_bytes(self.pattern, 4096) };
     }
 
-    /// Where its last memory ends, spare memory included.
+    /// The end of the machine's memory, spare memory included.
     pub(crate) fn memory_end(&self) -> u64 {
         self.memory.end()
     }
 
-    /// Takes memory out of the machine, whole pages within one range of it: from now on a touch
-    /// faults.
+    /// Removes memory, whole pages within one range, from the machine: from now on accesses fault.
     ///
     /// # Safety
-    /// Nobody but the caller uses the memory.
+    /// Only the caller uses the memory.
     ///
     /// # Panics
-    /// When it is not the machine's memory.
+    /// If the range is not the machine's memory.
     pub unsafe fn unplug(&self, range: PhysRange) {
         self.memory.unplug(range);
     }
 
-    /// Puts memory in where some was taken out, with `pattern` in every byte; of more than 4 GiB in
-    /// the first and last 2 GiB.
+    /// Brings removed memory back, with `pattern` in every byte; in more than 4 GiB, only in the
+    /// first and last 2 GiB.
     ///
     /// # Safety
-    /// As of [`unplug`](Self::unplug).
+    /// As for [`unplug`](Self::unplug).
     ///
     /// # Panics
-    /// When it is not the machine's memory.
+    /// If the range is not the machine's memory.
     pub unsafe fn plug(&self, range: PhysRange, pattern: u8) {
         self.memory.plug(range, pattern);
     }
@@ -283,7 +282,7 @@ impl FakeMachine {
     /// No manager of the machine is used any more.
     pub(super) unsafe fn discard_vmemmap(&self) {
         if let Some(vmemmap) = self.vmemmap.get() {
-            // SAFETY: passed on to the caller.
+            // SAFETY: the obligation is passed on to the caller.
             unsafe { vmemmap.discard() };
         }
     }
@@ -291,10 +290,10 @@ impl FakeMachine {
     /// Gives the machine's memory back to the host. Later accesses fault, and `direct` panics.
     ///
     /// # Safety
-    /// The machine's memory is not used any more, which includes every manager that runs on it.
+    /// The machine's memory is not used any more, by any manager that runs on it either.
     pub unsafe fn retire(&self) {
         self.memory.retire();
-        // SAFETY: passed on to the caller.
+        // SAFETY: the obligation is passed on to the caller.
         unsafe { self.discard_vmemmap() };
     }
 }
@@ -310,10 +309,10 @@ impl std::fmt::Debug for FakeMachine {
 }
 
 // SAFETY: the memory is a private mapping of this process, readable and writable in every usable
-// range for as long as the machine was not retired, linear within each range of the map (invariants
-// 1, 15), and `direct` checks the address. A CPU belongs to one thread at a time, from first use to
-// the thread's end. The only interrupt handlers are those that `interrupt` runs, which checks.
-// `cpu_barrier` is the host's.
+// range until the machine is retired, linear within each range of the map (invariants 1, 15), and
+// `direct` checks the address. A CPU belongs to one thread at a time, from its first use to the
+// thread's end. The only interrupt handlers are those that `interrupt` runs, which checks that
+// interrupts are on. `cpu_barrier` is the host's.
 unsafe impl Platform for FakeMachine {
     fn direct(&self, pa: u64) -> NonNull<u8> {
         count(&self.counters.direct);
@@ -413,16 +412,15 @@ unsafe impl Platform for FakeMachine {
     }
 }
 
-/// Retires a machine when the calling thread ends, its vmemmap too. A use after that panics or
-/// faults.
+/// Retires a machine and its vmemmap when the calling thread ends. Any later use panics or faults.
 pub(super) fn retire_with_thread(machine: &'static FakeMachine) {
     struct Machines(RefCell<Vec<&'static FakeMachine>>);
 
     impl Drop for Machines {
         fn drop(&mut self) {
             for machine in self.0.get_mut() {
-                // SAFETY: a test that builds a machine is over when its thread ends; what is used
-                // in spite of that faults.
+                // SAFETY: a test that builds a machine is over when its thread ends; any use after
+                // that faults.
                 unsafe { machine.retire() };
             }
         }

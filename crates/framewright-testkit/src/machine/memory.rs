@@ -1,7 +1,7 @@
-//! Physical memory: reserved address space of this process, which costs memory only where it is
+//! Physical memory: reserved address space of this process, which takes host memory only once it is
 //! touched.
 //!
-//! Usable ranges are mapped and everything else faults. A pattern is a small file that is mapped
+//! Usable ranges are mapped, and everything else faults. A pattern is a small file that is mapped
 //! privately again and again, so it fills frames at no cost until they are written.
 
 use framewright::units::PhysRange;
@@ -11,28 +11,28 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// The values that every byte of memory may have at the start. In memory that was never cleared a
-/// table then shows, by pattern, each state of a block (the low four bits of a word), and one that
-/// has no meaning.
+/// The values that every byte of memory may have at the start. In memory that was never cleared, a
+/// table then shows, depending on the pattern, each state of a block (the low four bits of a word),
+/// and one value that is not a state.
 pub const PATTERNS: [u8; 13] =
     [0x00, 0x11, 0x22, 0x33, 0x44, 0xa5, 0x66, 0x77, 0x88, 0x99, 0xaa, 0xbb, 0xff];
 
-/// Bytes at each end of a range that hold the pattern; the middle does not, because the host limits
-/// the number of mappings.
+/// The size of the part at each end of a range that holds the pattern; the middle does not, because
+/// the host limits the number of mappings.
 const POISONED_EDGE: usize = 2 << 30;
-/// The sizes of the files that a pattern is mapped from, for small and for large ranges.
+/// The sizes of the files from which a pattern is mapped, for small and for large ranges.
 const TILES: [usize; 2] = [2 << 20, 16 << 20];
-/// The highest address of a linear direct map.
+/// The end of the addresses that a linear direct map can have.
 const LINEAR_END: u64 = 1 << 44;
-/// The direct map is aligned to pages only, because no interface promises more.
+/// The direct map is only aligned to pages, because no interface promises more.
 const SKEW: usize = 0x7000;
 
 /// How physical addresses become addresses of this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Layout {
-    /// Base plus address, where that fits.
+    /// Base plus address, if that fits.
     Auto,
-    /// Each range on its own, the highest first.
+    /// Each range separately, the highest first.
     Scattered,
 }
 
@@ -49,10 +49,11 @@ pub(super) struct Memory {
     retired: AtomicBool,
 }
 
-// SAFETY: the pointers name a mapping that lives as long as the process; whoever writes through
-// them is responsible for it.
+// SAFETY: the pointers name a mapping that lives as long as the process; users that write through
+// them are responsible for their accesses.
 unsafe impl Send for Memory {}
-// SAFETY: as above.
+// SAFETY: the pointers name a mapping that lives as long as the process; users that write through
+// them are responsible for their accesses.
 unsafe impl Sync for Memory {}
 
 impl Memory {
@@ -116,12 +117,12 @@ impl Memory {
         }
     }
 
-    /// Where the last region ends.
+    /// The end of the last region.
     pub(super) fn end(&self) -> u64 {
         self.regions.last().map_or(0, |last| last.range.end)
     }
 
-    /// The region that holds `address`.
+    /// The host address of `address`, if a region holds it.
     pub(super) fn find(&self, address: u64) -> Option<NonNull<u8>> {
         let index = self.regions.partition_point(|region| region.range.end <= address);
         let region = self.regions.get(index).filter(|region| region.range.start <= address)?;
@@ -137,16 +138,17 @@ impl Memory {
     pub(super) fn word(&self, address: u64) -> &AtomicU64 {
         assert!(address.is_multiple_of(8), "{address:#x} is not a multiple of 8");
         let word = self.direct(address).cast::<AtomicU64>();
-        // SAFETY: mapped, aligned, inside one page, and every bit pattern is a value.
+        // SAFETY: the word is mapped, aligned and inside one page, and every bit pattern is a valid
+        // value.
         unsafe { word.as_ref() }
     }
 
-    /// Takes all rights away from memory of one region: a touch faults.
+    /// Takes all access rights away from memory of one region, so that accesses fault.
     pub(super) fn close(&self, range: PhysRange) {
         self.protect(range, libc::PROT_NONE);
     }
 
-    /// Makes closed memory usable again, with the content that it had.
+    /// Makes closed memory usable again, with its old content.
     pub(super) fn reopen(&self, range: PhysRange) {
         self.protect(range, libc::PROT_READ | libc::PROT_WRITE);
     }
@@ -161,19 +163,19 @@ impl Memory {
         assert!(changed == 0, "mprotect of {range:?}: {}", std::io::Error::last_os_error());
     }
 
-    /// Memory of one region is no more: a touch faults, and what was in it is lost.
+    /// Removes memory of one region: accesses fault, and the content is lost.
     pub(super) fn unplug(&self, range: PhysRange) {
         let flags = libc::MAP_FIXED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let start = self.direct(range.start);
         map(Some(start), to_usize(range.size()), libc::PROT_NONE, flags, -1);
     }
 
-    /// Memory of one region is there again, with other content.
+    /// Brings memory of one region back, with new content.
     pub(super) fn plug(&self, range: PhysRange, pattern: u8) {
         Self::open(&Region { range, start: self.direct(range.start) }, pattern);
     }
 
-    /// Replaces all of it by a mapping that faults.
+    /// Replaces everything with a mapping that faults.
     pub(super) fn retire(&self) {
         if self.retired.swap(true, Ordering::Relaxed) {
             return;
@@ -184,7 +186,7 @@ impl Memory {
 }
 
 fn region(base: NonNull<u8>, range: PhysRange, offset: usize) -> Region {
-    // SAFETY: the layout gave the reservation room for every range at its offset.
+    // SAFETY: the layout reserved room for every range at its offset.
     Region { range, start: unsafe { base.add(offset) } }
 }
 
@@ -196,8 +198,8 @@ pub(super) fn to_usize(bytes: u64) -> usize {
     usize::try_from(bytes).expect("the host has 64-bit addresses")
 }
 
-/// `mmap` of a private mapping. `at` is an address inside a reservation of this module, and `flags`
-/// say to replace it.
+/// Makes a private mapping with `mmap`. `at` is an address inside a reservation of this module, and
+/// `flags` then say to replace it.
 pub(super) fn map(
     at: Option<NonNull<u8>>,
     size: usize,
@@ -206,8 +208,8 @@ pub(super) fn map(
     file: libc::c_int,
 ) -> NonNull<u8> {
     let address = at.map_or(std::ptr::null_mut(), NonNull::as_ptr).cast();
-    // SAFETY: without an address a new mapping is made; with one it replaces a part of a
-    // reservation that only this module made and that holds no reference.
+    // SAFETY: without an address a new mapping is made; with one, a part is replaced of a
+    // reservation that this module made and that holds no reference.
     let mapped =
         unsafe { libc::mmap(address, size, protection, flags | libc::MAP_PRIVATE, file, 0) };
     assert!(
@@ -218,7 +220,7 @@ pub(super) fn map(
     NonNull::new(mapped.cast()).expect("mmap does not return the null address")
 }
 
-/// A file of the size of tile `tile` with `pattern` in every byte, made once.
+/// A file as large as tile `tile`, with `pattern` in every byte, made once.
 fn pattern_file(tile: usize, pattern: u8) -> libc::c_int {
     static FILES: Mutex<Vec<((usize, u8), File)>> = Mutex::new(Vec::new());
     let mut files = FILES.lock().unwrap_or_else(PoisonError::into_inner);

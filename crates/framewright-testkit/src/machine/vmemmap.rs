@@ -1,8 +1,8 @@
 //! A vmemmap for a fake machine, at addresses of this process that can be read and written.
 //!
-//! Present parts begin as junk, so that an uninitialised descriptor is found; absent parts read as
-//! zero and fault when they are written. The frames that tables would map are taken and counted but
-//! hold nothing: `FakePaging` is the model of tables and TLBs.
+//! Present parts begin as junk, so that uninitialised descriptors are found; absent parts read as
+//! zero and fault on writes. The frames that tables would map are taken and counted but hold
+//! nothing: `FakePaging` is the model of tables and TLBs.
 
 use super::fake::FakeMachine;
 use super::memory::{map, to_usize};
@@ -16,17 +16,17 @@ use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::Mutex;
 
-/// What a present part holds at first.
+/// The initial bytes of a present part.
 const JUNK: u8 = 0x6b;
-/// Bytes of the vmemmap for one section.
+/// The size of the vmemmap for one section.
 const SECTION_BYTES: usize = 2 << 20;
-/// Bytes of the vmemmap for one block.
+/// The size of the vmemmap for one block.
 const BLOCK_BYTES: usize = 512 * 64;
 
-/// Counts of a [`FakeVmemmap`].
+/// The counts of a [`FakeVmemmap`].
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct VmemmapCounts {
-    /// Sections of which at least a part is present.
+    /// Sections that are at least partly present.
     pub sections: u64,
     /// Frames that the vmemmap and its tables hold.
     pub frames: u64,
@@ -34,7 +34,7 @@ pub struct VmemmapCounts {
     pub flushes: u64,
 }
 
-/// How a section is mapped of which at least a part is present.
+/// How a section is mapped that is at least partly present.
 enum Section {
     /// By one large page.
     Large(PfnRange),
@@ -45,12 +45,12 @@ enum Section {
 #[derive(Default)]
 struct State {
     sections: BTreeMap<u32, Section>,
-    /// A page table for each GiB of the vmemmap that has a section.
+    /// The page table for each GiB of the vmemmap that has a section.
     tables: BTreeMap<u32, Pfn>,
     flushes: u64,
-    /// Calls of `populate` until they fail; `None`: they never fail.
+    /// How many calls of `populate` succeed until they fail; `None` if they never fail.
     works: Option<u32>,
-    /// Calls of `prepare` fail, whatever they are about.
+    /// Whether all calls of `prepare` fail.
     refuses: bool,
 }
 
@@ -63,20 +63,20 @@ pub struct FakeVmemmap {
     state: Mutex<State>,
 }
 
-// SAFETY: an address of a mapping that is never unmapped.
+// SAFETY: the pointer is the address of a mapping that is never unmapped.
 unsafe impl Send for FakeVmemmap {}
-// SAFETY: the state is behind its lock, and whoever reads and writes the vmemmap is responsible for
-// that.
+// SAFETY: the state is behind its lock, and users that read and write the vmemmap are responsible
+// for their accesses.
 unsafe impl Sync for FakeVmemmap {}
 
 impl FakeVmemmap {
-    /// Gives `machine` a vmemmap made of its own frames, with junk in it.
+    /// Gives `machine` a vmemmap made of the machine's own frames, with junk in it.
     pub fn install(machine: &'static FakeMachine) -> &'static Self {
         Self::install_with(machine, true, false)
     }
 
-    /// Gives `machine` a vmemmap; `takes_frames` and `is_zeroed` are what the methods of
-    /// [`VmemmapSpace`] return.
+    /// Gives `machine` a vmemmap; `takes_frames` and `is_zeroed` are the return values of these
+    /// methods of [`VmemmapSpace`].
     pub fn install_with(
         machine: &'static FakeMachine,
         takes_frames: bool,
@@ -92,10 +92,10 @@ impl FakeVmemmap {
         vmemmap
     }
 
-    /// Makes all of it absent, so that the host has its memory back.
+    /// Makes everything absent, so that the host gets the memory back.
     ///
     /// # Safety
-    /// The vmemmap is not used any more, which includes every manager that runs on the machine.
+    /// The vmemmap is not used any more, by any manager of the machine either.
     pub(super) unsafe fn discard(&self) {
         let mut state = self.lock();
         let blocks =
@@ -104,17 +104,17 @@ impl FakeVmemmap {
         *state = State::default();
     }
 
-    /// Lets `calls` more calls of `populate` succeed and those after them fail.
+    /// Lets `calls` more calls of `populate` succeed and all later ones fail.
     pub fn fail_after(&self, calls: u32) {
         self.lock().works = Some(calls);
     }
 
-    /// Lets calls of `prepare` fail from now on, or no more.
+    /// Makes all calls of `prepare` fail from now on, or lets them succeed again.
     pub fn refuse_to_prepare(&self, refuses: bool) {
         self.lock().refuses = refuses;
     }
 
-    /// What it holds now.
+    /// The present counts.
     #[must_use]
     pub fn counts(&self) -> VmemmapCounts {
         let state = self.lock();
@@ -129,21 +129,21 @@ impl FakeVmemmap {
         VmemmapCounts { sections: state.sections.len() as u64, frames, flushes: state.flushes }
     }
 
-    /// Whether no descriptor of the 2 MiB block at `pfn` was written since its section became
-    /// present.
+    /// Whether no descriptor of the 2 MiB block at `pfn` was written since the block's section
+    /// became present.
     ///
     /// # Panics
-    /// When the block lies beyond the vmemmap.
+    /// If the block lies beyond the vmemmap.
     #[must_use]
     pub fn is_junk(&self, pfn: Pfn) -> bool {
         let offset = to_usize(pfn.0 / 512) * BLOCK_BYTES;
         assert!(offset + BLOCK_BYTES <= self.bytes, "pfn {pfn} lies beyond the vmemmap");
         (0..BLOCK_BYTES / 8).all(|word| {
-            // SAFETY: inside the mapping, as was just checked, and aligned.
+            // SAFETY: the word is inside the mapping, as was just checked, and aligned.
             let word =
                 unsafe { self.base.add(offset + word * 8) }.cast::<std::sync::atomic::AtomicU64>();
-            // SAFETY: inside the mapping; any content is a value, and descriptors are written as
-            // atomics or before any thread reads them.
+            // SAFETY: the word is inside the mapping; any content is a valid value, and descriptors
+            // are written as atomics or before any thread reads them.
             unsafe { word.as_ref() }.load(std::sync::atomic::Ordering::Relaxed)
                 == u64::from_ne_bytes([JUNK; 8])
         })
@@ -153,11 +153,11 @@ impl FakeVmemmap {
         lock(&self.state)
     }
 
-    /// Maps `count` blocks from `block` on again, all zero.
+    /// Maps `count` blocks from `block` on afresh, all zero.
     fn remap(&self, block: u32, count: u32, protection: libc::c_int) -> (NonNull<u8>, usize) {
         let (offset, bytes) = (block as usize * BLOCK_BYTES, count as usize * BLOCK_BYTES);
         assert!(offset + bytes <= self.bytes, "block {block} lies beyond the vmemmap");
-        // SAFETY: inside the mapping, as was just checked.
+        // SAFETY: the offset is inside the mapping, as was just checked.
         let start = unsafe { self.base.add(offset) };
         let flags = libc::MAP_FIXED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         (map(Some(start), bytes, protection, flags, -1), bytes)
@@ -166,7 +166,7 @@ impl FakeVmemmap {
     fn make_present(&self, block: u32, count: u32) {
         let (start, bytes) = self.remap(block, count, libc::PROT_READ | libc::PROT_WRITE);
         if !self.is_zeroed {
-            // SAFETY: just mapped, writable, and not in use yet.
+            // SAFETY: the memory was just mapped, is writable, and is not in use yet.
             unsafe { start.write_bytes(JUNK, bytes) };
         }
     }
@@ -185,8 +185,8 @@ const fn run(start: Pfn, order: Order) -> PfnRange {
 }
 
 // SAFETY: each present section has its own mapping, and a section that becomes absent is mapped
-// again before its frames go into the Unflushed; the process has one set of translations, which the
-// system flushes (invariant 12).
+// afresh before its frames go into the Unflushed; the process has one set of translations, which
+// the system flushes (invariant 12).
 unsafe impl VmemmapSpace for FakeVmemmap {
     fn base(&self) -> NonNull<u8> {
         self.base
@@ -252,7 +252,7 @@ unsafe impl VmemmapSpace for FakeVmemmap {
         let Some((upper, section)) = all else {
             for range in taken.iter().rev() {
                 let order = Order::for_pages(range.pages()).ok_or(OutOfFrames)?;
-                // SAFETY: taken by this call, which has changed nothing.
+                // SAFETY: this call took the frames and has changed nothing.
                 unsafe { frames.put_back(range.start, order) };
             }
             return Err(OutOfFrames);
@@ -315,7 +315,7 @@ unsafe impl VmemmapSpace for FakeVmemmap {
             }
             Some(Section::Large(large)) => gone.push(*large),
             Some(Section::Pieces { table, blocks }) => {
-                // Two tables may become free too.
+                // Two tables may become free, too.
                 let most = unflushed.room() - 2;
                 let present: Vec<usize> =
                     range.clone().filter(|&block| blocks[block].is_some()).collect();

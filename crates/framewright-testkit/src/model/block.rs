@@ -1,5 +1,6 @@
-//! Frames of zones, one by one: which are free and which are allocated. The model does not say what
-//! an allocator must return, but judges what it returned. Isolated frames must not be allocated.
+//! A model of the frames of zones, one by one: which are free and which are allocated. The model
+//! does not say what an allocator must return, but judges what it returned. Isolated frames must
+//! not be allocated.
 
 use framewright::units::{NodeId, Order, Pfn, PfnRange};
 use std::fmt;
@@ -10,7 +11,7 @@ pub struct ZoneId(usize);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Frame {
-    /// No memory, or never handed to the allocator.
+    /// Not memory, or never handed to the allocator.
     Unmanaged,
     Free,
     Allocated,
@@ -22,12 +23,12 @@ struct Zone {
     node: NodeId,
     span: PfnRange,
     frames: Vec<Frame>,
-    /// Which of them are isolated.
+    /// Whether each frame is isolated.
     isolated: Vec<bool>,
 }
 
 impl Zone {
-    /// The frames of `range` as indices, when it lies in the zone.
+    /// The frames of `range` as indices, if the range lies in the zone.
     fn indices(&self, range: PfnRange) -> Option<std::ops::Range<usize>> {
         let inside = self.span.start <= range.start && range.end <= self.span.end;
         let index = |pfn: Pfn| {
@@ -64,18 +65,18 @@ impl Zone {
 /// A request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Wanted {
-    /// Size and alignment.
+    /// The size and alignment.
     pub order: Order,
-    /// One past the highest address.
+    /// The end of the allowed addresses.
     pub max_address: u64,
-    /// Only this node.
+    /// The only allowed node.
     pub node: Option<NodeId>,
-    /// Only these zones.
+    /// The only allowed zones.
     pub zones: Option<Vec<ZoneId>>,
 }
 
 impl Wanted {
-    /// A run of `order`, anywhere.
+    /// A request for a run of `order`, anywhere.
     #[must_use]
     pub fn new(order: Order) -> Self {
         Self { order, max_address: u64::MAX, node: None, zones: None }
@@ -104,7 +105,7 @@ impl fmt::Display for Wanted {
     }
 }
 
-/// Frames of a zone.
+/// The numbers of a zone's frames.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct FrameCounts {
     /// Free frames that are not isolated.
@@ -116,15 +117,15 @@ pub struct FrameCounts {
 }
 
 impl FrameCounts {
-    /// All frames of the allocator.
+    /// All frames that the allocator manages.
     #[must_use]
     pub fn managed(self) -> u64 {
         self.free + self.isolated + self.allocated
     }
 }
 
-/// A model of free and allocated frames. Every method that is given an outcome panics with a reason
-/// if it is wrong.
+/// A model of free and allocated frames. Every method that takes an outcome panics with a reason if
+/// the outcome is wrong.
 ///
 /// ```
 /// use framewright::units::{NodeId, Order, Pfn, PfnRange};
@@ -144,16 +145,16 @@ pub struct BlockModel {
 }
 
 impl BlockModel {
-    /// No zone.
+    /// Makes a model without zones.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A zone that spans `span`; none of it is managed yet. Spans may not overlap.
+    /// Adds a zone that spans `span`; none of it is managed yet. Spans may not overlap.
     ///
     /// # Panics
-    /// When they do.
+    /// If spans overlap.
     pub fn add_zone(&mut self, name: &str, node: NodeId, span: PfnRange) -> ZoneId {
         for other in &self.zones {
             assert!(
@@ -173,19 +174,20 @@ impl BlockModel {
         ZoneId(self.zones.len() - 1)
     }
 
-    /// Hands frames to the allocator, free.
+    /// Hands frames to the allocator as free.
     ///
     /// # Panics
-    /// When they are in no zone or were handed over before.
+    /// If they are in no zone or were handed over before.
     pub fn add_free(&mut self, range: PfnRange) {
         self.change(range, Frame::Unmanaged, Frame::Free)
             .unwrap_or_else(|why| panic!("cannot hand over {range:?}: {why}"));
     }
 
-    /// An allocation returned `result`: it must satisfy `wanted`, or nothing could have.
+    /// Judges an allocation that returned `result`: the result must satisfy `wanted`, and no result
+    /// means that nothing could have satisfied it.
     ///
     /// # Panics
-    /// When that is not so.
+    /// If the result is wrong.
     pub fn allocated(&mut self, wanted: &Wanted, result: Option<Pfn>) {
         let Some(start) = result else {
             if let Some((zone, found)) = self.find(wanted) {
@@ -223,11 +225,11 @@ impl BlockModel {
             .unwrap_or_else(|why| panic!("allocating {wanted} returned {range:?}: {why}"));
     }
 
-    /// An allocation of exactly `range` succeeded or not; it should exactly when all of it is free
-    /// and none of it isolated.
+    /// Judges an allocation of exactly `range`: it must succeed if and only if all of the range is
+    /// free and none of it is isolated.
     ///
     /// # Panics
-    /// When that is not so.
+    /// If the outcome is wrong.
     pub fn allocated_at(&mut self, range: PfnRange, succeeded: bool) {
         if self.any_isolated(range) {
             assert!(!succeeded, "allocating {range:?} succeeded, but some of it is isolated");
@@ -236,11 +238,11 @@ impl BlockModel {
         self.told("allocating", range, succeeded, Frame::Free, Frame::Allocated);
     }
 
-    /// Freeing `range`, any part of one or of many allocations, succeeded or not; it should exactly
-    /// when all of it is allocated.
+    /// Judges a free of `range`, which may be any part of one or of many allocations: it must
+    /// succeed if and only if all of the range is allocated.
     ///
     /// # Panics
-    /// When that is not so.
+    /// If the outcome is wrong.
     pub fn freed(&mut self, range: PfnRange, succeeded: bool) {
         self.told("freeing", range, succeeded, Frame::Allocated, Frame::Free);
     }
@@ -261,11 +263,11 @@ impl BlockModel {
         zone.isolated[indices].fill(isolated);
     }
 
-    /// Isolating `range` succeeded or not; it should exactly when it lies in one zone and nothing
-    /// of it is isolated.
+    /// Judges the isolation of `range`: it must succeed if and only if the range lies in one zone
+    /// and nothing of it is isolated.
     ///
     /// # Panics
-    /// When that is not so.
+    /// If the outcome is wrong.
     pub fn isolated(&mut self, range: PfnRange, succeeded: bool) {
         let could = self.isolated_of(range).is_some_and(|isolated| !isolated.contains(&true));
         assert_eq!(succeeded, could, "isolating {range:?}");
@@ -274,10 +276,10 @@ impl BlockModel {
         }
     }
 
-    /// Putting `range` back succeeded or not; it should exactly when all of it is isolated.
+    /// Judges putting `range` back: it must succeed if and only if all of the range is isolated.
     ///
     /// # Panics
-    /// When that is not so.
+    /// If the outcome is wrong.
     pub fn unisolated(&mut self, range: PfnRange, succeeded: bool) {
         let could = self.isolated_of(range).is_some_and(|isolated| !isolated.contains(&false));
         assert_eq!(succeeded, could, "putting {range:?} back");
@@ -286,10 +288,11 @@ impl BlockModel {
         }
     }
 
-    /// Claiming `range` succeeded or not; it should exactly when all of it is isolated and free.
+    /// Judges claiming `range`: it must succeed if and only if all of the range is isolated and
+    /// free.
     ///
     /// # Panics
-    /// When that is not so.
+    /// If the outcome is wrong.
     pub fn claimed(&mut self, range: PfnRange, succeeded: bool) {
         let isolated = self.isolated_of(range).is_some_and(|isolated| !isolated.contains(&false));
         let could = isolated && self.change(range, Frame::Free, Frame::Allocated).is_ok();
@@ -299,7 +302,7 @@ impl BlockModel {
         }
     }
 
-    /// How many frames of `range` are free, and how many are allocated.
+    /// The number of free and of allocated frames in `range`.
     #[must_use]
     pub fn survey(&self, range: PfnRange) -> Option<(u64, u64)> {
         let zone = &self.zones[self.zone_of(range)?.0];
@@ -336,7 +339,7 @@ impl BlockModel {
         self.zones.iter().position(|zone| zone.indices(range).is_some()).map(ZoneId)
     }
 
-    /// Where `wanted` could be satisfied.
+    /// A place that could satisfy `wanted`.
     #[must_use]
     pub fn find(&self, wanted: &Wanted) -> Option<(ZoneId, Pfn)> {
         self.zones.iter().enumerate().map(|(index, zone)| (ZoneId(index), zone)).find_map(
@@ -348,19 +351,19 @@ impl BlockModel {
         )
     }
 
-    /// A zone's name.
+    /// The name of a zone.
     ///
     /// # Panics
-    /// When it is another model's zone.
+    /// If the zone is another model's.
     #[must_use]
     pub fn name(&self, zone: ZoneId) -> &str {
         &self.zones[zone.0].name
     }
 
-    /// A zone's frames.
+    /// The numbers of a zone's frames.
     ///
     /// # Panics
-    /// When it is another model's zone.
+    /// If the zone is another model's.
     #[must_use]
     pub fn counts(&self, zone: ZoneId) -> FrameCounts {
         let zone = &self.zones[zone.0];
@@ -371,7 +374,7 @@ impl BlockModel {
         }
     }
 
-    /// All zones' frames.
+    /// The numbers of frames of all zones.
     #[must_use]
     pub fn total(&self) -> FrameCounts {
         let all = (0..self.zones.len()).map(|index| self.counts(ZoneId(index)));
@@ -402,10 +405,11 @@ impl BlockModel {
         runs
     }
 
-    /// How many aligned free runs of `order` the zone has: what its buddy system can hold at most.
+    /// The number of aligned free runs of `order` in the zone: the most that its buddy system can
+    /// hold.
     ///
     /// # Panics
-    /// When it is another model's zone.
+    /// If the zone is another model's.
     #[must_use]
     pub fn aligned_free(&self, zone: ZoneId, order: Order) -> u64 {
         let zone = &self.zones[zone.0];

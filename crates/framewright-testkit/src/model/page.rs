@@ -1,5 +1,5 @@
-//! The firmware intake, page by page: the kind of each byte and so of each page, its node, and its
-//! zone.
+//! A model of the firmware intake, page by page: the kind of each byte and so of each page, its
+//! node, and its zone.
 
 use framewright::firmware::{MapRange, MemoryAffinity, MemoryKind, NodeRange};
 use framewright::units::{
@@ -7,14 +7,14 @@ use framewright::units::{
 };
 use std::collections::BTreeMap;
 
-/// The ranges that were added, in this order.
+/// What was added, in order.
 #[derive(Clone, Copy, Debug)]
 enum Told {
     Range(PhysRange, MemoryKind),
     Limit(u64),
 }
 
-/// The node of a page.
+/// The owner of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PageOwner {
     /// The node.
@@ -25,7 +25,7 @@ pub struct PageOwner {
     pub claimed: bool,
 }
 
-/// The zone of an address, on any node.
+/// The zone of an address, regardless of the node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum ZoneKind {
     /// Below 16 MiB.
@@ -48,19 +48,19 @@ impl ZoneKind {
     }
 }
 
-/// Pages of one zone of one node.
+/// The numbers of pages of one zone of one node.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct ZoneTotals {
-    /// Memory, used or not.
+    /// Memory pages, used or not.
     pub present: u64,
     /// Pages that the allocator may hand out.
     pub managed: u64,
-    /// The other pages.
+    /// All other pages.
     pub reserved: u64,
 }
 
-/// A model of the firmware intake. Nothing in it is sorted, joined or split: every question goes
-/// through all that was added.
+/// A model of the firmware intake. Nothing in it is sorted, joined or split: every question
+/// searches everything that was added.
 #[derive(Clone, Default, Debug)]
 pub struct PageModel {
     told: Vec<Told>,
@@ -68,13 +68,13 @@ pub struct PageModel {
 }
 
 impl PageModel {
-    /// An empty model.
+    /// Makes an empty model.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A firmware range.
+    /// Adds a firmware range.
     pub fn add(&mut self, range: PhysRange, kind: MemoryKind) {
         self.told.push(Told::Range(range, kind));
     }
@@ -84,10 +84,10 @@ impl PageModel {
         self.told.push(Told::Limit(limit));
     }
 
-    /// A node's addresses.
+    /// Adds a node's claim to addresses.
     ///
     /// # Errors
-    /// Another node that claims some of the addresses; nothing has changed then.
+    /// The node that already claims some of the addresses; nothing has changed then.
     pub fn claim(
         &mut self,
         range: PhysRange,
@@ -104,7 +104,7 @@ impl PageModel {
         Ok(())
     }
 
-    /// The kind of the byte at `address`: the most restrictive that was added.
+    /// The kind of the byte at `address`: the most restrictive kind that was added.
     #[must_use]
     pub fn byte_kind(&self, address: u64) -> Option<MemoryKind> {
         let mut kind: Option<MemoryKind> = None;
@@ -122,8 +122,8 @@ impl PageModel {
         kind
     }
 
-    /// The kind of the page: the most restrictive kind of its bytes; memory only if every byte has
-    /// a kind.
+    /// The kind of a page: the most restrictive kind of its bytes; `None` unless every byte has a
+    /// kind.
     #[must_use]
     pub fn page_kind(&self, page: Pfn) -> Option<MemoryKind> {
         let (start, end) = (page.address(), page.address() + PAGE_SIZE);
@@ -136,7 +136,7 @@ impl PageModel {
         (!worst.shrinks() || bytes.iter().all(Option::is_some)).then_some(worst)
     }
 
-    /// The kinds of the bytes of a page, once for each stretch without a border.
+    /// The kinds of the bytes of a page, one for each stretch between borders.
     fn bytes_of(&self, start: u64, end: u64) -> Vec<Option<MemoryKind>> {
         let inside = self.edges().filter(|&edge| start < edge && edge < end);
         std::iter::once(start).chain(inside).map(|byte| self.byte_kind(byte)).collect()
@@ -150,8 +150,8 @@ impl PageModel {
         })
     }
 
-    /// Pages at which something may change: the first of each run that could differ from the page
-    /// before it.
+    /// The pages at which something may change: the first of each run that could differ from the
+    /// previous page.
     #[must_use]
     pub fn interesting_pages(&self) -> Vec<Pfn> {
         let claims = self.claims.iter().flat_map(|claim| [claim.range.start, claim.range.end]);
@@ -165,8 +165,8 @@ impl PageModel {
         pages.into_iter().map(Pfn).collect()
     }
 
-    /// Runs of pages for which `of` returns equal values, ascending; pages for which it returns
-    /// nothing are left out.
+    /// The runs of pages for which `of` returns equal values, ascending; pages for which it returns
+    /// `None` are left out.
     fn runs<T: PartialEq + Copy>(&self, of: impl Fn(Pfn) -> Option<T>) -> Vec<(PfnRange, T)> {
         let pages = self.interesting_pages();
         let ends = pages.iter().skip(1).copied().chain([Pfn(PHYSICAL_ADDRESS_END / PAGE_SIZE)]);
@@ -188,12 +188,12 @@ impl PageModel {
         runs.into_iter().map(|(run, kind)| MapRange { range: run.to_phys(), kind }).collect()
     }
 
-    /// The node of a page, by its first byte. Unclaimed memory goes to the claim that ends closest
-    /// below, else to the claim that begins closest above, else to node 0.
+    /// The node of a page, by the page's first byte. Unclaimed memory goes to the claim that ends
+    /// closest below, else to the claim that begins closest above, else to node 0.
     #[must_use]
     pub fn owner(&self, page: Pfn) -> PageOwner {
         let at = page.address();
-        // Where claims of one node overlap, the first says whether the memory may be removed.
+        // Where claims of one node overlap, the first claim says whether the memory may be removed.
         let direct =
             self.claims.iter().find(|claim| claim.range.start <= at && at < claim.range.end);
         if let Some(claim) = direct {
@@ -212,7 +212,7 @@ impl PageModel {
         PageOwner { node, hot_pluggable: false, claimed: claims().next().is_none() }
     }
 
-    /// Present memory with its nodes, split where anything changes.
+    /// Present memory with its nodes, split wherever anything changes.
     #[must_use]
     pub fn node_ranges(&self) -> Vec<NodeRange> {
         let runs = self.runs(|page| {
@@ -229,8 +229,8 @@ impl PageModel {
         runs.into_iter().map(range).collect()
     }
 
-    /// The zone that has an entry for block `block`: the one with most present pages in it, the
-    /// lower node if that is a tie.
+    /// The zone that has an entry for `block`: the one with the most present pages in the block, or
+    /// the one on the lower node in a tie.
     #[must_use]
     pub fn block_owner(&self, block: u64) -> Option<(NodeId, ZoneKind)> {
         let mut votes: BTreeMap<(NodeId, ZoneKind), u64> = BTreeMap::new();
@@ -244,8 +244,8 @@ impl PageModel {
         votes.into_iter().find(|&(_, count)| count == most).map(|(zone, _)| zone)
     }
 
-    /// The pages of each zone if the pages in `early` were reserved before hand-over. It visits
-    /// every present page, so it is for small machines.
+    /// The pages of each zone if the pages in `early` were reserved before hand-over. This visits
+    /// every present page, so it is only for small machines.
     #[must_use]
     pub fn zones(&self, early: &[PfnRange]) -> BTreeMap<(NodeId, ZoneKind), ZoneTotals> {
         let mut zones: BTreeMap<(NodeId, ZoneKind), ZoneTotals> = BTreeMap::new();

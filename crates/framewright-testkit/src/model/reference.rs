@@ -1,9 +1,9 @@
-//! Reference counts of runs of frames, one number each. Like [`BlockModel`](super::BlockModel) it
-//! judges what was done.
+//! A model of the reference counts of runs of frames, with one number each. Like
+//! [`BlockModel`](super::BlockModel), it judges outcomes.
 
 use framewright::units::{Pfn, PfnRange};
 
-/// A model of reference counts. Every method that is given an outcome panics if it is wrong.
+/// A model of reference counts. Every method that takes an outcome panics if the outcome is wrong.
 ///
 /// ```
 /// use framewright::units::{Pfn, PfnRange};
@@ -22,16 +22,16 @@ pub struct ReferenceModel {
 }
 
 impl ReferenceModel {
-    /// Nothing is counted.
+    /// Makes a model without counts.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A count started at 1.
+    /// Starts a count at 1.
     ///
     /// # Panics
-    /// When one of the frames is counted already.
+    /// If one of the frames has a count already.
     pub fn started(&mut self, run: PfnRange) {
         let other = self.runs.iter().find(|(other, _)| !other.intersection(run).is_empty());
         assert!(other.is_none(), "{run:?} has a count already: {other:?}");
@@ -46,10 +46,10 @@ impl ReferenceModel {
         self.runs.retain(|(run, _)| !run.contains(pfn));
     }
 
-    /// A caller tried to get a reference.
+    /// Judges an attempt to get a reference.
     ///
     /// # Panics
-    /// When the outcome is wrong.
+    /// If the outcome is wrong.
     pub fn got(&mut self, pfn: Pfn, succeeded: bool) {
         let references = self.references(pfn);
         assert_eq!(
@@ -62,10 +62,10 @@ impl ReferenceModel {
         }
     }
 
-    /// A caller tried to put a reference. Returns whether that freed the run.
+    /// Judges an attempt to put a reference. Returns whether that freed the run.
     ///
     /// # Panics
-    /// When the outcome is wrong.
+    /// If the outcome is wrong.
     pub fn put(&mut self, pfn: Pfn, succeeded: bool) -> bool {
         let references = self.references(pfn);
         assert_eq!(succeeded, references != 0, "putting one of {references} references to {pfn:?}");
@@ -77,10 +77,10 @@ impl ReferenceModel {
         references == 1
     }
 
-    /// A caller tried to freeze a count.
+    /// Judges an attempt to freeze a count.
     ///
     /// # Panics
-    /// When the outcome is wrong.
+    /// If the outcome is wrong.
     pub fn froze(&mut self, pfn: Pfn, expected: u32, succeeded: bool) {
         let references = self.references(pfn);
         assert_eq!(
@@ -93,10 +93,10 @@ impl ReferenceModel {
         }
     }
 
-    /// A caller tried to unfreeze a count.
+    /// Judges an attempt to unfreeze a count.
     ///
     /// # Panics
-    /// When the outcome is wrong.
+    /// If the outcome is wrong.
     pub fn unfroze(&mut self, pfn: Pfn, to: u32, succeeded: bool) {
         let references = self.references(pfn);
         assert_eq!(succeeded, references == 0 && to != 0, "unfreezing {references} to {to}");
@@ -105,10 +105,10 @@ impl ReferenceModel {
         }
     }
 
-    /// A caller tried to free a frozen run. Returns whether that worked.
+    /// Judges an attempt to free a frozen run. Returns whether it succeeded.
     ///
     /// # Panics
-    /// When the outcome is wrong.
+    /// If the outcome is wrong.
     pub fn freed_frozen(&mut self, pfn: Pfn, succeeded: bool) -> bool {
         let references = self.references(pfn);
         assert_eq!(succeeded, references == 0, "freeing {pfn:?} with {references} references");
@@ -118,7 +118,7 @@ impl ReferenceModel {
         succeeded
     }
 
-    /// References to a frame.
+    /// The number of references to a frame.
     #[must_use]
     pub fn references(&self, pfn: Pfn) -> u32 {
         self.runs.iter().find(|(run, _)| run.contains(pfn)).map_or(0, |&(_, count)| count)

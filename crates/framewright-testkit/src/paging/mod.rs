@@ -3,9 +3,9 @@
 //!
 //! [`FakePaging`] is a [`VmemmapSpace`] with real tables in real frames: a section is one 2 MiB
 //! mapping, a table of 512 entries, or absent as a whole through one table that all such sections
-//! share. [`FakePaging::load`] and [`FakePaging::store`] go through the TLB of the CPU that they
-//! name, which is as stale as hardware may be: it caches every step of a walk and drops nothing by
-//! itself. A use of a translation whose frame went back to its source is an [`AccessFault::Stale`].
+//! share. [`FakePaging::load`] and [`FakePaging::store`] go through the TLB of a given CPU, which
+//! is as stale as hardware may be: it caches every step of a walk and drops nothing by itself. The
+//! use of a translation whose frame went back to its source is an [`AccessFault::Stale`].
 
 mod table;
 mod tlb;
@@ -27,9 +27,9 @@ use std::sync::Mutex;
 use table::{ENTRIES, Entry, Table};
 use tlb::Tlb;
 
-/// The first address, which has a meaning only for [`FakePaging`].
+/// The first address, which only has a meaning for [`FakePaging`].
 const BASE: usize = 0xffff_8000_0000_0000;
-/// Bytes of the vmemmap for one section.
+/// The size of the vmemmap for one section.
 const SECTION_BYTES: usize = 2 << 20;
 
 /// What was done so far, and what the tables hold now.
@@ -41,14 +41,14 @@ pub struct PagingCounts {
     pub populated_pages: u64,
     /// Pages of the vmemmap that became absent.
     pub evicted_pages: u64,
-    /// Page tables in use, the shared one not counted.
+    /// Page tables in use, without the shared one.
     pub tables: u64,
     /// Sections mapped by one large entry.
     pub large: u64,
 }
 
 struct State {
-    /// Sections of which at least a part is present.
+    /// Sections that are at least partly present.
     sections: BTreeMap<u32, Entry>,
     tlbs: Vec<Tlb>,
     counts: PagingCounts,
@@ -64,11 +64,12 @@ pub struct FakePaging {
 }
 
 impl FakePaging {
-    /// An empty space for `machine`. `ledger` belongs to the source of all frames that it will get.
-    /// Two frames, for the zero page and the shared table, are taken at once and kept.
+    /// Makes an empty space for `machine`. `ledger` belongs to the source of all frames that the
+    /// space will get. Two frames, for the zero page and the shared table, are taken at once and
+    /// kept.
     ///
     /// # Errors
-    /// [`OutOfFrames`] when `frames` lacks these two.
+    /// [`OutOfFrames`] if `frames` lacks these two.
     pub fn new(
         machine: &'static FakeMachine,
         ledger: FrameLedger,
@@ -76,7 +77,7 @@ impl FakePaging {
     ) -> Result<Self, OutOfFrames> {
         let zero = frames.take(Order::PAGE).ok_or(OutOfFrames)?;
         let Some(absent) = frames.take(Order::PAGE) else {
-            // SAFETY: taken just now, and nothing names it.
+            // SAFETY: the frame was taken just now, and nothing names it.
             unsafe { frames.put_back(zero, Order::PAGE) };
             return Err(OutOfFrames);
         };
@@ -100,7 +101,7 @@ impl FakePaging {
         PagingCounts { large, tables: state.sections.len() as u64 - large, ..state.counts }
     }
 
-    /// CPUs of the machine.
+    /// The number of CPUs of the machine.
     #[must_use]
     pub fn cpus(&self) -> u32 {
         framewright::Platform::cpus(self.machine)
@@ -124,13 +125,14 @@ impl FakePaging {
         if !entry.is_writable() {
             return Err(AccessFault::ReadOnly { cpu, address, frame: entry.frame() });
         }
-        // SAFETY: the frame belongs to this space: it was taken and did not come back, which
-        // `access` has checked, and the frames of the space are reached by address only.
+        // SAFETY: the frame belongs to this space: it was taken and did not go back, as `access`
+        // has checked, and the frames of the space are accessed only by address.
         unsafe { self.machine.store(entry.frame().address() + offset, value) };
         Ok(())
     }
 
-    /// The page's translation on `cpu`, which is cached from now on, and the offset in the page.
+    /// Returns the page's translation on `cpu`, which is cached from now on, and the offset in the
+    /// page.
     fn access(&self, cpu: u32, address: usize) -> Result<(Entry, u64), AccessFault> {
         let beyond = AccessFault::Beyond { cpu, address };
         let offset = address.checked_sub(BASE).ok_or(beyond)?;
@@ -159,7 +161,7 @@ impl std::fmt::Debug for FakePaging {
     }
 }
 
-/// The number of the section and the blocks in it, 0..64.
+/// The number of the section, and the blocks in it, 0..64.
 fn in_section(blocks: BlockRange) -> Option<(u32, std::ops::Range<u64>)> {
     if blocks.blocks() == 0 {
         return None;
@@ -171,13 +173,13 @@ fn in_section(blocks: BlockRange) -> Option<(u32, std::ops::Range<u64>)> {
     Some((section, first..end))
 }
 
-/// The tables while they are changed.
+/// The tables while they are being changed.
 struct Tables<'a> {
     paging: &'a FakePaging,
     state: &'a mut State,
 }
 
-/// Frames that were taken but are in no table yet.
+/// Frames that were taken but are not in a table yet.
 struct Taken<'a> {
     frames: &'a mut dyn FrameSource,
     runs: Vec<(Pfn, Order)>,
@@ -192,7 +194,7 @@ impl Taken<'_> {
 
     fn put_back(self) -> OutOfFrames {
         for &(start, order) in self.runs.iter().rev() {
-            // SAFETY: taken by this call, which stores no entry before it has all.
+            // SAFETY: this call took the frames, and it stores no entry before it has taken all.
             unsafe { self.frames.put_back(start, order) };
         }
         OutOfFrames
@@ -221,7 +223,7 @@ impl Tables<'_> {
         table.get(self.paging.machine, block * VMEMMAP_PAGES_PER_BLOCK) != self.paging.zero
     }
 
-    /// A present section's table, or nothing when all of it is absent.
+    /// A present section's own table, or `None` if all of the section is absent.
     fn own_table(&self, section: u32) -> Option<Table> {
         self.state
             .sections
@@ -348,7 +350,7 @@ impl Tables<'_> {
         left
     }
 
-    /// Merges in place only.
+    /// Merges only in place.
     fn merge(
         &mut self,
         section: u32,
@@ -380,8 +382,8 @@ fn is_whole(blocks: &std::ops::Range<u64>) -> bool {
 }
 
 // SAFETY: a frame is in at most one entry, because the source hands it out once; `evict` and the
-// replacing of a table put what they remove into the Unflushed; `flush` clears every TLB, cached
-// tables included, before it gives frames free; nothing is written before every frame is there
+// replacement of a table put what they remove into the Unflushed; `flush` clears every TLB, cached
+// tables included, before it releases frames; nothing is written before all frames are there
 // (invariant 12).
 unsafe impl VmemmapSpace for FakePaging {
     fn base(&self) -> NonNull<u8> {

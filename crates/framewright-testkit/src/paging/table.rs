@@ -1,9 +1,9 @@
-//! Table entries and tables in memory.
+//! Page table entries, and tables in memory.
 
 use crate::machine::FakeMachine;
 use framewright::units::Pfn;
 
-/// Entries of a table.
+/// The number of entries in a table.
 pub(super) const ENTRIES: u64 = 512;
 
 const PRESENT: u64 = 1 << 0;
@@ -11,7 +11,7 @@ const WRITABLE: u64 = 1 << 1;
 const LARGE: u64 = 1 << 7;
 const FRAME: u64 = ((1 << 52) - 1) & !0xfff;
 
-/// An entry of a table, in the bits of x86-64.
+/// A table entry, with the bits of x86-64.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Entry(u64);
 

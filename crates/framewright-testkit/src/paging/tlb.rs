@@ -1,4 +1,4 @@
-//! One CPU's view of the tables, as stale as hardware allows.
+//! One CPU's cached translations, as stale as hardware allows.
 
 use super::table::{Entry, Table};
 use crate::frames::FrameLedger;
@@ -13,7 +13,7 @@ struct Cached {
     generation: u64,
 }
 
-/// The access that is translated.
+/// The access to translate.
 #[derive(Clone, Copy)]
 pub(super) struct Access {
     pub(super) cpu: u32,
@@ -22,9 +22,9 @@ pub(super) struct Access {
     pub(super) page: u64,
 }
 
-/// All that a CPU may cache of the tables: large and small translations, and the table of each
-/// section. Only a flush drops entries. Real TLBs drop entries earlier, at unknown times, so code
-/// that works with this works with them.
+/// Everything of the tables that a CPU may cache: large and small translations, and the table of
+/// each section. Only a flush drops entries. Real TLBs also drop entries at other, unknown times,
+/// so code that works with this TLB works with real ones.
 #[derive(Default)]
 pub(super) struct Tlb {
     upper: HashMap<u32, Cached>,
@@ -37,8 +37,8 @@ impl Tlb {
         self.pages.clear();
     }
 
-    /// The page's entry. `upper` is the section's entry in memory now, used only when none is
-    /// cached.
+    /// Returns the page's entry. `upper` is the section's entry in memory now, which is used only
+    /// if none is cached.
     pub(super) fn translate(
         &mut self,
         access: Access,
@@ -52,7 +52,7 @@ impl Tlb {
         }
         let cached = *self.upper.entry(access.section).or_insert_with(|| cache(upper, ledger));
         if cached.entry.is_large() {
-            // The frames of a large mapping were taken at once, so they have one generation.
+            // The frames of a large mapping were taken together, so they have one generation.
             let entry = Entry::writable(cached.entry.frame().add(access.page));
             return check(access, Cached { entry, ..cached }, ledger);
         }
@@ -68,8 +68,8 @@ impl Tlb {
     }
 }
 
-/// Caches an entry. Generation 0 is never used, so an entry that names a free frame from the start
-/// is found too.
+/// Caches an entry. Generation 0 is never used, so an entry that names a frame which was never
+/// taken is found, too.
 fn cache(entry: Entry, ledger: &FrameLedger) -> Cached {
     Cached { entry, generation: ledger.generation(entry.frame()).unwrap_or(0) }
 }

@@ -1,7 +1,7 @@
 //! Memory that driver and device share: pages with invented physical addresses, so that code which
-//! confuses the two kinds of address fails.
+//! confuses physical with virtual addresses fails.
 //!
-//! [`Hal`] consists of functions without `self`, so this is per thread.
+//! [`Hal`] consists of functions without `self`, so the state is per thread.
 
 use framewright_virtio::{PRIVATE_PAGE_BYTES, PrivateMemory};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -17,14 +17,14 @@ const FIRST_ADDRESS: PhysAddr = 0x7_0000_0000;
 struct Region {
     pointer: NonNull<u8>,
     pages: usize,
-    /// Whether the device was told of it and not reset since.
+    /// Whether the device was told of the region and has not been reset since.
     is_device_s: bool,
 }
 
 #[derive(Default)]
 struct Memory {
     regions: BTreeMap<PhysAddr, Region>,
-    /// Pages that no device can reach.
+    /// Pages that no device can access.
     private: BTreeSet<NonNull<u8>>,
     allocations: u64,
     fail_after: Option<u64>,
@@ -32,7 +32,7 @@ struct Memory {
 }
 
 impl Memory {
-    /// Whether this allocation is one that fails.
+    /// Whether this allocation has to fail.
     fn is_out(&mut self) -> bool {
         match &mut self.fail_after {
             Some(0) => return true,
@@ -51,12 +51,12 @@ thread_local! {
 pub struct FakeHal;
 
 impl FakeHal {
-    /// Lets the next `count` allocations succeed and all after them fail; `None`: none fails.
+    /// Lets the next `count` allocations succeed and all later ones fail; with `None`, none fails.
     pub fn fail_after(count: Option<u64>) {
         MEMORY.with_borrow_mut(|memory| memory.fail_after = count);
     }
 
-    /// Pages in use, private ones among them.
+    /// The number of pages in use, private ones included.
     #[must_use]
     pub fn pages() -> usize {
         MEMORY.with_borrow(|memory| {
@@ -64,21 +64,21 @@ impl FakeHal {
         })
     }
 
-    /// What the driver did wrong: it gave memory back while the device used it.
+    /// The driver's errors: it freed memory while the device used it.
     #[must_use]
     pub fn violations() -> Vec<String> {
         MEMORY.with_borrow(|memory| memory.violations.clone())
     }
 
-    /// Overwrites all memory that devices can reach, whether a device was told of it or not, with
-    /// what `random` returns: 16 bits at a time, as a host might while the driver runs.
+    /// Overwrites all memory that devices can access, whether a device was told of it or not, with
+    /// the results of `random`: 16 bits at a time, as a host might while the driver runs.
     pub(crate) fn overwrite(random: &mut dyn FnMut() -> u16) {
         MEMORY.with_borrow(|memory| {
             for region in memory.regions.values() {
                 for half_word in 0..region.pages * PAGE_SIZE / 2 {
                     let place = region.pointer.as_ptr().cast::<u16>().wrapping_add(half_word);
-                    // SAFETY: inside the region, which the driver reaches by atomic operations as
-                    // well.
+                    // SAFETY: the place is inside the region, which the driver also accesses with
+                    // atomic operations.
                     let place = unsafe { AtomicU16::from_ptr(place) };
                     place.store(random(), Ordering::Relaxed);
                 }
@@ -86,7 +86,7 @@ impl FakeHal {
         });
     }
 
-    /// Says that the device uses the page at `address`, or does not any more.
+    /// Records that the device uses the page at `address`, or no longer does.
     pub(crate) fn set_device_s(address: PhysAddr, is_device_s: bool) {
         MEMORY.with_borrow_mut(|memory| {
             let page = address & !(PAGE_SIZE as u64 - 1);
@@ -96,7 +96,7 @@ impl FakeHal {
         });
     }
 
-    /// Where `bytes` bytes at `address` are. Panics when the driver has not allocated them.
+    /// The host address of `bytes` bytes at `address`. Panics if the driver has not allocated them.
     pub(crate) fn pointer(address: PhysAddr, bytes: usize) -> NonNull<u8> {
         MEMORY.with_borrow(|memory| {
             let (start, region) =
@@ -105,7 +105,7 @@ impl FakeHal {
             if offset + bytes > region.pages * PAGE_SIZE {
                 not_ours(address)
             }
-            // SAFETY: inside the region.
+            // SAFETY: the offset is inside the region.
             unsafe { region.pointer.add(offset) }
         })
     }
@@ -119,16 +119,16 @@ fn layout(pages: usize) -> Layout {
     Layout::from_size_align(pages * PAGE_SIZE, PAGE_SIZE).expect("a few pages")
 }
 
-// SAFETY: pages are zeroed, aligned, and belong to one caller until they are given back.
+// SAFETY: pages are zeroed, aligned, and belong to one caller until they are freed.
 unsafe impl Hal for FakeHal {
     fn dma_alloc(pages: usize, _: BufferDirection) -> (PhysAddr, NonNull<u8>) {
         MEMORY.with_borrow_mut(|memory| {
             if pages == 0 || memory.is_out() {
                 return (0, NonNull::dangling());
             }
-            // SAFETY: not empty.
+            // SAFETY: the layout is not empty.
             let pointer = NonNull::new(unsafe { alloc_zeroed(layout(pages)) }).expect("memory");
-            // No address is used twice, and neighbours have a gap between them.
+            // No address is used twice, and neighbouring regions have a gap between them.
             let address = FIRST_ADDRESS + memory.allocations * 16 * PAGE_SIZE as u64;
             memory.allocations += pages.div_ceil(8) as u64;
             memory.regions.insert(address, Region { pointer, pages, is_device_s: false });
@@ -148,7 +148,8 @@ unsafe impl Hal for FakeHal {
             if (region.pointer, region.pages) != (pointer, pages) {
                 memory.violations.push(format!("{address:#x} given back as something else"));
             }
-            // SAFETY: from `alloc_zeroed` with this layout, and out of the list since now.
+            // SAFETY: the memory is from `alloc_zeroed` with this layout, and was just removed from
+            // the list.
             unsafe { dealloc(region.pointer.as_ptr(), layout(region.pages)) };
             0
         })
@@ -167,14 +168,14 @@ unsafe impl Hal for FakeHal {
     }
 }
 
-// SAFETY: pages of their own, aligned, which `overwrite` and the device do not know.
+// SAFETY: the pages are separate and aligned, and `overwrite` and the device do not know them.
 unsafe impl PrivateMemory for FakeHal {
     fn allocate_page() -> Option<NonNull<u8>> {
         MEMORY.with_borrow_mut(|memory| {
             if memory.is_out() {
                 return None;
             }
-            // SAFETY: not empty.
+            // SAFETY: the layout is not empty.
             let page = NonNull::new(unsafe { alloc_zeroed(private_layout()) })?;
             memory.private.insert(page);
             Some(page)
@@ -187,7 +188,8 @@ unsafe impl PrivateMemory for FakeHal {
                 memory.violations.push(format!("private page {page:?} given back twice"));
                 return;
             }
-            // SAFETY: from `allocate_page` with this layout, and out of the set since now.
+            // SAFETY: the page is from `allocate_page` with this layout, and was just removed from
+            // the set.
             unsafe { dealloc(page.as_ptr(), private_layout()) };
         });
     }

@@ -1,18 +1,18 @@
-//! The state that every device has: its status, its resets, its queues.
+//! The state that every device has: its status, its resets and its queues.
 
 use super::hal::FakeHal;
 use super::ring::DeviceRing;
 use std::collections::BTreeMap;
 use virtio_drivers::transport::DeviceStatus;
 
-/// What has happened to a device that was told a new status.
+/// What happened to a device when its status was written or read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Turn {
-    /// Nothing that the device has to do something about.
+    /// Nothing to which the device has to react.
     None,
-    /// It has completed a reset.
+    /// The device has completed a reset.
     Reset,
-    /// It runs from now on.
+    /// The device runs from now on.
     Started,
 }
 
@@ -21,9 +21,9 @@ pub enum Turn {
 pub struct Line {
     pub status: DeviceStatus,
     pub driver_features: u64,
-    /// Whether it refuses the features that the driver accepts.
+    /// Whether the device refuses the features that the driver accepts.
     pub refuses_features: bool,
-    /// Reads of the status until a reset is complete; `None`: never.
+    /// How many reads of the status it takes to complete a reset; `None` for never.
     pub reset_looks: Option<u32>,
     resetting: Option<u32>,
     pub rings: BTreeMap<u16, DeviceRing>,
@@ -53,7 +53,7 @@ impl Line {
         self.resetting.is_none() && self.status.contains(DeviceStatus::DRIVER_OK)
     }
 
-    /// What the driver reads, and whether the reset is complete since.
+    /// Returns what the driver reads, and whether this read completed a reset.
     pub fn read_status(&mut self) -> (DeviceStatus, Turn) {
         let mut turn = Turn::None;
         match self.resetting {
@@ -63,12 +63,12 @@ impl Line {
                 self.resetting = Some(left.saturating_sub(u32::from(self.reset_looks.is_some())))
             }
         }
-        // It reads as 0 only once the reset is complete, even if it was 0 before.
+        // The status reads as 0 only once the reset is complete, even if it was 0 before.
         let is_resetting = self.resetting.is_some();
         (if is_resetting { self.status | DeviceStatus::ACKNOWLEDGE } else { self.status }, turn)
     }
 
-    /// The driver writes a status; `offered` are the features that the device offers.
+    /// Handles a status that the driver writes; `offered` has the features that the device offers.
     pub fn write_status(&mut self, status: DeviceStatus, offered: u64) -> Turn {
         if status.is_empty() {
             match self.reset_looks {
@@ -111,7 +111,7 @@ impl Line {
         Turn::None
     }
 
-    /// Completes a reset that never completed.
+    /// Completes a reset that would never complete.
     pub fn end_reset(&mut self) -> Turn {
         self.reset_looks = Some(0);
         if self.resetting.is_some() { self.complete_reset() } else { Turn::None }
@@ -129,7 +129,7 @@ impl Line {
         Turn::Reset
     }
 
-    /// The driver says where a queue is that may have `most` descriptors.
+    /// Handles the driver's setup of a queue that may have at most `most` descriptors.
     pub fn set_up(&mut self, queue: u16, ring: DeviceRing, most: u32) {
         assert!(
             self.status.contains(DeviceStatus::FEATURES_OK) && !self.is_running(),
@@ -140,7 +140,7 @@ impl Line {
         self.rings.insert(queue, ring);
     }
 
-    /// The driver notifies the device.
+    /// Counts a notification by the driver.
     pub fn notified(&mut self) {
         assert!(self.is_running(), "a notification while the device does not run");
         self.notifications += 1;

@@ -1,5 +1,5 @@
-//! What fake virtio devices share: the driver's memory, the transport, the device's side of a queue
-//! and of the start-up.
+//! Parts that fake virtio devices share: the driver's memory, the transport, and the device's side
+//! of a queue and of its start.
 
 mod hal;
 mod line;

@@ -43,7 +43,7 @@ impl DeviceRing {
         Self { size, descriptors, available, used, taken: 0, returned: 0 }
     }
 
-    /// The next request that the driver has made available.
+    /// Takes the next request that the driver has made available.
     pub fn take(&mut self) -> Option<Chain> {
         let index = load_u16(self.available + 2);
         let new = index.wrapping_sub(self.taken);
@@ -74,7 +74,7 @@ impl DeviceRing {
         }
     }
 
-    /// Returns a request, whatever the numbers are.
+    /// Returns a request with any id and any length.
     pub fn put(&mut self, id: u32, written: u32) {
         let entry = self.used + 4 + 8 * u64::from(self.returned & (self.size - 1));
         store_u32(entry, id);
@@ -86,49 +86,50 @@ impl DeviceRing {
     pub fn advance(&mut self, by: i16) {
         self.returned = self.returned.wrapping_add_signed(by);
         let index = FakeHal::pointer(self.used + 2, 2).cast().as_ptr();
-        // SAFETY: memory of the driver, which reaches it by atomic operations as well.
+        // SAFETY: this is memory of the driver, which also accesses it with atomic operations.
         unsafe { AtomicU16::from_ptr(index) }.store(self.returned.to_le(), Ordering::Release);
     }
 
-    /// Writes into the memory that the driver has given for an answer.
+    /// Writes into the memory that the driver provided for an answer.
     pub fn write(piece: Piece, bytes: &[u8]) {
         assert!(piece.writable, "the device may not write to {piece:?}");
         for (address, byte) in (piece.address..).zip(bytes) {
             let place = FakeHal::pointer(address, 1).as_ptr();
-            // SAFETY: as above.
+            // SAFETY: this is memory of the driver, which also accesses it with atomic operations.
             unsafe { AtomicU8::from_ptr(place) }.store(*byte, Ordering::Relaxed);
         }
     }
 
-    /// Asks for no notifications, or for them.
+    /// Asks the driver not to send notifications, or to send them again.
     pub fn set_no_notify(&self, on: bool) {
         let flags = FakeHal::pointer(self.used, 2).cast().as_ptr();
-        // SAFETY: as above.
+        // SAFETY: this is memory of the driver, which also accesses it with atomic operations.
         unsafe { AtomicU16::from_ptr(flags) }.store(u16::from(on).to_le(), Ordering::Release);
     }
 }
 
-/// A byte of the driver's.
+/// Reads a byte of the driver's memory.
 pub fn load_u8(address: PhysAddr) -> u8 {
     let place = FakeHal::pointer(address, 1).as_ptr();
-    // SAFETY: memory of the driver, which reaches it by atomic operations as well.
+    // SAFETY: this is memory of the driver, which also accesses it with atomic operations.
     unsafe { AtomicU8::from_ptr(place) }.load(Ordering::Relaxed)
 }
 
 fn load_u16(address: PhysAddr) -> u16 {
     let place = FakeHal::pointer(address, 2).cast().as_ptr();
-    // SAFETY: as above; rings are aligned.
+    // SAFETY: this is memory of the driver, which also accesses it with atomic operations; rings
+    // are aligned.
     u16::from_le(unsafe { AtomicU16::from_ptr(place) }.load(Ordering::Acquire))
 }
 
 fn load_u32(address: PhysAddr) -> u32 {
     let place = FakeHal::pointer(address, 4).cast().as_ptr();
-    // SAFETY: as above.
+    // SAFETY: this is memory of the driver, which also accesses it with atomic operations.
     u32::from_le(unsafe { AtomicU32::from_ptr(place) }.load(Ordering::Acquire))
 }
 
 fn store_u32(address: PhysAddr, value: u32) {
     let place = FakeHal::pointer(address, 4).cast().as_ptr();
-    // SAFETY: as above.
+    // SAFETY: this is memory of the driver, which also accesses it with atomic operations.
     unsafe { AtomicU32::from_ptr(place) }.store(value.to_le(), Ordering::Release);
 }

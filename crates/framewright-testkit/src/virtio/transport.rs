@@ -10,28 +10,28 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// The device's side of a transport.
 pub trait Side {
-    /// What it is.
+    /// The kind of the device.
     const KIND: DeviceType;
 
     /// The state that every device has.
     fn line(&mut self) -> &mut Line;
 
-    /// Features that it offers.
+    /// The features that the device offers.
     fn offered(&self) -> u64;
 
-    /// Descriptors that a queue may have; 0 where there is none.
+    /// The most descriptors that a queue may have; 0 if there is no such queue.
     fn queue_size(&self, queue: u16) -> u32;
 
-    /// It was reset, or has started.
+    /// Called when the device was reset or has started.
     fn turned(&mut self, turn: Turn);
 
-    /// The driver has notified this queue.
+    /// Called when the driver has notified this queue.
     fn notify(&mut self, queue: u16);
 
-    /// Reads a part of the configuration; false where there is none.
+    /// Reads a part of the configuration; returns false if there is no such part.
     fn read_configuration(&mut self, offset: usize, bytes: &mut [u8]) -> bool;
 
-    /// Writes a part of it; false where there is none.
+    /// Writes a part of the configuration; returns false if there is no such part.
     fn write_configuration(&mut self, offset: usize, bytes: &[u8]) -> bool;
 
     /// A number that changes with the configuration.
@@ -50,7 +50,7 @@ impl<D: Side> FakeTransport<D> {
         Self { device, kind: D::KIND }
     }
 
-    /// Makes it claim to be another kind of device.
+    /// Makes the transport claim another kind of device.
     #[must_use]
     pub fn disguised(mut self, kind: DeviceType) -> Self {
         self.kind = kind;
@@ -157,7 +157,8 @@ impl<D: Side> Transport for FakeTransport<D> {
     }
 }
 
-/// As those of `virtio-drivers` do, it waits for a reset, but says so where that would be for ever.
+/// Waits for a reset, like the transports of `virtio-drivers`, but panics if that would take for
+/// ever.
 impl<D: Side> Drop for FakeTransport<D> {
     fn drop(&mut self) {
         let never_resets = self.device().line().reset_looks.is_none();

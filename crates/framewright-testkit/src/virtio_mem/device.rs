@@ -1,10 +1,10 @@
-//! The state of the device, and what it does.
+//! The state of the device, and how it works.
 
 use crate::virtio::{Chain, DeviceRing, FakeHal, Line, Piece, Side, Turn, load_u8};
 use std::collections::{BTreeSet, VecDeque};
 use virtio_drivers::transport::DeviceType;
 
-// Fields of the configuration space.
+// The fields of the configuration space.
 pub const BLOCK_SIZE: usize = 0;
 pub const NODE: usize = 8;
 pub const ADDRESS: usize = 16;
@@ -24,30 +24,30 @@ const NACK: u16 = 1;
 const BUSY: u16 = 2;
 const ERROR: u16 = 3;
 
-/// How much more than what is requested may be plugged.
+/// How much memory beyond the requested size may be plugged.
 const SPARE_BYTES: u64 = 256 << 20;
 
 /// What the device offers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Offer {
-    /// Feature bits, by number.
+    /// The feature bits, by number.
     pub features: u64,
-    /// Size of a block.
+    /// The size of a block.
     pub block_bytes: u64,
-    /// First address of the region.
+    /// The first address of the region.
     pub address: u64,
-    /// Size of the region.
+    /// The size of the region.
     pub region_bytes: u64,
     /// The proximity domain.
     pub node: u16,
-    /// Descriptors of the queue at most.
+    /// The most descriptors of the queue.
     pub queue_size: u32,
-    /// Bytes of the configuration space; all of it has 56.
+    /// The size of the configuration space; a complete one has 56 bytes.
     pub configuration_bytes: usize,
 }
 
 impl Offer {
-    /// As QEMU: 2 GiB from 4 GiB on, by 2 MiB, all features.
+    /// QEMU's defaults: 2 GiB from 4 GiB on, in blocks of 2 MiB, with all features.
     pub const USUAL: Self = Self {
         features: 1 << 32 | 0b111,
         block_bytes: 2 << 20,
@@ -62,50 +62,49 @@ impl Offer {
 /// When the device answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answers {
-    /// When it is notified.
+    /// When the driver notifies the device.
     AtOnce,
-    /// When `FakeVirtioMem::answer` says so.
+    /// When the test calls `FakeVirtioMem::answer`.
     OnDemand,
 }
 
 /// What the device does instead of its next answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reply {
-    /// It does nothing and answers with this number.
+    /// It does nothing and answers with this code.
     Answer(u16),
-    /// It does what it is asked and answers with this number.
+    /// It does what was asked and answers with this code.
     Claim(u16),
-    /// It does half of what it is asked, and acknowledges.
+    /// It does half of what was asked, and acknowledges.
     Half,
     /// It does nothing and acknowledges, with this state.
     State(u16),
-    /// If it is asked to plug, it answers NACK; else it does what it is asked.
+    /// It answers NACK to a plug request; else it does what was asked.
     NackPlug,
-    /// It does what it is asked and never answers, not before a reset.
+    /// It does what was asked and never answers before a reset.
     Lose,
     /// It answers twice.
     Twice,
-    /// It says that it has written so many bytes.
+    /// It claims to have written this many bytes.
     Wrote(u32),
     /// It returns a descriptor that begins no request.
     OtherDescriptor,
     /// It returns a descriptor that the queue does not have.
     NoDescriptor,
-    /// It claims to have returned this many more than it has.
+    /// It claims to have returned this many more requests than it has.
     Ahead(i16),
 }
 
-/// A request as the device got it.
+/// A request as the device received it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Asked {
     /// 0 PLUG, 1 UNPLUG, 2 UNPLUG_ALL, 3 STATE.
     pub kind: u16,
-    /// First address.
+    /// The first address.
     pub address: u64,
-    /// Number of blocks.
+    /// The number of blocks.
     pub blocks: u16,
-    /// What the device thinks of it: 0 ACK, 1 NACK, 2 BUSY, 3 ERROR. It may have said something
-    /// else.
+    /// The device's verdict: 0 ACK, 1 NACK, 2 BUSY, 3 ERROR. It may have answered something else.
     pub verdict: u16,
 }
 
@@ -115,23 +114,23 @@ pub struct Device {
     pub offer: Offer,
     pub answers: Answers,
     pub replies: VecDeque<Reply>,
-    /// Whether it ignores what the driver writes, and answers nothing.
+    /// Whether the device ignores what the driver writes, and answers nothing.
     pub is_hostile: bool,
-    /// Whether all is answered BUSY.
+    /// Whether every request is answered with BUSY.
     pub is_busy: bool,
-    /// Whether it always says that its configuration has just changed.
+    /// Whether the configuration always seems to have just changed.
     pub is_unsteady: bool,
-    /// Whether it announces no change, not even by its generation.
+    /// Whether no change is announced, not even by the generation.
     pub is_quiet: bool,
     pub generation: u32,
     pub line: Line,
     configuration: [u8; CONFIGURATION_BYTES],
     waiting: VecDeque<Chain>,
-    /// What is waiting will never be answered.
+    /// Whether the waiting requests will never be answered.
     is_lost: bool,
     /// Where the driver wants the latest answer.
     answer_at: Option<Piece>,
-    /// Numbers of blocks.
+    /// The numbers of the plugged blocks.
     pub plugged: BTreeSet<u64>,
     pub asked: Vec<Asked>,
 }
@@ -170,7 +169,7 @@ impl Device {
         self.configuration[offset..offset + 8].copy_from_slice(&value.to_le_bytes());
     }
 
-    /// Says by an interrupt that the configuration has changed.
+    /// Announces a change of the configuration with an interrupt.
     pub fn announce(&mut self) {
         if !self.is_quiet {
             self.generation += 1;
@@ -178,7 +177,7 @@ impl Device {
         }
     }
 
-    /// Wants so much to be plugged; the usable part grows with it.
+    /// Requests this plugged size; the usable part of the region grows with it.
     pub fn request(&mut self, bytes: u64) {
         assert!(bytes <= self.offer.region_bytes && bytes.is_multiple_of(self.offer.block_bytes));
         self.set_field(REQUESTED_SIZE, bytes);
@@ -192,7 +191,7 @@ impl Device {
         if requested == 0 { 0 } else { spare.min(self.offer.region_bytes) }
     }
 
-    /// Takes what the driver has made available.
+    /// Takes the requests that the driver has made available.
     pub fn look(&mut self) {
         let Some(ring) = self.line.rings.get_mut(&0) else { return };
         while let Some(chain) = ring.take() {
@@ -212,7 +211,7 @@ impl Device {
         !self.waiting.is_empty()
     }
 
-    /// Answers the request. False when there is none, or the device does not run.
+    /// Answers the request. Returns false if there is none, or the device does not run.
     pub fn answer(&mut self) -> bool {
         if !self.line.is_running() || self.is_lost {
             return false;
@@ -269,7 +268,7 @@ impl Device {
         true
     }
 
-    /// Answers whatever the driver has asked, if anything, with these numbers.
+    /// Answers the driver's request, if there is one, with these numbers.
     pub fn forge(&mut self, descriptor: u32, written: u32, answer: u16, state: u16) {
         if let (Some(ring), Some(at)) = (self.line.rings.get_mut(&0), self.answer_at) {
             DeviceRing::write(at, &answer.to_le_bytes());
@@ -278,7 +277,7 @@ impl Device {
         }
     }
 
-    /// What is asked, and which blocks it is about, if they are all there.
+    /// The request, and the blocks that it is about if all of them exist.
     fn read(&self, chain: &Chain) -> (Asked, Option<Vec<u64>>) {
         let bytes: Vec<u8> = (0..24).map(|at| load_u8(chain.pieces[0].address + at)).collect();
         let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
@@ -297,7 +296,7 @@ impl Device {
         (asked, blocks)
     }
 
-    /// 0 where all are plugged, 1 where none is, 2 else.
+    /// 0 if all blocks are plugged, 1 if none is, else 2.
     fn state(&self, blocks: &[u64]) -> u16 {
         match blocks.iter().filter(|block| self.plugged.contains(block)).count() {
             count if count == blocks.len() => 0,

@@ -1,4 +1,4 @@
-//! The host's end of the fake device: what a test does with it.
+//! The host's end of the fake device, which a test controls.
 
 use super::device::{
     Answers, Asked, BLOCK_SIZE, Device, Offer, PLUGGED_SIZE, REGION_SIZE, REQUESTED_SIZE, Reply,
@@ -13,7 +13,7 @@ use virtio_drivers::transport::DeviceStatus;
 /// A transport to a fake virtio-mem device.
 pub type FakeTransport = virtio::FakeTransport<Device>;
 
-/// The host's end.
+/// The host's end of a fake virtio-mem device.
 #[derive(Clone, Debug)]
 pub struct FakeVirtioMem {
     device: Rc<RefCell<Device>>,
@@ -26,13 +26,13 @@ impl Default for FakeVirtioMem {
 }
 
 impl FakeVirtioMem {
-    /// The usual device, of which nothing is requested, and which answers at once.
+    /// Makes the usual device, which requests no memory and answers at once.
     #[must_use]
     pub fn new() -> Self {
         Self::offering(Offer::USUAL)
     }
 
-    /// A device that makes this offer.
+    /// Makes a device with this offer.
     #[must_use]
     pub fn offering(offer: Offer) -> Self {
         Self { device: Rc::new(RefCell::new(Device::new(offer))) }
@@ -48,18 +48,18 @@ impl FakeVirtioMem {
         self.device.borrow_mut()
     }
 
-    /// Wants so many bytes to be plugged.
+    /// Requests that this many bytes be plugged.
     pub fn set_requested(&self, bytes: u64) {
         self.device().request(bytes);
     }
 
-    /// What the host wants to be plugged.
+    /// The number of bytes that the host requests.
     #[must_use]
     pub fn requested_bytes(&self) -> u64 {
         self.device().field(REQUESTED_SIZE)
     }
 
-    /// What is plugged.
+    /// The number of bytes that are plugged.
     #[must_use]
     pub fn plugged_bytes(&self) -> u64 {
         self.device().plugged_bytes()
@@ -79,7 +79,7 @@ impl FakeVirtioMem {
         }
     }
 
-    /// Plugs blocks as an earlier driver would have left them.
+    /// Plugs blocks, as if an earlier driver had left them plugged.
     pub fn leave_plugged(&self, blocks: Range<u64>) {
         let mut device = self.device();
         device.plugged.extend(blocks);
@@ -87,42 +87,42 @@ impl FakeVirtioMem {
         device.set_field(PLUGGED_SIZE, bytes);
     }
 
-    /// Says of its block that it has this size.
+    /// Makes the device report this block size.
     pub fn say_block(&self, bytes: u64) {
         self.device().set_field(BLOCK_SIZE, bytes);
     }
 
-    /// Says of its region that it has this size.
+    /// Makes the device report this region size.
     pub fn say_region(&self, bytes: u64) {
         self.device().set_field(REGION_SIZE, bytes);
     }
 
-    /// Says that so much of the region is usable.
+    /// Makes the device report this much of the region as usable.
     pub fn say_usable(&self, bytes: u64) {
         self.device().set_field(USABLE_SIZE, bytes);
     }
 
-    /// Says that so much is plugged.
+    /// Makes the device report this many plugged bytes.
     pub fn say_plugged(&self, bytes: u64) {
         self.device().set_field(PLUGGED_SIZE, bytes);
     }
 
-    /// Says that so much is requested.
+    /// Makes the device report this many requested bytes.
     pub fn say_requested(&self, bytes: u64) {
         self.device().set_field(REQUESTED_SIZE, bytes);
     }
 
-    /// Announces a change of the configuration, whether there is one or not.
+    /// Announces a change of the configuration, whether there was one or not.
     pub fn announce(&self) {
         self.device().announce();
     }
 
-    /// From now on the configuration changes between any two looks at its generation, or does not.
+    /// Sets whether the configuration changes between any two reads of its generation.
     pub fn set_unsteady(&self, on: bool) {
         self.device().is_unsteady = on;
     }
 
-    /// Announces no further change, not even by the generation of the configuration.
+    /// Stops announcing changes, even through the generation of the configuration.
     pub fn be_quiet(&self) {
         self.device().is_quiet = true;
     }
@@ -132,7 +132,7 @@ impl FakeVirtioMem {
         self.device().answers = answers;
     }
 
-    /// Answers the request that is waiting. False when there is none.
+    /// Answers the waiting request. Returns false if there is none.
     pub fn answer(&self) -> bool {
         let mut device = self.device();
         device.look();
@@ -145,22 +145,22 @@ impl FakeVirtioMem {
         self.device().is_waiting()
     }
 
-    /// Does this instead of its next answer. Several are done in turn.
+    /// Gives this reply instead of the next answer. Several replies are given in turn.
     pub fn reply(&self, reply: Reply) {
         self.device().replies.push_back(reply);
     }
 
-    /// Forgets all replies that were not given yet.
+    /// Drops all replies that were not given yet.
     pub fn stop_replying(&self) {
         self.device().replies.clear();
     }
 
-    /// Answers everything with BUSY from now on, or does not.
+    /// Sets whether everything is answered with BUSY.
     pub fn set_busy(&self, on: bool) {
         self.device().is_busy = on;
     }
 
-    /// All requests that were answered, or that were lost.
+    /// All requests that were answered or lost.
     #[must_use]
     pub fn asked(&self) -> Vec<Asked> {
         self.device().asked.clone()
@@ -172,14 +172,13 @@ impl FakeVirtioMem {
         self.device().is_hostile = true;
     }
 
-    /// Returns a descriptor with so many bytes, this answer and this state, whatever the driver has
-    /// asked.
+    /// Returns a descriptor with this length, answer and state, whatever the driver has asked.
     pub fn forge(&self, descriptor: u32, written: u32, answer: u16, state: u16) {
         self.device().forge(descriptor, written, answer, state);
     }
 
-    /// Overwrites every byte of the driver's memory that devices can reach with what `random`
-    /// gives.
+    /// Overwrites every byte of the driver's memory that devices can access with the results of
+    /// `random`.
     pub fn overwrite(&self, random: &mut dyn FnMut() -> u16) {
         FakeHal::overwrite(random);
     }
@@ -189,24 +188,24 @@ impl FakeVirtioMem {
         self.device().line.refuses_features = true;
     }
 
-    /// Offers something else from the next reset on.
+    /// Offers these features from the next reset on.
     pub fn set_features(&self, features: u64) {
         self.device().offer.features = features;
     }
 
-    /// Sets how many reads of the status a reset takes; `None`: it never completes.
+    /// Sets how many reads of the status a reset takes; with `None` it never completes.
     pub fn set_reset_looks(&self, looks: Option<u32>) {
         self.device().line.reset_looks = looks;
     }
 
-    /// Completes a reset that is going on, and all later ones at once.
+    /// Completes a reset that is under way, and all later ones at once.
     pub fn end_reset(&self) {
         let mut device = self.device();
         let turn = device.line.end_reset();
         device.turned(turn);
     }
 
-    /// Asks to be reset.
+    /// Asks the driver for a reset.
     pub fn ask_for_reset(&self) {
         self.device().line.status |= DeviceStatus::DEVICE_NEEDS_RESET;
     }
@@ -223,7 +222,7 @@ impl FakeVirtioMem {
         self.device().line.is_running()
     }
 
-    /// Completed resets.
+    /// The number of completed resets.
     #[must_use]
     pub fn resets(&self) -> usize {
         self.device().line.resets

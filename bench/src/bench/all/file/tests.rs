@@ -1,4 +1,4 @@
-//! What is done with an earlier file.
+//! Tests of what happens to an earlier file.
 
 use super::*;
 
@@ -88,7 +88,7 @@ fn what_is_no_file_of_results_is_not_written_over() {
     ] {
         assert!(earlier(text, &header()).is_err(), "{text}");
     }
-    // No prefix of one is taken for one.
+    // No prefix of a file is accepted as a file.
     for length in 0..whole.len() {
         assert!(earlier(&whole[..length], &header()).is_err(), "{length}");
     }
