@@ -10,9 +10,10 @@ pub struct Row {
     unit: Unit,
     /// What was measured.
     details: Compare,
-    /// The measurements; those with equal index were made one after the other.
     pub linux: Vec<f64>,
     pub ours: Vec<f64>,
+    /// The measurements that were made one after the other, where both sides have one.
+    pairs: Vec<[f64; 2]>,
     /// Why there is no number, or why some runs do not count.
     pub skipped: Option<String>,
 }
@@ -44,14 +45,16 @@ impl Row {
         linux: impl IntoIterator<Item = f64>,
         ours: impl IntoIterator<Item = f64>,
     ) {
+        let (first_linux, first_ours) = (self.linux.len(), self.ours.len());
         self.linux.extend(linux);
         self.ours.extend(ours);
+        let both = self.linux[first_linux..].iter().zip(&self.ours[first_ours..]);
+        self.pairs.extend(both.map(|(&linux, &ours)| [linux, ours]));
     }
 
     /// Adds how long both took in one repetition to reach something that one may never have
     /// reached. Never counts as longer than any time: if it were left out, only the other
-    /// repetitions would be judged, and later numbers would be paired with those of other
-    /// repetitions.
+    /// repetitions would be judged.
     pub fn add_reached(&mut self, linux: Option<f64>, ours: Option<f64>) {
         self.add([linux.unwrap_or(f64::INFINITY)], [ours.unwrap_or(f64::INFINITY)]);
     }
@@ -60,8 +63,7 @@ impl Row {
     pub fn value(&self, common: &Compare) -> Value {
         let [linux, ours] =
             [&self.linux, &self.ours].map(|values| Spread::of(values.iter().copied()));
-        let pairs =
-            self.linux.iter().zip(&self.ours).filter_map(|(&linux, &ours)| quotient(linux, ours));
+        let pairs = self.pairs.iter().filter_map(|&[linux, ours]| quotient(linux, ours));
         let ratio = linux.middle.zip(ours.middle).and_then(|(linux, ours)| quotient(linux, ours));
         let met = match self.details.demand {
             Demand::Nothing => None,
@@ -136,6 +138,16 @@ mod tests {
             "memory_bytes": 1 << 30, "nodes": 1,
         });
         assert_eq!(row.value(&common()).to_string(), expected.to_string());
+    }
+
+    #[test]
+    fn numbers_of_different_repetitions_are_no_pair() {
+        let mut row = Row::new("boot", Unit::Milliseconds);
+        row.add([100.0], []);
+        row.add([300.0, 500.0], [10.0]);
+        row.add([200.0], [40.0]);
+        let value = row.value(&common());
+        assert_eq!((&value["ratio_min"], &value["ratio_max"]), (&json!(5.0), &json!(30.0)));
     }
 
     #[test]
