@@ -68,6 +68,7 @@ impl FreeHeads {
 
     /// Counts blocks of a group that became free heads; `sum` adds up their
     /// [`one_of`](Self::one_of).
+    #[inline(never)]
     pub(super) fn add_heads(self, group: u32, sum: u64) {
         if sum != 0 {
             self.change(group.wrapping_mul(GROUP), sum);
