@@ -101,11 +101,12 @@ impl<'m, P: Platform> Hugetlb<'m, P> {
                 }
                 let Some(suspect) = accounting.take_suspect(&mut turn) else { return };
                 let pool = self.manager.pool(suspect.size);
-                let place = self.suspected(&suspect).filter(|at| pool.flags(at).is_none());
-                let Some(place) = place else { continue };
+                let Some(place) = self.suspected(&suspect) else { continue };
                 if !pool.leave(&mut accounting, &place, false) {
-                    // All free pages are still reserved.
-                    accounting.suspect(suspect);
+                    if accounting.counts(suspect.size).available() == 0 {
+                        // All free pages are still reserved.
+                        accounting.suspect(suspect);
+                    }
                     continue;
                 }
                 (suspect, place)

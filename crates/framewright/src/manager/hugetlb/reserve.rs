@@ -1,7 +1,7 @@
 //! Reservations (Linux: `mm/hugetlb.c`, `hugetlb_acct_memory`): pages that are set aside before it
 //! is known where they will be used.
 
-use crate::hugetlb::{NodeCounts, PoolError, Taken};
+use crate::hugetlb::{PoolError, Taken};
 use crate::manager::hugetlb::pool::Pool;
 use crate::manager::hugetlb::resize::PAGES_OF_A_HOLD;
 use crate::manager::hugetlb::resizing::Moving;
@@ -138,20 +138,16 @@ impl<P: Platform> Pool<'_, P> {
         let nodes = self.manager.hugetlb().nodes_with_memory(nodes);
         let (mut cancelled, mut wanted) = (reserved, surplus);
         loop {
-            let (shares, has_suspects) = {
+            let shares = {
                 let mut accounting = self.accounting();
                 let counts = accounting.counts_mut(size);
                 let Some(left) = counts.reserved.checked_sub(cancelled) else { return false };
                 (counts.reserved, cancelled) = (left, 0);
                 let most = wanted.min(counts.available()).min(counts.all.surplus);
-                let free_surplus = |counts: &NodeCounts| counts.free.min(counts.surplus);
-                let shares = accounting.deal_removal(size, most, nodes, free_surplus);
-                (shares, accounting.has_suspects())
+                accounting.deal_removal(size, most, nodes, |counts| counts.free.min(counts.surplus))
             };
             if shares.iter().all(|&share| share == 0) {
-                if has_suspects {
-                    self.manager.hugetlb().recheck_suspects();
-                }
+                self.manager.hugetlb().recheck_suspects();
                 return true;
             }
             let _moving = Moving::start(self.manager);
