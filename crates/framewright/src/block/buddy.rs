@@ -83,20 +83,6 @@ impl core::ops::AddAssign for ZoneEvents {
     }
 }
 
-/// The word of a free movable head, by its list.
-const HEADS: [BlockState; BLOCK_ORDERS] = {
-    let mut heads = [BlockState::INNER; BLOCK_ORDERS];
-    let mut order = BLOCK_ORDER;
-    while order <= MAX_ORDER {
-        if let Some(order) = Order::new(order) {
-            let head = BlockState::head(State::Free, order, MigrateType::Movable);
-            heads[(order.get() - BLOCK_ORDER) as usize] = head;
-        }
-        order += 1;
-    }
-    heads
-};
-
 type Lists = [[[List; BLOCK_ORDERS]; MigrateType::COUNT]; 2];
 
 /// Lists without blocks, in place.
@@ -446,7 +432,7 @@ impl Buddy {
         let mut next = blocks.start;
         while next < blocks.end {
             let level = next.trailing_zeros().min((blocks.end - next).ilog2());
-            let level = (level as usize).min(BLOCK_ORDERS - 1);
+            let level = level.min(u32::from(MAX_ORDER - BLOCK_ORDER)) as usize;
             let index = next.wrapping_add(shift);
             next += 1 << level;
             if level < BLOCK_ORDERS - 1 && index / GROUP != ready {
@@ -454,10 +440,12 @@ impl Buddy {
                 table.make_ready(index, false);
                 (ready, heads) = (index / GROUP, 0);
             }
-            let entry = table.entry(index);
-            entry.set_state(HEADS[level]);
+            let entry = table.cold_entry(index);
+            #[expect(clippy::cast_possible_truncation, reason = "a level of ten")]
+            let order = Order::new(BLOCK_ORDER + level as u8).unwrap_or(Order::BLOCK);
+            entry.set_state(BlockState::head(State::Free, order, MigrateType::Movable));
             let list = &mut lists[level];
-            list.link_last(|other| table.entry(other), entry, index);
+            list.link_last(|other| table.cold_entry(other), entry, index);
             occupied |= 1 << level;
             heads += FreeHeads::one_of(level);
         }

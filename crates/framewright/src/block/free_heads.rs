@@ -66,6 +66,7 @@ impl FreeHeads {
     }
 
     /// Blocks of a group became free heads, whose [`one_of`](Self::one_of) add up to `sum`.
+    #[inline(never)]
     pub(super) fn add_heads(self, group: u32, sum: u64) {
         if sum != 0 {
             self.change(group.wrapping_mul(GROUP), sum);

@@ -26,7 +26,7 @@
 //! who touches them (invariant 16). That is also what orders them: Relaxed here, Acquire and
 //! Release there. A sum over another CPU's cache is a guess.
 
-use super::limits::{BLOCKS, Limits, MOST, Plenty, STACKS, TINY, WORD_ORDERS, order_of};
+use super::limits::{Limits, MOST, STACKS, TINY, WORD_ORDERS, order_of};
 use super::near::{self, Bounds, Kept, LOTS, Lot, Near};
 use super::odd::OddRuns;
 use super::words::{Put, Runs, Stack, Word};
@@ -166,32 +166,19 @@ impl CpuCache {
     /// For whoever has the cache, while nothing is in it.
     pub(crate) fn resize(&self, sharers: u32) {
         self.contents.touch();
+        let limits = if self.is_offline() {
+            Limits::NONE
+        } else {
+            Limits::of_share(self.home_pages() / u64::from(sharers.max(1)))
+        };
         self.sharers.store(sharers, Ordering::Relaxed);
-        let share_pages = self.home_pages() / u64::from(sharers.max(1));
-        match Plenty::of_share(share_pages) {
-            Some(plenty) if !self.is_offline() => {
-                self.set_limits(plenty.entries(), plenty.blocks(), plenty.odd_pages());
-            }
-            _ => {
-                let is_offline = self.is_offline();
-                let limits = if is_offline { Limits::NONE } else { Limits::of_share(share_pages) };
-                self.set_limits(limits.entries.into_iter(), limits.blocks(), limits.odd_pages);
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn set_limits(&self, entries: impl Iterator<Item = u32>, blocks: [u32; 2], odd_pages: u32) {
-        for (stack, limit) in self.stacks.iter().zip(entries) {
-            stack.set_limit(limit);
-        }
-        if let Some(stack) = self.stacks.get(BLOCKS) {
-            stack.set_limit(blocks[0]);
-        }
-        for (place, most) in self.blocks.iter().zip(blocks) {
+        for (place, most) in self.blocks.iter().zip(limits.blocks()) {
             place.store(most, Ordering::Relaxed);
         }
-        self.odd.set_limit(odd_pages);
+        for (stack, &limit) in self.stacks.iter().zip(&limits.entries) {
+            stack.set_limit(limit);
+        }
+        self.odd.set_limit(limits.odd_pages);
     }
 
     /// Which of the stacks has runs of `order` in `lot`; past the last for orders above 9.

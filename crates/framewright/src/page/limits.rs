@@ -51,7 +51,7 @@ pub(super) const MOST: [[usize; LOTS]; ORDERS] = if TINY {
     [single, words, words, words, runs, runs, runs, runs, half, block]
 };
 /// Most whole blocks, as long as they neither come nor go in bulk.
-const MOST_BLOCKS: u64 = 64;
+const MOST_BLOCKS: u32 = 64;
 /// Most whole blocks when they do.
 const MOST_BLOCKS_IN_BULK: usize = 96;
 /// The most runs that any stack has of less than whole blocks.
@@ -138,66 +138,37 @@ const PLENTY_PAGES: u64 = {
 
 /// What would pay all stacks of a share together, in pages.
 const fn what_pays(share_pages: u64) -> u64 {
-    const fn least(one: u64, other: u64) -> u64 {
-        if one < other { one } else { other }
-    }
-    let mut sum = least(share_pages / ODD_PARTS, super::odd::MOST_PAGES);
-    let mut stack = 0;
+    let (mut sum, mut stack) = (odd_pages(share_pages), 0);
     while stack < STACKS {
-        let rule = &RULES[stack];
-        let pays = (share_pages >> rule.share_shift) * rule.halves as u64 / 2;
-        sum += least(pays, rule.most_pages as u64);
+        sum += RULES[stack].pays(share_pages);
         stack += 1;
     }
     sum
 }
 
-/// [`Limits`] of a share that is plenty, in few instructions: where memory is brought up in some
-/// ten thousand, two passes over all stacks count.
-pub(super) struct Plenty {
-    share_pages: u64,
+/// What would pay of runs that are no power of two.
+const fn odd_pages(share_pages: u64) -> u64 {
+    least(share_pages / ODD_PARTS, super::odd::MOST_PAGES)
 }
 
-impl Plenty {
-    /// Nothing where what would pay is more than there may be.
-    pub(super) const fn of_share(share_pages: u64) -> Option<Self> {
-        if TINY || share_pages < PLENTY_PAGES { None } else { Some(Self { share_pages }) }
-    }
+const fn least(one: u64, other: u64) -> u64 {
+    if one < other { one } else { other }
+}
 
-    /// By stack; that of movable whole blocks has its own.
-    #[expect(clippy::cast_possible_truncation, reason = "no more than in `MOST`")]
-    pub(super) fn entries(&self) -> impl Iterator<Item = u32> {
-        let pays = |rule: &Rule| (self.share_pages >> rule.share_shift).min(rule.most_pages.into());
-        RULES.iter().map(move |rule| (pays(rule) >> rule.entry_shift) as u32)
-    }
-
-    /// Movable whole blocks, usually and while they come or go in bulk.
-    #[expect(clippy::cast_possible_truncation, reason = "no more than in `MOST`")]
-    pub(super) fn blocks(&self) -> [u32; 2] {
-        let rule = &RULES[BLOCKS];
-        let pays = (self.share_pages >> rule.share_shift) * u64::from(rule.halves) / 2;
-        let in_bulk = pays.min(rule.most_pages.into()) >> rule.entry_shift;
-        [usual_blocks(in_bulk) as u32, in_bulk as u32]
-    }
-
-    /// Pages of runs that are no power of two.
-    pub(super) fn odd_pages(&self) -> u32 {
-        (self.share_pages / ODD_PARTS).min(super::odd::MOST_PAGES) as u32
+impl Rule {
+    /// What would pay, in pages; of blocks, while they come or go in bulk.
+    #[inline]
+    const fn pays(&self, share_pages: u64) -> u64 {
+        let pays = (share_pages >> self.share_shift) * self.halves as u64 / 2;
+        least(pays, self.most_pages as u64)
     }
 }
 
 /// Of so many whole blocks that are kept while they come or go in bulk: two thirds. The tiny caches
 /// of model checkers do not grow.
-const fn usual_blocks(in_bulk: u64) -> u64 {
+const fn usual_blocks(in_bulk: u32) -> u32 {
     let usual = if TINY { in_bulk } else { in_bulk - in_bulk / 3 };
     if usual < MOST_BLOCKS { usual } else { MOST_BLOCKS }
-}
-
-/// In 128 bits, as a share may be all memory that there can be.
-#[cold]
-fn scaled_wide(pages: u64, budget: u64, sum: u64) -> u64 {
-    let part = u128::from(pages) * u128::from(budget) / u128::from(sum.max(1));
-    u64::try_from(part).unwrap_or(pages)
 }
 
 impl Limits {
@@ -206,49 +177,42 @@ impl Limits {
 
     /// For a CPU whose share of its zones is so many pages.
     pub(crate) fn of_share(share_pages: u64) -> Self {
+        Self::of_share_if(share_pages, !TINY && share_pages >= PLENTY_PAGES)
+    }
+
+    /// [`of_share`](Self::of_share), where it is known whether the share is plenty: then what would
+    /// pay need not be added up, as all of it may be.
+    #[expect(clippy::cast_possible_truncation, reason = "no more than in `MOST`")]
+    #[inline]
+    fn of_share_if(share_pages: u64, is_plenty: bool) -> Self {
         let budget = share_pages / PART_OF_SHARE;
-        let odd = (share_pages / ODD_PARTS).min(super::odd::MOST_PAGES);
-        // What would pay, in pages; of blocks, while they come or go in bulk.
-        let mut entries = [0_u64; STACKS];
-        let mut sum = odd;
-        for (pages, rule) in entries.iter_mut().zip(&RULES) {
-            let pays = (share_pages >> rule.share_shift) * u64::from(rule.halves) / 2;
-            *pages = pays.min(u64::from(rule.most_pages));
-            sum += *pages;
-        }
-        // All alike.
+        let sum = if is_plenty { 0 } else { what_pays(share_pages) };
+        // All alike. Where that is to be done no product is large.
         let scaled = |pages: u64| {
-            if TINY || sum <= budget {
-                return pages;
-            }
-            match pages.checked_mul(budget) {
-                Some(product) => product / sum.max(1),
-                None => scaled_wide(pages, budget, sum),
-            }
+            if TINY || sum <= budget { pages } else { pages * budget / sum.max(1) }
         };
-        let mut odd = scaled(odd);
+        let mut limits = Self::NONE;
+        let mut odd = scaled(odd_pages(share_pages));
         let mut used = odd;
-        for (entries, rule) in entries.iter_mut().zip(&RULES) {
-            *entries = scaled(*entries) >> rule.entry_shift;
-            used += *entries << rule.entry_shift;
+        for (entries, rule) in limits.entries.iter_mut().zip(&RULES) {
+            *entries = (scaled(rule.pays(share_pages)) >> rule.entry_shift) as u32;
+            used += u64::from(*entries) << rule.entry_shift;
         }
-        // Even the smallest zone has a few pages.
-        let mut left = if TINY { u64::MAX } else { budget.saturating_sub(used) };
-        let words = WORD_ORDERS * LOTS;
-        for (entries, most) in entries.iter_mut().zip(MOST.as_flattened()).take(words) {
-            let more = LEAST_WORDS.min(*most as u64).saturating_sub(*entries).min(left / 64);
-            *entries += more;
-            left -= more * 64;
+        if !is_plenty {
+            // Even the smallest zone has a few pages.
+            let mut left = if TINY { u64::MAX } else { budget.saturating_sub(used) };
+            let words = WORD_ORDERS * LOTS;
+            for (entries, most) in limits.entries.iter_mut().zip(MOST.as_flattened()).take(words) {
+                let wanted = LEAST_WORDS.min(*most as u64).saturating_sub(u64::from(*entries));
+                let more = wanted.min(left / 64);
+                *entries += more as u32;
+                left -= more * 64;
+            }
+            odd += LEAST_ODD_PAGES.saturating_sub(odd).min(left);
         }
-        odd += LEAST_ODD_PAGES.saturating_sub(odd).min(left);
-        #[expect(clippy::cast_possible_truncation, reason = "no more than in `MOST`")]
-        let count = |entries: u64| entries as u32;
-        let mut limits = Self {
-            entries: entries.map(count),
-            blocks_in_bulk: count(entries[BLOCKS]),
-            odd_pages: count(odd),
-        };
-        limits.entries[BLOCKS] = count(usual_blocks(entries[BLOCKS]));
+        limits.odd_pages = odd as u32;
+        limits.blocks_in_bulk = limits.entries[BLOCKS];
+        limits.entries[BLOCKS] = usual_blocks(limits.blocks_in_bulk);
         limits
     }
 
@@ -288,16 +252,11 @@ mod tests {
 
     #[test]
     fn plenty_is_the_same_in_fewer_instructions() {
-        assert!(Plenty::of_share(PLENTY_PAGES - 1).is_none() && PLENTY_PAGES < 1 << 20);
+        const { assert!(PLENTY_PAGES < 1 << 20) };
         let more = (0..3000).map(|step| PLENTY_PAGES + step * step * 7);
         for share in more.chain((20..64).map(|bits| 1 << bits)).chain([u64::MAX]) {
-            let plenty = Plenty::of_share(share).expect("plenty");
-            let blocks = plenty.blocks();
-            let mut entries = plenty.entries().collect::<Vec<_>>();
-            entries[BLOCKS] = blocks[0];
-            let limits = Limits::of_share(share);
-            assert_eq!((limits.entries.to_vec(), limits.blocks()), (entries, blocks), "{share}");
-            assert_eq!(limits.odd_pages, plenty.odd_pages(), "{share}");
+            let [plenty, any] = [true, false].map(|plenty| Limits::of_share_if(share, plenty));
+            assert_eq!(plenty, any, "{share}");
         }
     }
 

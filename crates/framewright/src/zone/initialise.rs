@@ -199,38 +199,22 @@ impl Zone {
         if blocks.is_empty() {
             return edges;
         }
-        let touching = match initial_use {
-            InitialUse::Free { touching } => touching,
+        let (state, mark) = match initial_use {
+            InitialUse::Free { touching } => {
+                self.initialise_free(segment, blocks, touching);
+                return edges;
+            }
             InitialUse::Allocated => {
                 self.changing.locked.get_mut().kept_pages +=
                     u64::from(blocks.end - blocks.start) * PAGES_PER_BLOCK;
-                self.initialise_heads(segment, blocks, State::Whole, BlockState::KEPT);
-                return edges;
+                (State::Whole, BlockState::KEPT)
             }
-            InitialUse::InUse => {
-                self.initialise_heads(segment, blocks, State::Whole, 0);
-                return edges;
-            }
-            InitialUse::Unaccepted | InitialUse::Reserved => {
-                // Unaccepted memory that is reserved is nobody's to accept.
-                let (state, mark) = if is_accepted {
-                    (State::Reserved, 0)
-                } else {
-                    (State::Unaccepted, BlockState::KEPT)
-                };
-                self.initialise_heads(segment, blocks, state, mark);
-                return edges;
-            }
+            InitialUse::InUse => (State::Whole, 0),
+            InitialUse::Unaccepted | InitialUse::Reserved if is_accepted => (State::Reserved, 0),
+            // Unaccepted memory that is reserved is nobody's to accept.
+            InitialUse::Unaccepted | InitialUse::Reserved => (State::Unaccepted, BlockState::KEPT),
         };
-        // Whole blocks of deferred sections are withheld. Blocks that are shared with what is
-        // reserved come up at once.
-        let border = self.sections.first_block().clamp(blocks.start, blocks.end);
-        self.initialise_free(segment, blocks.start..border, touching);
-        if border < blocks.end {
-            *self.changing.deferred_pages.get_mut() +=
-                u64::from(blocks.end - border) * PAGES_PER_BLOCK;
-            self.initialise_heads(segment, border..blocks.end, State::Deferred, 0);
-        }
+        self.initialise_heads(segment, blocks, state, mark);
         edges
     }
 
@@ -345,10 +329,8 @@ impl Zone {
     /// free or managed, and `present_pages` are memory.
     #[inline(never)]
     fn partial(&mut self, index: u32, present_pages: u64) -> &'static BlockEntry {
-        if !self.table.is_ready(index) {
-            self.table.make_ready(index, false);
-        }
-        let entry = self.table.entry(index);
+        self.table.make_ready(index, false);
+        let entry = self.table.cold_entry(index);
         if !entry.state().is(State::Split) {
             self.table.cold_free_map(index).clear();
             self.changing.locked.get_mut().buddy.count_new(1);
@@ -397,17 +379,24 @@ impl Zone {
         entry.set_state(new.with_free_order(order));
     }
 
-    /// Initialises whole blocks that are free.
+    /// Initialises whole blocks that are free. Those of deferred sections are withheld; blocks that
+    /// are shared with what is reserved come up at once.
     #[inline(never)]
     fn initialise_free(&mut self, segment: &Segment, blocks: Range<u32>, touching: bool) {
-        let locked = self.changing.locked.get_mut();
+        let border = self.sections.first_block().clamp(blocks.start, blocks.end);
+        let buddy = &mut self.changing.locked.get_mut().buddy;
         // Pieces of one range are no buddies of one another.
-        if !touching && locked.buddy.largest == Order::MAX {
-            locked.buddy.count_new(blocks.end - blocks.start);
-            let shift = segment.index.wrapping_sub(segment.start.0);
-            return locked.buddy.append_run(blocks, shift);
+        if touching || buddy.largest < Order::MAX {
+            self.initialise_heads(segment, blocks.start..border, State::Free, 0);
+        } else {
+            buddy.count_new(border - blocks.start);
+            buddy.append_run(blocks.start..border, segment.index.wrapping_sub(segment.start.0));
         }
-        self.initialise_heads(segment, blocks, State::Free, 0);
+        if border < blocks.end {
+            *self.changing.deferred_pages.get_mut() +=
+                u64::from(blocks.end - border) * PAGES_PER_BLOCK;
+            self.initialise_heads(segment, border..blocks.end, State::Deferred, 0);
+        }
     }
 
     /// Initialises whole blocks in the largest aligned pieces.

@@ -74,17 +74,15 @@ pub(crate) fn give_caches_homes<P: Platform>(frame: &mut Frame, platform: &P) {
     count_cpus(platform, &mut cpus);
     // CPUs of a node without memory share another's.
     let mut sharers = [0_u32; MAX_NODES];
-    // Neighbouring CPUs are nearly always on one node; where they are not, finding its zones again
-    // is short.
-    let mut last: Option<(NodeId, NodeHome)> = None;
     for (node, &cpus) in cpus.iter().enumerate().filter(|&(_, &cpus)| cpus != 0) {
-        let Some(node) = NodeId::new(node) else { break };
-        last = homes.near_node(node).map(|home| (node, home));
-        if let Some((_, home)) = &last {
+        if let Some(home) = NodeId::new(node).and_then(|node| homes.near_node(node)) {
             sharers[home.node.index()] += cpus;
         }
     }
     let mut met = [0_u32; MAX_NODES];
+    // Neighbouring CPUs are nearly always on one node; where they are not, finding its zones again
+    // is short.
+    let mut last: Option<(NodeId, NodeHome)> = None;
     for (cpu, cache) in (0..).zip(frame.caches.iter_mut()) {
         let node = platform.cpu_node(cpu);
         let number = met[node.index()];

@@ -211,7 +211,7 @@ impl<'a> Plan<'a> {
         plan
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn count(&mut self, memory: impl Iterator<Item = MemoryRun> + Clone, counts: bool) {
         let (segments, first) = (&mut self.segments, &mut self.first);
         *segments = 0;

@@ -50,15 +50,9 @@ impl<'a> Places<'a> {
         Self { slots, directory, last: Segment::EMPTY }
     }
 
-    /// The first part of the zone of a run that is managed nowhere.
-    fn of_strays(&self, run: &ZoneRun) -> Option<usize> {
-        (MAX_NODES != 1 && run.stray).then(|| usize::from(self.slots[run.zone.index()].first))
-    }
-
     /// What of some frames, which are memory, lies in the segment of the first, and that segment.
     /// The rest is left.
-    #[cfg_attr(feature = "smp", inline)]
-    #[cfg_attr(not(feature = "smp"), inline(never))]
+    #[inline(never)]
     fn next(&mut self, rest: &mut PfnRange) -> Option<(Segment, PfnRange)> {
         let block = BlockNumber::containing(rest.start);
         if block.0.wrapping_sub(self.last.start.0) >= self.last.blocks {
@@ -75,7 +69,8 @@ impl<'a> Places<'a> {
 impl Initialiser<'_> {
     #[inline(never)]
     fn initialise(&mut self, run: &ZoneRun, range: PfnRange, initial_use: InitialUse) {
-        if let Some(part) = self.places.of_strays(run) {
+        if MAX_NODES != 1 && run.stray {
+            let part = usize::from(self.places.slots[run.zone.index()].first);
             return self.zones[part].initialise_strays(range);
         }
         let has_edges = !matches!(initial_use, InitialUse::Reserved | InitialUse::Allocated);
@@ -116,7 +111,11 @@ impl Initialiser<'_> {
             self.array.frames().chain(self.boot_pages.ranges().iter().map(|range| range.frames));
         let ours = ours.map(|frames| (frames.intersection(rest), InitialUse::Allocated));
         let ours = ours.filter(|(part, _)| !part.is_empty());
-        ours.chain(in_use).min_by_key(|(part, _)| part.start)
+        let first = ours.min_by_key(|(part, _)| part.start);
+        if !cfg!(feature = "hotplug") {
+            return first;
+        }
+        first.into_iter().chain(in_use).min_by_key(|(part, _)| part.start)
     }
 
     /// The first part of some frames that is in use by somebody who frees it.
@@ -202,7 +201,9 @@ pub(crate) fn initialise_zones<P: Platform>(
     let mut places = Places::new(frame.slots, frame.directory);
     for run in runs.clone() {
         clock.turn_to(nodes, run.zone.node, Work::Bookkeeping);
-        if let Some(part) = places.of_strays(&run) {
+        // Memory of a block that another zone has, which is managed nowhere.
+        if MAX_NODES != 1 && run.stray {
+            let part = usize::from(places.slots[run.zone.index()].first);
             frame.zones[part].note_strays(run.range);
             continue;
         }
