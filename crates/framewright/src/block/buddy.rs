@@ -434,7 +434,7 @@ impl Buddy {
         let mut next = blocks.start;
         while next < blocks.end {
             let level = next.trailing_zeros().min((blocks.end - next).ilog2());
-            let level = level.min(BLOCK_ORDERS as u32 - 1) as usize;
+            let level = level.min(u32::from(MAX_ORDER - BLOCK_ORDER)) as usize;
             let index = next.wrapping_add(shift);
             next += 1 << level;
             if level < BLOCK_ORDERS - 1 && index / GROUP != ready {

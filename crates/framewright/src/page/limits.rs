@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn plenty_is_the_same_in_fewer_instructions() {
-        assert!(PLENTY_PAGES < 1 << 20);
+        const { assert!(PLENTY_PAGES < 1 << 20) };
         let more = (0..3000).map(|step| PLENTY_PAGES + step * step * 7);
         for share in more.chain((20..64).map(|bits| 1 << bits)).chain([u64::MAX]) {
             let [plenty, any] = [true, false].map(|plenty| Limits::of_share_if(share, plenty));
