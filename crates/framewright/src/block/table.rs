@@ -139,8 +139,8 @@ impl BlockTable {
         Self { heads, entries, free_maps, ready, free_heads }
     }
 
-    /// Makes this name another's table. By fields, as some compilers copy larger values byte by
-    /// byte.
+    /// Makes this handle refer to another handle's table. It copies by fields, as some compilers
+    /// copy larger values byte by byte.
     #[inline(never)]
     pub(crate) const fn name(&mut self, other: &Self) {
         let Self { heads, entries, free_maps, ready, free_heads } = other;
@@ -283,7 +283,8 @@ impl BlockTable {
         if !keep_first {
             self.heads[group as usize].clear();
         }
-        // The first is not used, and with it they are a number of twos.
+        // The group's first entry is unused in this array. It is cleared too, so that the number of
+        // entries is a multiple of the step.
         clear_unread(&self.entries[start..end]);
         self.free_heads.clear(group);
         let word = &self.ready[(group / 64) as usize];

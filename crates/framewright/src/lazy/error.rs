@@ -1,27 +1,28 @@
-//! Why there is no memory, or no manager yet.
+//! Errors of a lazy manager: why memory was not added, or why there is no manager yet.
 
 use crate::manager::{BringUpError, HotplugError};
 use crate::memblock::MemblockError;
 use crate::units::PfnRange;
 use core::fmt;
 
-/// Why memory was not added: nothing of it.
+/// Why memory was not added. No part of the range was.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AddError {
-    /// There are as many ranges as there may be.
+    /// There is no room for another range.
     Full(PfnRange),
     /// These frames were added before.
     Overlaps(PfnRange),
-    /// It ends beyond what physical addresses can be.
+    /// The range ends above the largest physical address.
     TooHigh(PfnRange),
-    /// Somebody else adds memory or brings the manager up, and cannot be waited for from here; or
-    /// the caller does himself, in a [`HotplugNotifier`](crate::manager::HotplugNotifier).
+    /// Another CPU is adding memory or bringing the manager up, and the caller cannot wait for it
+    /// here; or the caller itself is, as it calls from a
+    /// [`HotplugNotifier`](crate::manager::HotplugNotifier).
     Busy,
-    /// The manager is up, and without the feature `hotplug` nothing comes any more.
+    /// The manager is up, and without the feature `hotplug` it takes no more memory.
     Late(PfnRange),
-    /// The manager is up, knows none of it, and there is no whole block of 2 MiB in it.
+    /// The manager is up and does not know this memory, which has no whole block of 2 MiB.
     NoBlock(PfnRange),
-    /// The manager is up and refused it.
+    /// The manager is up and refused the memory.
     Refused(HotplugError),
 }
 
@@ -55,11 +56,12 @@ impl From<HotplugError> for AddError {
 /// Why there is no manager.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NotUp {
-    /// Somebody else adds memory or brings it up, and cannot be waited for from here.
+    /// Another CPU is adding memory or bringing the manager up, and the caller cannot wait for it
+    /// here.
     ComingUp,
     /// No memory was added.
     NoMemory,
-    /// The memblock allocator refused what was added.
+    /// The memblock allocator refused the memory that was added.
     Memblock(MemblockError),
     /// Bring-up failed. More memory may help.
     BringUp(BringUpError),

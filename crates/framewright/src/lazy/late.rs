@@ -1,7 +1,7 @@
-//! Memory that comes when the manager is up.
+//! Memory that is added when the manager is up.
 //!
-//! What lies between two ranges was one of three things at bring-up, and all of it the same: a gap
-//! that was adopted, a gap that stayed reserved, or nothing that the manager knows.
+//! At bring-up, all memory between two ranges was treated in one of three ways: as a gap that was
+//! adopted, as a gap that stayed reserved, or as memory that the manager does not know.
 
 use super::AddError;
 use super::ranges::Ranges;
@@ -11,22 +11,23 @@ use crate::units::{BLOCK_ORDER, NodeId, Order, Pfn, PfnRange};
 use crate::zone::{Grade, ZoneKind};
 use core::panic::Location;
 
-/// Pages that can be had of `frames` from now on, which are not empty. An error means none of them.
+/// Adds `frames`, which are not empty, and returns how many of their pages can be allocated from
+/// now on. An error means none of them.
 ///
 /// # Safety
-/// As of [`LazyManager::add`](super::LazyManager::add).
+/// As for [`LazyManager::add`](super::LazyManager::add).
 pub(super) unsafe fn add<P: Platform, const RANGES: usize>(
     manager: &Manager<P>,
     ranges: &mut Ranges<RANGES>,
     frames: PfnRange,
 ) -> Result<u64, AddError> {
-    // Of all of it, before any is taken. The part that touches what is there is first, so that the
-    // next touches that.
+    // Checks the whole range before any part of it is added. The part that touches a known range
+    // comes first, so that the next part touches that one.
     let is_downwards = ranges.place_of(frames)?.joins_behind;
     let (mut pages, mut failed) = (0, None);
     let mut rest = frames;
     while !rest.is_empty() {
-        // A gap may lie in two zones, and each part of it goes to its own.
+        // A gap may lie in two zones; each part of it goes to its own zone.
         let part = if is_downwards {
             let zone = ZoneKind::of(Pfn(rest.end.0 - 1)).frames();
             PfnRange { start: rest.start.max(zone.start), end: rest.end }
@@ -52,18 +53,19 @@ pub(super) unsafe fn add<P: Platform, const RANGES: usize>(
 }
 
 /// # Safety
-/// As of [`add`].
+/// As for [`add`].
 unsafe fn add_of_zone<P: Platform, const RANGES: usize>(
     manager: &Manager<P>,
     ranges: &mut Ranges<RANGES>,
     frames: PfnRange,
 ) -> Result<u64, AddError> {
     let place = ranges.place_of(frames)?;
-    // Nobody uses them, says the caller; as frames of a gap they were whose they are now (invariant
-    // 42). Past the caches, which take what only their zone knows not to be allocated.
+    // The caller promises that nobody uses the frames. If they are frames of an adopted gap, they
+    // belong to the caller now (invariant 42). The free bypasses the caches, which would accept
+    // frames that only their zone knows not to be allocated.
     let freed = manager.free_uncached(frames, Location::caller());
     let is_taken = if freed.is_err_and(|error| error.concerns(frames)) {
-        // SAFETY: the same.
+        // SAFETY: the caller promises that nobody uses the frames.
         match unsafe { manager.hotplug().release(frames) } {
             Err(ReleaseError::Busy) => return Err(AddError::Busy),
             released => released.is_ok(),
@@ -77,14 +79,14 @@ unsafe fn add_of_zone<P: Platform, const RANGES: usize>(
     }
     let blocks = whole_blocks(frames).ok_or(AddError::NoBlock(frames))?;
     let place = ranges.place_of(blocks)?;
-    // SAFETY: memory that nobody uses and the platform shows, says the caller; the manager does not
-    // know it, or this is refused.
+    // SAFETY: the caller promises that nobody uses the memory and that the platform maps it. The
+    // manager does not know it, or refuses it.
     unsafe { manager.hotplug().add(blocks.to_phys(), NodeId::ZERO, Grade::Any) }?;
     ranges.insert(place, blocks);
     Ok(blocks.pages())
 }
 
-/// But for the block of frame 0, which is never handed out.
+/// Returns the whole blocks of a range, without the block of frame 0, which is never handed out.
 fn whole_blocks(frames: PfnRange) -> Option<PfnRange> {
     let pages = Order::BLOCK.pages();
     let start = frames.start.0.next_multiple_of(pages).max(pages);

@@ -6,8 +6,9 @@
 //!                      up: the manager
 //! ```
 //!
-//! [`LazyManager`] is to [`Manager`] what `LazyLock` is to a value: made for a static, brought up
-//! by who needs it first. `ranges` is what has been added, `late` what comes afterwards.
+//! [`LazyManager`] is to [`Manager`] what `LazyLock` is to a value: it is made for a static, and
+//! the first caller that needs the manager brings it up. `ranges` holds the ranges that have been
+//! added, `late` adds memory after bring-up.
 
 mod error;
 #[cfg(feature = "hotplug")]
@@ -29,21 +30,22 @@ use core::alloc::Layout;
 use core::fmt;
 use ranges::Ranges;
 
-/// What lies between two ranges and is no larger is taken for memory in use, unless
-/// [`LazyManager::with_largest_gap`] says something else.
+/// A gap between two ranges that is at most this large is taken for memory in use, unless
+/// [`LazyManager::with_largest_gap`] sets another limit.
 pub const LARGEST_GAP_BYTES: u64 = 512 << 20;
 
-/// How much there is. Exact when nobody allocates.
+/// How much memory there is. Exact while nobody allocates or frees.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Usage {
-    /// Pages that somebody can have, or has: of ranges that were added and of gaps.
+    /// Pages that are allocated or can be: of ranges that were added and of gaps.
     pub total_pages: u64,
-    /// Pages that nobody has, those in caches of CPUs among them.
+    /// Free pages, including those in caches of CPUs.
     pub free_pages: u64,
 }
 
 /// A manager that the first request brings up; see the [module documentation](self). It knows one
-/// node. `RANGES` is how many ranges there may be before and after; ranges that touch are one.
+/// node. `RANGES` is the most ranges that it can remember, before and after bring-up; ranges that
+/// touch count as one.
 ///
 /// ```
 /// use framewright::units::PhysRange;
@@ -77,8 +79,8 @@ pub struct Usage {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Without the feature `large-maps` bring-up takes some 120 ranges with gaps between them at most,
-/// as the memblock allocator has that many entries.
+/// Without the feature `large-maps` bring-up takes at most some 120 ranges with gaps between them,
+/// because that is how many regions the memblock allocator has room for.
 pub struct LazyManager<P: Platform, const RANGES: usize = 128> {
     made: Made<Collected<RANGES>, Manager<P>>,
     platform: &'static P,
@@ -86,36 +88,36 @@ pub struct LazyManager<P: Platform, const RANGES: usize = 128> {
     lost_pages: AtomicU64,
 }
 
-/// Why nothing began.
+/// Why `start_with` did nothing.
 #[cfg(feature = "frame-alloc")]
 pub(crate) enum StartError {
-    /// It is up already.
+    /// The manager is up already.
     IsUp,
-    /// The range of this number cannot be added.
+    /// The range with this number cannot be added.
     Add(usize),
     /// There is no manager.
     NotUp(NotUp),
 }
 
-/// What bring-up is of.
+/// The data from which bring-up makes the manager.
 struct Collected<const RANGES: usize> {
     ranges: Ranges<RANGES>,
-    /// Why the last bring-up by default parameters failed, until there is more memory.
+    /// Why the last bring-up with default parameters failed. Cleared when memory is added.
     failed: Option<NotUp>,
 }
 
-/// A static, so that it is there once.
+/// A static, so that there is one copy.
 static USUAL: Parameters = Parameters::usual();
 
-/// So many ranges come up with room for [`FEW_REGIONS`] of the memblock allocator's regions, which
-/// are 40 bytes each.
+/// Up to this many ranges, bring-up makes do with [`FEW_REGIONS`] of the memblock allocator's
+/// regions, which take 40 bytes each.
 const FEW_RANGES: usize = 8;
 const FEW_REGIONS: usize = 16;
 
 impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
     const NOTHING: Collected<RANGES> = Collected { ranges: Ranges::EMPTY, failed: None };
 
-    /// One without memory.
+    /// Makes a lazy manager without memory.
     #[cfg(not(loom))]
     #[must_use]
     pub const fn new(platform: &'static P) -> Self {
@@ -127,7 +129,7 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
         }
     }
 
-    /// One without memory.
+    /// Makes a lazy manager without memory.
     #[cfg(loom)]
     #[must_use]
     pub fn new(platform: &'static P) -> Self {
@@ -139,29 +141,30 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
         }
     }
 
-    /// What lies between two ranges and is no larger than so many bytes is memory in use; what is
-    /// larger is none. At bring-up the former is reserved and adopted, so that it can be freed like
-    /// anything else (without the feature `hotplug` it stays reserved).
+    /// Sets the largest gap that counts as memory in use: a gap between two ranges of at most so
+    /// many bytes. Larger gaps are no memory. At bring-up, gaps in use are reserved and adopted, so
+    /// that their users can free them like any allocation (without the feature `hotplug` they stay
+    /// reserved).
     #[must_use]
     pub const fn with_largest_gap(mut self, bytes: u64) -> Self {
         self.largest_gap_pages = bytes / PAGE_SIZE;
         self
     }
 
-    /// Adds the whole frames of a range, in any order, at any time: pages, of which there are as
-    /// many as this returns, or fewer once tables have their place. Before bring-up it is written
-    /// down. Afterwards what is in a gap is freed or released; elsewhere memory is added by whole
-    /// blocks of 2 MiB ([`Hotplug::add`](crate::manager::Hotplug::add)), and what is left over at
-    /// their edges is lost.
+    /// Adds the whole frames of a range, in any order and at any time. Returns how many pages can
+    /// be allocated because of it; bring-up takes some of them for tables. Before bring-up the
+    /// range is only recorded. Afterwards pages of a gap are freed or released; elsewhere memory is
+    /// added by whole blocks of 2 MiB ([`Hotplug::add`](crate::manager::Hotplug::add)), and the
+    /// pages left over at their edges are lost.
     ///
     /// # Errors
-    /// [`AddError`]: nothing was added, and all its pages are lost.
+    /// [`AddError`]: nothing was added, and all pages of the range are lost.
     ///
     /// # Safety
-    /// What [`Memblock::with_reserved`] wants of usable memory goes for the range: nobody uses it,
-    /// nobody else gives it away, and the platform shows it, linearly. The platform is linear over
-    /// gaps (as [`with_largest_gap`](Self::with_largest_gap) says what these are), too, which
-    /// nobody touches but their users, until they free or add them.
+    /// The range meets what [`Memblock::with_reserved`] requires of usable memory: nobody uses it,
+    /// nobody else gives it away, and the platform maps it linearly. The platform is also linear
+    /// over gaps (as [`with_largest_gap`](Self::with_largest_gap) defines them), which only their
+    /// users touch, until they free or add them.
     pub unsafe fn add(&self, range: PhysRange) -> Result<u64, AddError> {
         let frames = range.whole_frames();
         if frames.is_empty() {
@@ -180,7 +183,7 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
         added
     }
 
-    /// [`add`](Self::add) without counting.
+    /// [`add`](Self::add) without counting lost pages.
     ///
     /// # Safety
     /// As there.
@@ -199,24 +202,25 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
         Err(AddError::Late(frames))
     }
 
-    /// The manager, once it is up.
+    /// Returns the manager once it is up.
     #[inline(always)]
     pub fn get(&self) -> Option<&Manager<P>> {
         self.made.get()
     }
 
-    /// The manager, which this brings up if nobody did.
+    /// Returns the manager, after bringing it up if necessary.
     ///
     /// # Errors
-    /// [`NotUp`]: as long as no memory is added it comes again at little cost.
+    /// [`NotUp`]. Until memory is added, further calls return the same error at little cost.
     pub fn bring_up(&self) -> Result<&Manager<P>, NotUp> {
         self.bring_up_as(&USUAL, true)
     }
 
-    /// [`bring_up`](Self::bring_up) as a command line says; who is first has a say.
+    /// [`bring_up`](Self::bring_up) with the parameters of a command line, which count only if this
+    /// is the call that brings the manager up.
     ///
     /// # Errors
-    /// As there, but each call tries: other parameters may want less.
+    /// As there, but each call tries again, because other parameters may need less memory.
     pub fn bring_up_with(&self, parameters: &Parameters) -> Result<&Manager<P>, NotUp> {
         self.bring_up_as(parameters, false)
     }
@@ -236,7 +240,8 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
         }
         let made = self.make(&mut claim, parameters);
         match &made {
-            // Of the CPU that is here, perhaps: another may bring it up.
+            // A platform's fault may concern this CPU only, so it is not remembered: another CPU
+            // may bring the manager up.
             Ok(_) | Err(NotUp::BringUp(BringUpError::Platform(_))) => {}
             Err(error) if usual => claim.collected().failed = Some(*error),
             Err(_) => {}
@@ -244,16 +249,16 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
         made
     }
 
-    /// Adds ranges and brings the manager up, or leaves all as it was.
+    /// Adds ranges and brings the manager up, or leaves everything as it was.
     ///
     /// # Safety
-    /// As of [`add`](Self::add), for each of them.
+    /// As for [`add`](Self::add), for each of the ranges.
     #[cfg(feature = "frame-alloc")]
     pub(crate) unsafe fn start_with(
         &self,
         new: impl Iterator<Item = PhysRange>,
     ) -> Result<(), StartError> {
-        // Whether there is a claim or not: a notifier gets none.
+        // This is checked with or without a claim, as a notifier gets none.
         let claim = self.claim();
         if self.get().is_some() {
             return Err(StartError::IsUp);
@@ -300,7 +305,8 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
         self.make_of_many(claim, parameters)
     }
 
-    /// With room for as many regions as there can be, which is most of a small stack.
+    /// Makes the manager with room for as many regions as there can be, which takes most of a small
+    /// stack.
     #[cold]
     #[inline(never)]
     fn make_of_many<'a>(
@@ -329,15 +335,15 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
             let mut frames = *range;
             let gap = PfnRange { start: known.min(range.start), end: range.start };
             if !gap.is_empty() && gap.pages() <= self.largest_gap_pages {
-                // Reserved before it is known: an array of the allocator's own finds no place in
-                // it.
+                // The gap is reserved before it becomes known, so that no array of the allocator's
+                // own is placed in it.
                 early.reserve_in_use(gap)?;
                 frames.start = gap.start;
             }
             known = range.end;
-            // SAFETY: who added the range promised this (`add`); a claim is one at a time, and what
-            // came of an earlier one that failed is gone. The gap before it is reserved, so that
-            // nobody is given any of it.
+            // SAFETY: the caller that added the range promised this (`add`). There is one claim at
+            // a time, and everything that came of an earlier, failed one is gone. The gap before
+            // the range is reserved, so that nobody is given any of it.
             unsafe { early.add_memory(frames.to_phys(), NodeId::ZERO, false) }?;
         }
         let input = BringUp { parameters, started_ns: None };
@@ -351,7 +357,8 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
         Ok(made)
     }
 
-    /// The right to add and to make. Nothing where somebody else has it and cannot be waited for.
+    /// Claims the right to add memory and to make the manager. Returns nothing if another caller
+    /// has it and cannot be waited for.
     fn claim(&self) -> Option<Claim<'_, Collected<RANGES>, Manager<P>>> {
         loop {
             let claim = self.made.claim();
@@ -362,7 +369,8 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
         }
     }
 
-    /// Whether the caller would wait for himself, as memory that he adds is being told of.
+    /// Returns whether the caller would wait for itself, because it is a notifier of memory that it
+    /// is adding.
     fn is_called_by_notifier(&self) -> bool {
         #[cfg(feature = "hotplug")]
         return self.get().is_some_and(|manager| manager.hotplug().is_done_by_caller());
@@ -370,11 +378,11 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
         false
     }
 
-    /// Pages that came, by [`add`](Self::add) or by a free, and could not be taken; also those of
-    /// frees whose error is [about others](FreeError::concerns), as telling them apart would cost
-    /// each free some instructions.
+    /// Returns how many pages were lost: those passed to [`add`](Self::add) or to a free that could
+    /// not be taken. It includes pages of frees whose error is [about others](FreeError::concerns),
+    /// because telling them apart would cost each free some instructions.
     pub fn lost_pages(&self) -> u64 {
-        // Relaxed: a count that is only told.
+        // Relaxed: the count is only reported.
         self.lost_pages.load(Ordering::Relaxed)
     }
 
@@ -383,7 +391,7 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
         self.lost_pages.fetch_add(pages, Ordering::Relaxed);
     }
 
-    /// How much there is; nothing before bring-up.
+    /// Returns how much memory there is; none before bring-up.
     pub fn usage(&self) -> Usage {
         self.get().map_or_else(Usage::default, |manager| {
             let totals = manager.totals();
@@ -400,7 +408,8 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
     /// [`Manager::allocate_layout`].
     ///
     /// # Errors
-    /// As there, and [`AllocateError::NoManager`], of which [`bring_up`](Self::bring_up) says more.
+    /// As there, and [`AllocateError::NoManager`], for which [`bring_up`](Self::bring_up) tells the
+    /// cause.
     #[inline(always)]
     #[track_caller]
     pub fn allocate_layout(&self, layout: Layout) -> Result<PfnRange, AllocateError> {
@@ -420,7 +429,8 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
     /// [`Manager::allocate_pages`].
     ///
     /// # Errors
-    /// As there, and [`AllocateError::NoManager`], of which [`bring_up`](Self::bring_up) says more.
+    /// As there, and [`AllocateError::NoManager`], for which [`bring_up`](Self::bring_up) tells the
+    /// cause.
     #[inline(always)]
     #[track_caller]
     pub fn allocate_pages(&self, pages: u64, align: Order) -> Result<PfnRange, AllocateError> {
@@ -440,7 +450,7 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
     /// [`Manager::free_bytes`].
     ///
     /// # Errors
-    /// As there; before bring-up nothing is managed. The pages are lost.
+    /// As there; before bring-up nothing is managed. The pages are then lost.
     ///
     /// # Safety
     /// As there.
@@ -451,14 +461,14 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
             // SAFETY: passed on to the caller (invariant 42).
             return unsafe { self.free_page(start) };
         }
-        // SAFETY: the same.
+        // SAFETY: as above, passed on to the caller.
         unsafe { self.free_run(start, pages_of(size_bytes)) }
     }
 
     /// [`Manager::free_pages`].
     ///
     /// # Errors
-    /// As there; before bring-up nothing is managed. The pages are lost.
+    /// As there; before bring-up nothing is managed. The pages are then lost.
     ///
     /// # Safety
     /// As there.
@@ -469,11 +479,12 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
             // SAFETY: passed on to the caller (invariant 42).
             return unsafe { self.free_page(start) };
         }
-        // SAFETY: the same.
+        // SAFETY: as above, passed on to the caller.
         unsafe { self.free_run(start, pages) }
     }
 
-    /// [`free_pages`](Self::free_pages) of one: nothing is kept for an error over the call.
+    /// [`free_pages`](Self::free_pages) of one page, which keeps nothing for the error path across
+    /// the call.
     ///
     /// # Safety
     /// As there.
@@ -495,7 +506,7 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
         Err(FreeError::NotManaged(start))
     }
 
-    /// [`free_pages`](Self::free_pages) of all but one.
+    /// [`free_pages`](Self::free_pages) of any number of pages but one.
     ///
     /// # Safety
     /// As there.
@@ -508,7 +519,7 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
             None => Err(FreeError::NotManaged(start)),
         };
         match freed {
-            // No allocation does, but what others used at bring-up may.
+            // No allocation spans zones, but memory that others used at bring-up may.
             Err(FreeError::SpansZones(range)) if cfg!(feature = "hotplug") => {
                 // SAFETY: passed on to the caller (invariant 42).
                 unsafe { self.free_of_zones(range) }
@@ -521,7 +532,7 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
         }
     }
 
-    /// [`free_run`](Self::free_run) of a range of several zones, each part by itself.
+    /// [`free_run`](Self::free_run) of a range that spans zones, each part by itself.
     ///
     /// # Safety
     /// As there.
@@ -545,10 +556,10 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
     }
 }
 
-/// Makes what others use theirs to free.
+/// Adopts a gap, so that its users can free it.
 #[cfg(feature = "hotplug")]
 fn adopt<P: Platform>(manager: &Manager<P>, gap: PfnRange) {
-    // What cannot be stays reserved; it is released when it is added.
+    // Memory that cannot be adopted stays reserved; it is released when it is added.
     manager.hotplug().adopt_at_start(gap);
 }
 

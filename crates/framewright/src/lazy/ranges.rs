@@ -1,4 +1,4 @@
-//! What has been added: ranges of frames, ascending, none of which touches another.
+//! The memory that has been added: ascending ranges of frames, none of which touches another.
 
 use super::AddError;
 use crate::units::PfnRange;
@@ -10,13 +10,13 @@ pub(super) struct Ranges<const MOST: usize> {
     len: usize,
 }
 
-/// Where a range belongs.
+/// Where a new range belongs among the others.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
     index: usize,
-    /// It begins where the one before it ends.
+    /// The new range begins where the one before it ends.
     joins_before: bool,
-    /// It ends where the one behind it begins.
+    /// The new range ends where the one behind it begins.
     pub(super) joins_behind: bool,
 }
 
@@ -27,17 +27,17 @@ impl<const MOST: usize> Ranges<MOST> {
         &self.ranges[..self.len]
     }
 
-    /// What lies between ranges and is no larger.
+    /// Returns the gaps between ranges that have at most `most_pages`.
     pub(super) fn gaps(&self, most_pages: u64) -> impl Iterator<Item = PfnRange> {
         let between =
             self.all().windows(2).map(|two| PfnRange { start: two[0].end, end: two[1].start });
         between.filter(move |gap| gap.pages() <= most_pages)
     }
 
-    /// Where a range belongs, which is not empty.
+    /// Returns where `new`, which is not empty, belongs.
     pub(super) fn place_of(&self, new: PfnRange) -> Result<Place, AddError> {
         let all = self.all();
-        // From behind: most come in ascending order.
+        // Searches from the end, as most ranges come in ascending order.
         let index = all.iter().rposition(|range| range.end <= new.start).map_or(0, |at| at + 1);
         let (before, behind) = (index.checked_sub(1).and_then(|at| all.get(at)), all.get(index));
         if let Some(behind) = behind.filter(|behind| behind.start < new.end) {
@@ -54,7 +54,7 @@ impl<const MOST: usize> Ranges<MOST> {
         Ok(place)
     }
 
-    /// Writes a range down at its place.
+    /// Inserts a range at its place.
     pub(super) fn insert(&mut self, place: Place, new: PfnRange) {
         let Place { index, joins_before, joins_behind } = place;
         match (joins_before, joins_behind) {
@@ -74,7 +74,7 @@ impl<const MOST: usize> Ranges<MOST> {
     }
 
     pub(super) fn add(&mut self, new: PfnRange) -> Result<(), AddError> {
-        // Most come in ascending order, and then this is all.
+        // Most ranges come in ascending order, for which this is all.
         if self.all().last().is_none_or(|last| last.end < new.start)
             && let Some(place) = self.ranges.get_mut(self.len)
         {

@@ -1,8 +1,8 @@
-//! Memory that a guest has to accept, before there is a manager: what is handed out is accepted, in
-//! units of 2 MiB, and nothing else.
+//! Memory that a guest has to accept, before there is a manager: only memory that is handed out is
+//! accepted, in units of 2 MiB.
 //!
-//! Which memory is unaccepted is a mark of its region: accepting a unit takes it off. As long as
-//! accepted memory has a place, searches find that.
+//! A mark of its region says that memory is unaccepted; accepting a unit clears the mark. Searches
+//! find accepted memory as long as some fits.
 
 use super::Memblock;
 use super::error::MemblockError;
@@ -12,40 +12,40 @@ use crate::platform::Platform;
 use crate::units::{PAGE_SIZE, PAGES_PER_BLOCK, PHYSICAL_ADDRESS_END, Pfn, PfnRange, PhysRange};
 
 const UNIT: u64 = PAGES_PER_BLOCK * PAGE_SIZE;
-/// Regions that the memory set has more when a part of one loses its mark.
+/// The regions that the memory set gains when a part of one loses its mark.
 const MORE_MEMORY: usize = 2;
-/// Regions that the reserved set has more when a unit could not be accepted, and the frame before
+/// The regions that the reserved set gains when a unit could not be accepted and the frame before
 /// it is kept.
 const MORE_RESERVED: usize = 2;
 
-/// What was accepted for the memblock allocator.
+/// How much was accepted for the memblock allocator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct EarlyAccepted {
-    /// Times that the platform was asked.
+    /// How often the platform was asked.
     pub calls: u64,
     /// Pages that it accepted.
     pub accepted_pages: u64,
-    /// Times that it could not accept something: the unit of the frame that failed is reserved.
+    /// How often it could not accept something; the unit of the frame that failed is then reserved.
     pub failures: u64,
     /// The frame that failed last.
     pub last_failed: Option<Pfn>,
 }
 
 impl<P: Platform> Memblock<'_, P> {
-    /// What was accepted by now.
+    /// Returns how much was accepted so far.
     #[must_use]
     pub const fn accepted(&self) -> EarlyAccepted {
         self.accepted
     }
 
-    /// Whether memory will do that is not accepted, search after search.
+    /// Returns, for each successive search, whether unaccepted memory will do.
     pub(super) fn unaccepted(&self) -> &'static [bool] {
         if self.platform.accept_memory().is_some() { &[false, true] } else { &[false] }
     }
 
-    /// Accepts all units that `range` touches, and the next one where that begins at its end and
-    /// pages may be read past their end. False when one could not be accepted: it is reserved now,
-    /// and another place has to be found.
+    /// Accepts all units that `range` touches. It also accepts the next unit if that begins where
+    /// `range` ends and pages may be read past their end. Returns false if a unit could not be
+    /// accepted: it is reserved now, and the caller has to find another place.
     ///
     /// # Errors
     /// [`MemblockError::NoRoomToGrow`], [`MemblockError::MisalignedDirectMap`].
@@ -70,8 +70,9 @@ impl<P: Platform> Memblock<'_, P> {
         }
     }
 
-    /// Accepts pieces of unaccepted memory that do not fill their unit, as far as they are not
-    /// reserved, so that the rest is whole units. What has no room stays as it is.
+    /// Accepts pieces of unaccepted memory that do not fill their unit, unless they are reserved,
+    /// so that the rest is whole units. Stops, and leaves the other pieces as they are, if there is
+    /// no room to note one.
     pub(crate) fn accept_edges(&mut self) {
         let mut from = 0;
         while let Some(edge) = self.next_edge(from) {
@@ -82,7 +83,7 @@ impl<P: Platform> Memblock<'_, P> {
         }
     }
 
-    /// The first such piece at or after an address.
+    /// Returns the first such piece at or after an address.
     fn next_edge(&self, from: u64) -> Option<PhysRange> {
         self.platform.accept_memory()?;
         let window = PhysRange::new(from, PHYSICAL_ADDRESS_END);
@@ -96,26 +97,26 @@ impl<P: Platform> Memblock<'_, P> {
         })
     }
 
-    /// The first part of `range` that is unaccepted memory of one region.
+    /// Returns the first part of `range` that is unaccepted memory of one region.
     fn first_unaccepted(&self, range: PhysRange) -> Option<PhysRange> {
         let is_unaccepted = |region: &Region| region.flags.contains(RegionFlags::UNACCEPTED);
         Some(self.memory.first_in(range, &is_unaccepted)?.range.intersection(range))
     }
 
-    /// Whether a part of one region is accepted already.
+    /// Returns whether a part of one region was accepted ahead already.
     fn is_ahead(&self, part: PhysRange) -> bool {
         self.region_at(part.start).is_some_and(|region| region.flags.contains(RegionFlags::AHEAD))
     }
 
-    /// The first region that ends behind an address.
+    /// Returns the first region that ends behind an address.
     fn region_at(&self, address: u64) -> Option<&Region> {
         let regions = self.memory.regions();
         regions.get(regions.partition_point(|region| region.range.end <= address))
     }
 
-    /// Accepts a part of an unaccepted region, unless that was done, and gives it `marks` instead
-    /// of those that say so; false when not all of it could be. `wanted` is what somebody is about
-    /// to reserve, where no larger array may go.
+    /// Accepts a part of an unaccepted region, unless it was accepted ahead, and replaces its marks
+    /// about acceptance with `marks`. Returns false if not all of it could be accepted. `wanted` is
+    /// the range that the caller is about to reserve, where no larger array may go.
     fn accept_part(
         &mut self,
         part: PhysRange,
@@ -123,7 +124,7 @@ impl<P: Platform> Memblock<'_, P> {
         wanted: PhysRange,
     ) -> Result<bool, MemblockError> {
         let Some(device) = self.platform.accept_memory() else { return Ok(false) };
-        // All room first, so that nothing is accepted that is not noted.
+        // The room comes first, so that nothing is accepted that cannot be noted.
         self.make_room(MORE_MEMORY, MORE_RESERVED, &[part, wanted])?;
         if self.is_ahead(part) {
             self.mark(part, marks);
@@ -145,15 +146,15 @@ impl<P: Platform> Memblock<'_, P> {
         self.accepted.last_failed = Some(Pfn(failed / PAGE_SIZE));
         let unit = failed / UNIT * UNIT;
         let lost = PhysRange::new(unit, unit + UNIT).intersection(part);
-        // Nobody gets it, nor a page that may be read past its end into it.
+        // Nobody gets the unit, nor a page before it that may be read past its end.
         let guard = if device.reads_past_pages() { PAGE_SIZE } else { 0 };
         let region = |start| {
             let range = PhysRange::new(start, lost.end);
             Region { range, node: None, flags: RegionFlags::NONE }
         };
         let mut kept = region(lost.start.saturating_sub(guard));
-        // Of the page before it others may have parts, with more gaps between them than there is
-        // room for. What was accepted is noted all the same, and that page left as it is.
+        // The page before the unit may be reserved in so many parts that there is no room for the
+        // gaps between them. Then that page is left as it is, but what was accepted is still noted.
         let extra = self.reserved.extra_to_cover(&kept);
         if extra > MORE_RESERVED
             && self.make_room(MORE_MEMORY, extra, &[part, wanted, kept.range]).is_err()
@@ -165,7 +166,7 @@ impl<P: Platform> Memblock<'_, P> {
         Ok(false)
     }
 
-    /// Changes the marks of a part of one region that say what is accepted.
+    /// Changes the marks about acceptance for a part of one region.
     fn mark(&mut self, part: PhysRange, marks: RegionFlags) {
         let Some(region) = self.region_at(part.start).filter(|_| !part.is_empty()) else { return };
         let old = RegionFlags::UNACCEPTED.union(RegionFlags::AHEAD);

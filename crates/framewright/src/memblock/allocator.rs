@@ -11,7 +11,7 @@ use crate::platform::Platform;
 use crate::units::{NodeId, PAGE_SIZE, PHYSICAL_ADDRESS_END, PfnRange, PhysRange};
 use core::fmt;
 
-/// Alignment in bytes of a request that names none: a cache line.
+/// The alignment in bytes of a request that names none: a cache line.
 const CACHE_LINE_BYTES: u64 = 64;
 
 /// Frame 0: address 0 means failure to too many callers, so it is reserved from the start and never
@@ -19,8 +19,8 @@ const CACHE_LINE_BYTES: u64 = 64;
 const FRAME_ZERO: PhysRange = PhysRange::new(0, PAGE_SIZE);
 
 /// Room for the first 128 regions of each set, some 6 KiB. The adopter lends it, so that it can be
-/// in a static where stacks are small, and so that the allocator itself is small enough to be
-/// handed over by value.
+/// in a static where stacks are small. It also keeps the allocator itself small enough to be passed
+/// by value.
 #[derive(Debug)]
 pub struct MemblockStorage {
     memory: [Region; FIXED_REGIONS],
@@ -28,13 +28,13 @@ pub struct MemblockStorage {
 }
 
 impl MemblockStorage {
-    /// Nothing in it.
+    /// Makes empty storage.
     #[must_use]
     pub const fn new() -> Self {
         Self { memory: [Region::EMPTY; FIXED_REGIONS], reserved: [Region::EMPTY; FIXED_REGIONS] }
     }
 
-    /// Of the memory set and of the reserved set.
+    /// Returns the room of the memory set and that of the reserved set.
     pub(crate) const fn regions(&mut self) -> (&mut [Region], &mut [Region]) {
         (&mut self.memory, &mut self.reserved)
     }
@@ -46,15 +46,15 @@ impl Default for MemblockStorage {
     }
 }
 
-/// See the [module documentation](super). A few words: its first regions are in the
+/// See the [module documentation](super). It is a few words long: its first regions are in the
 /// [`MemblockStorage`] that the adopter lends.
 ///
 /// It carries what [`Manager::bring_up`](crate::Manager::bring_up) needs to know of memory and
-/// nodes, and is given to it by value. So the manager has the memory of exactly one allocator, that
-/// which [`add_memory`](Self::add_memory) added included, and no other call can use the memory
-/// beside it.
+/// nodes, and is passed to it by value. So a manager has the memory of exactly one allocator,
+/// including memory that [`add_memory`](Self::add_memory) added, and no other call can use that
+/// memory.
 ///
-/// Only who promises that the memory is unused can start one:
+/// Only a caller that promises that the memory is unused can start one:
 ///
 /// ```compile_fail,E0133
 /// # use framewright::Platform;
@@ -70,7 +70,7 @@ impl Default for MemblockStorage {
 /// }
 /// ```
 ///
-/// And no two managers come of one:
+/// And one allocator cannot become two managers:
 ///
 /// ```compile_fail,E0382
 /// # use framewright::{BringUp, Manager, Platform, memblock::Memblock};
@@ -93,14 +93,15 @@ pub struct Memblock<'a, P: Platform> {
 }
 
 impl<'a, P: Platform> Memblock<'a, P> {
-    /// Knows all present memory of `map`, each range with its node; reserves nothing but frame 0.
+    /// Makes an allocator that knows all present memory of `map`, each range with its node;
+    /// reserves nothing but frame 0.
     ///
-    /// A map of more than 128 ranges needs an array in memory at once, before anything could be
-    /// reserved. If such a map calls memory usable that holds something (the kernel, an initial RAM
+    /// A map of more than 128 ranges needs an array in memory at once, before anything can be
+    /// reserved. If such a map calls memory usable that is in use (by the kernel or an initial RAM
     /// disk), use [`with_reserved`](Self::with_reserved).
     ///
     /// # Safety
-    /// As for [`with_reserved`](Self::with_reserved), and nothing in usable memory is in use.
+    /// As for [`with_reserved`](Self::with_reserved); in addition, no usable memory is in use.
     ///
     /// # Errors
     /// [`MemblockError::NoRoomToGrow`] or [`MemblockError::MisalignedDirectMap`], for a map of more
@@ -111,11 +112,11 @@ impl<'a, P: Platform> Memblock<'a, P> {
         map: MemoryMap<'_>,
         topology: &'a Topology<'a>,
     ) -> Result<Self, MemblockError> {
-        // SAFETY: the caller promises what is wanted; nothing needs a reservation.
+        // SAFETY: the caller promises what is required; nothing needs a reservation.
         unsafe { Self::with_reserved(platform, storage, map, topology, &[]) }
     }
 
-    /// Knows the memory of `map` too, with `reserved` reserved before any memory is used.
+    /// [`new`](Self::new) with the ranges of `reserved` reserved before any memory is used.
     ///
     /// # Safety
     /// What the map calls usable and `reserved` does not name is unused RAM (invariant 1): nothing
@@ -141,7 +142,7 @@ impl<'a, P: Platform> Memblock<'a, P> {
         Ok(early)
     }
 
-    /// Knows no memory yet, and nothing reserved but frame 0.
+    /// Makes an allocator that knows no memory yet and reserves nothing but frame 0.
     #[must_use]
     pub fn empty(
         platform: &'static P,
@@ -152,7 +153,7 @@ impl<'a, P: Platform> Memblock<'a, P> {
         Self::over(platform, memory, reserved, topology)
     }
 
-    /// [`empty`](Self::empty) in room for any number of regions, at least one.
+    /// [`empty`](Self::empty) in room for any number of regions, at least one in each set.
     pub(crate) fn over(
         platform: &'static P,
         memory: &'a mut [Region],
@@ -176,7 +177,7 @@ impl<'a, P: Platform> Memblock<'a, P> {
         }
     }
 
-    /// Makes an [`empty`](Self::empty) allocator what [`with_reserved`](Self::with_reserved)
+    /// Turns an [`empty`](Self::empty) allocator into one as [`with_reserved`](Self::with_reserved)
     /// returns.
     ///
     /// # Safety
@@ -211,8 +212,8 @@ impl<'a, P: Platform> Memblock<'a, P> {
     ) -> Result<(), MemblockError> {
         let topology = self.topology;
         if let Some(capacity) = self.memory.capacity_to_grow_to(count_regions(map, topology)) {
-            // The set does not know its memory yet, so the place for its array is sought in the
-            // map, range by range.
+            // The set does not know its memory yet, so the search for its array's place goes
+            // through the map, range by range.
             let place = self.array_queries(capacity).find_map(|query| {
                 if !cfg!(feature = "large-maps") {
                     return None;
@@ -236,12 +237,12 @@ impl<'a, P: Platform> Memblock<'a, P> {
     }
 
     /// Adds memory that the map did not have: the whole frames in `range`. Frames already known
-    /// keep their node and flags. The manager gets it with the rest.
+    /// keep their node and flags. The manager gets the new frames with the rest.
     ///
     /// # Safety
-    /// What [`with_reserved`](Self::with_reserved) wants of usable memory goes for these frames
-    /// too, as far as they are not reserved yet; and [`Platform::direct`] is linear over them and
-    /// over what they touch.
+    /// These frames meet what [`with_reserved`](Self::with_reserved) requires of usable memory,
+    /// except those that are reserved already; and [`Platform::direct`] is linear over them and
+    /// over the memory that they touch.
     ///
     /// # Errors
     /// [`MemblockError::UnknownNode`], [`MemblockError::NoRoomToGrow`],
@@ -267,9 +268,9 @@ impl<'a, P: Platform> Memblock<'a, P> {
         Ok(())
     }
 
-    /// Reserves bytes, known memory or not, clipped at the end of the address space. Already
-    /// reserved parts stay as they are. Reserve whatever holds something before the first
-    /// allocation; [`with_reserved`](Self::with_reserved) does.
+    /// Reserves bytes, whether they are known memory or not, clipped at the end of the address
+    /// space. Parts that are already reserved stay as they are. Reserve memory that is in use
+    /// before the first allocation, as [`with_reserved`](Self::with_reserved) does.
     ///
     /// # Errors
     /// [`MemblockError::NoRoomToGrow`], [`MemblockError::MisalignedDirectMap`],
@@ -279,8 +280,8 @@ impl<'a, P: Platform> Memblock<'a, P> {
         self.reserve_avoiding(range, &[range])
     }
 
-    /// [`reserve`](Self::reserve) of whole frames, none of which is reserved, whose user frees them
-    /// to the manager, once there is one, like any allocation.
+    /// [`reserve`](Self::reserve) of whole frames, none of which is reserved yet. Their user frees
+    /// them to the manager, once there is one, like any allocation.
     pub(crate) fn reserve_in_use(&mut self, frames: PfnRange) -> Result<(), MemblockError> {
         self.check_live()?;
         let range = clip(frames.to_phys());
@@ -291,7 +292,7 @@ impl<'a, P: Platform> Memblock<'a, P> {
         self.reserve_region(&new, &[range])
     }
 
-    /// Reserves `range`; an array that this needs goes outside all of `avoid`.
+    /// Reserves `range`. If this needs a larger array, the array is placed outside all of `avoid`.
     pub(super) fn reserve_avoiding(
         &mut self,
         range: PhysRange,
@@ -302,20 +303,20 @@ impl<'a, P: Platform> Memblock<'a, P> {
 
     fn reserve_region(&mut self, new: &Region, avoid: &[PhysRange]) -> Result<(), MemblockError> {
         self.make_room(0, self.reserved.room_to_cover(new), avoid)?;
-        // Where one of our arrays lies in the range, the bytes have two owners from now on.
+        // If one of our arrays lies in the range, its bytes have two owners from now on.
         self.memory.keep_storage_in(new.range);
         self.reserved.keep_storage_in(new.range);
         self.reserved.cover(new);
         Ok(())
     }
 
-    /// Allocates: the highest fitting bytes (the lowest when [bottom-up](Self::set_bottom_up)),
-    /// inside one memory region, reserved with that region's node. Bytes from another node are
-    /// second choice, bytes below `min_address` the third; under
-    /// [`movable_node`](Self::set_movable_node) hot-pluggable memory is the last. With
+    /// Allocates the highest fitting bytes (the lowest when [bottom-up](Self::set_bottom_up))
+    /// inside one memory region, and reserves them with that region's node. Bytes of another node
+    /// are second choice, bytes below `min_address` third; under
+    /// [`movable_node`](Self::set_movable_node) hot-pluggable memory comes last. With
     /// [`mirrored_first`](Self::set_mirrored_first) mirrored memory of any node comes before other
-    /// memory of the wanted one. What it hands out is accepted ([`Platform::accept_memory`]); on
-    /// each node accepted memory is first choice.
+    /// memory of the wanted one. Memory is accepted when it is handed out
+    /// ([`Platform::accept_memory`]); on each node memory that is already accepted is first choice.
     ///
     /// # Errors
     /// [`MemblockError::ZeroSize`], [`MemblockError::BadAlignment`],
@@ -340,7 +341,7 @@ impl<'a, P: Platform> Memblock<'a, P> {
         }
     }
 
-    /// Makes a place that was just found an allocation.
+    /// Turns a place that was just found into an allocation.
     pub(super) fn reserve_place(
         &mut self,
         place: &Place,
@@ -388,7 +389,7 @@ impl<'a, P: Platform> Memblock<'a, P> {
                 for &mirrored in self.mirrored() {
                     query.mirrored = mirrored;
                     query.node = node;
-                    // What is accepted first, but a node's own before another's.
+                    // Accepted memory comes first, but a node's own memory comes before another's.
                     for &unaccepted in self.unaccepted() {
                         query.unaccepted = unaccepted;
                         if let Some(place) = query.find(memory, reserved, &[]) {
@@ -418,13 +419,13 @@ impl<'a, P: Platform> Memblock<'a, P> {
         })
     }
 
-    /// Ends a reservation or an allocation, or a part of one; what in `range` is not reserved stays
-    /// as it is, and so does frame 0. An empty range means nothing.
+    /// Ends a reservation or an allocation, or a part of one. Bytes of `range` that are not
+    /// reserved stay as they are, and so does frame 0. Does nothing for an empty range.
     ///
     /// # Safety
-    /// Nobody uses the memory in `range` any more: others are given it next. So what was reserved
-    /// because something lies there, and what somebody else allocated, may be freed only when they
-    /// are done with it.
+    /// Nobody uses the memory in `range` any more, because it is free to be allocated again. So
+    /// memory that was reserved because it is in use, and memory that somebody else allocated, may
+    /// be freed only when its user is done with it.
     ///
     /// # Errors
     /// [`MemblockError::NotReserved`] when nothing in the range is reserved,
@@ -441,7 +442,7 @@ impl<'a, P: Platform> Memblock<'a, P> {
         if range.is_empty() {
             return Err(MemblockError::FrameZero);
         }
-        // Giving our own arrays away would let somebody else write into them (invariant 3).
+        // If our own arrays were free, another owner could write into them (invariant 3).
         if let Some(&storage) =
             self.storage().iter().find(|storage| !storage.intersection(range).is_empty())
         {
@@ -455,38 +456,38 @@ impl<'a, P: Platform> Memblock<'a, P> {
         Ok(())
     }
 
-    /// Allocate from low addresses up, rather than from high ones down.
+    /// Sets whether to allocate from low addresses up rather than from high ones down.
     pub fn set_bottom_up(&mut self, bottom_up: bool) {
         self.bottom_up = bottom_up;
     }
 
-    /// What is memory, ascending. Empty after [`discard`](Self::discard).
+    /// Returns the regions of memory, ascending. Empty after [`discard`](Self::discard).
     #[must_use]
     pub fn memory(&self) -> &[Region] {
         self.memory.regions()
     }
 
-    /// What is reserved, ascending; not all of it need be memory. Empty after
+    /// Returns the reserved regions, ascending; not all of them need be memory. Empty after
     /// [`discard`](Self::discard).
     #[must_use]
     pub fn reserved(&self) -> &[Region] {
         self.reserved.regions()
     }
 
-    /// Bytes of memory.
+    /// Returns the number of bytes of memory.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         self.memory.bytes()
     }
 
-    /// Bytes reserved, whether memory or not.
+    /// Returns the number of reserved bytes, whether memory or not.
     #[must_use]
     pub fn reserved_bytes(&self) -> u64 {
         self.reserved.bytes()
     }
 
-    /// The frames that hold the grown arrays of the memory set and of the reserved set; empty where
-    /// a set has not grown.
+    /// Returns the frames that hold the grown arrays of the memory set and of the reserved set;
+    /// empty for a set that has not grown.
     #[must_use]
     pub fn storage(&self) -> [PhysRange; 2] {
         [self.memory.storage(), self.reserved.storage()]
@@ -508,7 +509,8 @@ impl<P: Platform> fmt::Debug for Memblock<'_, P> {
     }
 }
 
-/// `range` as far as addresses go. The fields are public, so its end may lie before its start.
+/// Clips `range` at the end of the address space. The fields are public, so its end may lie before
+/// its start.
 fn clip(range: PhysRange) -> PhysRange {
     PhysRange::new(range.start.min(PHYSICAL_ADDRESS_END), range.end.min(PHYSICAL_ADDRESS_END))
 }
@@ -517,7 +519,7 @@ const fn reservation(range: PhysRange) -> Region {
     Region { range, node: None, flags: RegionFlags::NONE }
 }
 
-/// How many regions the memory of `map` makes, joined.
+/// Returns how many regions the memory of `map` makes once neighbours are joined.
 fn count_regions(map: MemoryMap<'_>, topology: &Topology<'_>) -> usize {
     let mut last = Region::EMPTY;
     let starts_a_region = |range: NodeRange| {

@@ -1,8 +1,8 @@
-//! Places for tables that cost no page of 1 GiB, or little of the largest block.
+//! Places for tables that cost no 1 GiB page, or little of the largest block.
 //!
-//! A table anywhere in a free GiB breaks it. What cannot be in a whole one is at the edges of
-//! memory: below the first boundary of a GiB, above the last, beside holes and reservations, and in
-//! a GiB that another table broke before. Whoever wants pages of 1 GiB has the tables there.
+//! A table anywhere in a free GiB breaks it up. The memory that belongs to no whole free GiB is at
+//! the edges: below the first GiB boundary, above the last, beside holes and reservations, and in a
+//! GiB that another table already broke. If 1 GiB pages are wanted, tables go there.
 
 use super::allocator::Memblock;
 use super::error::MemblockError;
@@ -11,24 +11,24 @@ use super::search::{FreeRuns, Place, Query, whole_gigabytes};
 use crate::platform::Platform;
 use crate::units::{MAX_NODES, NodeId, Order, PAGE_SIZE, PHYSICAL_ADDRESS_END, PhysRange, sort};
 
-/// Devices with 24 address bits, or what only real mode reaches, have no other memory, so tables
-/// have no part of it if they can choose.
+/// The end of the memory that tables avoid if they can: devices with 24 address bits, or code in
+/// real mode, can use no other memory.
 const LOW_END: u64 = if cfg!(feature = "dma-zones") { 16 << 20 } else { 1 << 20 };
-/// What devices with 32 address bits do not reach.
+/// The start of the memory that devices with 32 address bits do not reach.
 const HIGH_START: u64 = 4 << 30;
 
 impl<P: Platform> Memblock<'_, P> {
-    /// Says where tables go from now on.
+    /// Sets where tables go from now on.
     pub(crate) fn set_tables(&mut self, tables: Tables) {
         self.tables = if cfg!(feature = "pools") { tables } else { Tables::High };
     }
 
-    /// Whether each device that has 32 address bits reaches all memory.
+    /// Returns whether a device with 32 address bits reaches all memory.
     pub(crate) fn is_all_low(&self) -> bool {
         self.memory().last().is_none_or(|last| last.range.end <= HIGH_START)
     }
 
-    /// Whole free GiB, by node.
+    /// Returns the number of whole free GiBs of each node.
     pub(crate) fn gigabytes(&self) -> [u64; MAX_NODES] {
         let mut gigabytes = [0; MAX_NODES];
         let window = PhysRange::new(0, PHYSICAL_ADDRESS_END);
@@ -39,9 +39,10 @@ impl<P: Platform> Memblock<'_, P> {
         gigabytes
     }
 
-    /// Allocates memory for a table of `node`: at an edge where tables go there and one has room,
-    /// else as [`allocate`](Self::allocate) does. Only size, alignment and whether to clear it
-    /// count for the edge. Mirrored memory, where that is first choice, comes before an edge.
+    /// Allocates memory for a table of `node`: at an edge if tables go there and one has room,
+    /// otherwise as [`allocate`](Self::allocate) does. An edge is chosen only by size, alignment
+    /// and whether to clear the memory. Where mirrored memory is first choice, it comes before an
+    /// edge.
     pub(crate) fn allocate_table(
         &mut self,
         request: &MemblockRequest,
@@ -61,7 +62,7 @@ impl<P: Platform> Memblock<'_, P> {
         }
     }
 
-    /// Memory of a node where it breaks little.
+    /// Reserves memory of a node at a place that breaks no large block if possible.
     #[inline(never)]
     fn reserve_tight(
         &mut self,
@@ -73,7 +74,7 @@ impl<P: Platform> Memblock<'_, P> {
         self.reserve_found(place, request)
     }
 
-    /// Memory at an edge of any node, the nearest that has some.
+    /// Reserves memory at an edge of the nearest node that has room there.
     #[inline(never)]
     fn reserve_at_any_edge(
         &mut self,
@@ -89,7 +90,7 @@ impl<P: Platform> Memblock<'_, P> {
         self.reserve_at_edge(request, &nodes[..count])
     }
 
-    /// Memory at an edge of the first of these nodes that has some.
+    /// Reserves memory at an edge of the first of these nodes that has room there.
     #[inline(never)]
     fn reserve_at_edge(
         &mut self,

@@ -6,15 +6,16 @@ use crate::platform::Platform;
 use crate::units::{NodeId, PfnRange};
 
 impl<P: Platform> Memblock<'_, P> {
-    /// The platform whose memory it hands out.
+    /// Returns the platform whose memory the allocator hands out.
     #[must_use]
     pub const fn platform(&self) -> &'static P {
         self.platform
     }
 
-    /// What [`for_each_left`](Self::for_each_left) and [`discard`](Self::discard) give, in one
-    /// ascending walk that can be repeated until the latter. The walk reads the arrays, so `sink`
-    /// must not write into the frames that it gets. The allocator allocates nothing meanwhile.
+    /// Calls `sink` for the frames of both [`for_each_left`](Self::for_each_left) and
+    /// [`discard`](Self::discard) in one ascending walk, which can be repeated until `discard`. The
+    /// walk reads the arrays, so `sink` must not write into the frames that it gets. The allocator
+    /// allocates nothing meanwhile.
     pub(crate) fn for_each_in_the_end(&self, sink: &mut dyn FnMut(PfnRange, NodeId)) {
         if !cfg!(feature = "large-maps") {
             return self.for_each_left(sink);

@@ -7,9 +7,9 @@ use core::fmt;
 /// One of the allocator's two sets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SetName {
-    /// What is memory.
+    /// The set of memory.
     Memory,
-    /// What is taken.
+    /// The set of reservations.
     Reserved,
 }
 
@@ -55,8 +55,8 @@ pub enum MemblockError {
         /// Bytes of the array that found no place.
         needed_bytes: u64,
     },
-    /// [`Platform::direct`](crate::Platform::direct) shows a frame at an address that cannot hold
-    /// an array.
+    /// [`Platform::direct`](crate::Platform::direct) maps a frame to an address that cannot hold an
+    /// array.
     MisalignedDirectMap {
         /// Physical address of the frame.
         address: u64,

@@ -1,9 +1,9 @@
-//! Room for more regions: the sets' arrays move to larger ones in the memory that the sets
+//! Makes room for more regions: the sets' arrays move to larger ones in the memory that the sets
 //! describe.
 //!
-//! Growing changes the very set that grows: the new array is itself a reservation, and the old one
-//! ceases to be one. So all places are found first, reservations included that the growth of the
-//! other set causes; then nothing can fail any more.
+//! Growing changes the very set that grows: the new array becomes a reservation, and the old one
+//! ceases to be one. So all places are found first, with room for the reservations that growing the
+//! other set adds; after that nothing can fail.
 
 use super::Memblock;
 use super::error::{MemblockError, SetName};
@@ -13,14 +13,14 @@ use super::storage::GrownArray;
 use crate::platform::Platform;
 use crate::units::{PAGE_SIZE, PHYSICAL_ADDRESS_END, PhysRange};
 
-/// Regions by which the reserved set can lengthen when the memory set grows: the new array, and a
-/// cut where the old one was.
+/// The regions that the reserved set can gain when the memory set grows: the new array, and a cut
+/// where the old one was.
 const REGIONS_FOR_AN_ARRAY: usize = 2;
 
 impl<P: Platform> Memblock<'_, P> {
-    /// Sees to it that the memory set can take `memory_extra` more regions and the reserved set
-    /// `reserved_extra`, with new arrays outside every range of `avoid`. On an error nothing has
-    /// changed.
+    /// Ensures that the memory set can take `memory_extra` more regions and the reserved set
+    /// `reserved_extra`. New arrays are placed outside every range of `avoid`. On an error nothing
+    /// has changed.
     pub(super) fn make_room(
         &mut self,
         memory_extra: usize,
@@ -45,7 +45,8 @@ impl<P: Platform> Memblock<'_, P> {
             None => None,
         };
 
-        // The reserved set first: it then has room for what the memory set's array adds to it.
+        // The reserved set grows first, so that it has room for what the memory set's array adds to
+        // it.
         if let Some(array) = reserved_array {
             self.adopt(SetName::Reserved, array);
         }
@@ -55,7 +56,8 @@ impl<P: Platform> Memblock<'_, P> {
         Ok(())
     }
 
-    /// What a place for an array of `capacity` regions must be like, the best kind of place first.
+    /// Returns the searches for a place for an array of `capacity` regions, the best kind of place
+    /// first.
     pub(super) fn array_queries(&self, capacity: usize) -> impl Iterator<Item = Query> + use<P> {
         let query = Query {
             size: GrownArray::bytes(capacity),
@@ -74,7 +76,7 @@ impl<P: Platform> Memblock<'_, P> {
         })
     }
 
-    /// An array in `place` for `set`, or why there is none.
+    /// Makes an array for `set` in `place`, or says why there is none.
     pub(super) fn array_in(
         &self,
         set: SetName,
@@ -91,7 +93,8 @@ impl<P: Platform> Memblock<'_, P> {
         GrownArray::new(self.platform, place)
     }
 
-    /// Makes `array`, whose bytes are free, the array of `set`. The reserved set has room for it.
+    /// Makes `array`, whose bytes are free, the array of `set`. The reserved set must have room for
+    /// it.
     pub(super) fn adopt(&mut self, set: SetName, array: GrownArray) {
         let own = Region { range: array.range, node: array.node, flags: RegionFlags::KERNEL };
         let old = match set {

@@ -1,4 +1,4 @@
-//! Hand-over: what is still free goes to the manager, then the allocator ends.
+//! Hand-over: memory that is still free goes to the manager, then the allocator ends.
 
 use super::Memblock;
 use super::pieces::largest_pieces;
@@ -11,7 +11,7 @@ impl<P: Platform> Memblock<'_, P> {
     /// Calls `sink` for every run of free whole frames (accepted memory minus reserved), ascending,
     /// with its node. A frame with one reserved byte is not free. Runs that touch are separate
     /// where node or flags change. Nothing after [`discard`](Self::discard).
-    // One copy for all walks: at boot most of what code costs is that it is new.
+    // One copy for all walks: at boot most of the cost of code is that it runs for the first time.
     #[inline(never)]
     pub fn for_each_free(&self, sink: &mut dyn FnMut(PfnRange, NodeId)) {
         self.find_left(false, &mut |range, node| {
@@ -20,7 +20,7 @@ impl<P: Platform> Memblock<'_, P> {
         });
     }
 
-    /// The first frame of [`for_each_free`](Self::for_each_free).
+    /// Returns the first frame of [`for_each_free`](Self::for_each_free).
     pub(crate) fn first_free(&self) -> Option<Pfn> {
         let mut first = None;
         self.find_left(false, &mut |range, _| {
@@ -30,8 +30,8 @@ impl<P: Platform> Memblock<'_, P> {
         first
     }
 
-    /// Whether there is a run for which `is_it` is true among those of
-    /// [`for_each_free`](Self::for_each_free), and of what is unaccepted if `unaccepted`.
+    /// Returns whether `is_it` is true for a run of [`for_each_free`](Self::for_each_free) or, with
+    /// `unaccepted`, for a run of unaccepted memory.
     #[inline(never)]
     fn find_left(&self, unaccepted: bool, is_it: &mut dyn FnMut(PfnRange, NodeId) -> bool) -> bool {
         let window = PhysRange::new(0, PHYSICAL_ADDRESS_END);
@@ -43,14 +43,13 @@ impl<P: Platform> Memblock<'_, P> {
         })
     }
 
-    /// Whether there is a run for which `is_it` is true among those of
-    /// [`for_each_left`](Self::for_each_left).
+    /// Returns whether `is_it` is true for a run of [`for_each_left`](Self::for_each_left).
     pub(crate) fn any_left(&self, is_it: &mut dyn FnMut(PfnRange) -> bool) -> bool {
         self.find_left(self.platform.accept_memory().is_some(), &mut |range, _| is_it(range))
     }
 
-    /// [`for_each_free`](Self::for_each_free), and of what is unaccepted, where it can be accepted,
-    /// all that is not reserved.
+    /// [`for_each_free`](Self::for_each_free) and, where the platform can accept memory, all
+    /// unaccepted memory that is not reserved.
     #[inline(never)]
     pub(crate) fn for_each_left(&self, sink: &mut dyn FnMut(PfnRange, NodeId)) {
         self.find_left(self.platform.accept_memory().is_some(), &mut |range, node| {

@@ -1,5 +1,5 @@
-//! Memory that is mirrored: which it is, and that it is handed out first where somebody wants that
-//! (Linux: `mm/memblock.c`, `memblock_mark_mirror` and `choose_memblock_flags`).
+//! Mirrored memory: marks it, and prefers it for allocations if that is wanted (Linux:
+//! `mm/memblock.c`, `memblock_mark_mirror` and `choose_memblock_flags`).
 
 use super::Memblock;
 use super::error::MemblockError;
@@ -7,14 +7,15 @@ use super::region::{Region, RegionFlags};
 use crate::platform::Platform;
 use crate::units::{PHYSICAL_ADDRESS_END, PhysRange};
 
-/// Regions that the memory set has more when a part of one gets a mark.
+/// The regions that the memory set gains when a part of one gets a mark.
 const MORE_MEMORY: usize = 2;
 
 impl<P: Platform> Memblock<'_, P> {
-    /// Marks the whole frames of memory in `range` as mirrored: memory that the machine keeps twice
-    /// or protects as well (EFI_MEMORY_MORE_RELIABLE). Called for each such range before the first
-    /// allocation. What is no memory stays none. Bring-up forgets the marks unless
-    /// `kernelcore=mirror` was asked for; until then they divide what searches take for one run.
+    /// Marks the whole frames of memory in `range` as mirrored: memory that the machine stores
+    /// twice or protects equally well (EFI_MEMORY_MORE_RELIABLE). Call it for each such range
+    /// before the first allocation. Addresses without memory are not affected. Bring-up clears the
+    /// marks unless `kernelcore=mirror` was given; until then a search does not find a run across
+    /// the border of a mark.
     ///
     /// # Errors
     /// [`MemblockError::NoRoomToGrow`], [`MemblockError::MisalignedDirectMap`],
@@ -35,7 +36,7 @@ impl<P: Platform> Memblock<'_, P> {
         Ok(())
     }
 
-    /// Takes all marks away, so that nothing is divided by them.
+    /// Clears all marks, so that they divide no run.
     pub(crate) fn forget_mirrored(&mut self) {
         while self.mirror.any {
             let is_marked = |region: &&Region| region.flags.contains(RegionFlags::MIRRORED);
@@ -43,15 +44,15 @@ impl<P: Platform> Memblock<'_, P> {
                 self.mirror.any = false;
                 break;
             };
-            // No more regions than before: it joins its neighbours or stays one.
+            // This adds no region: the changed one joins its neighbours or stays one.
             self.memory.uncover(marked.range);
             let flags = marked.flags.without(RegionFlags::MIRRORED);
             self.memory.cover(&Region { flags, ..marked });
         }
     }
 
-    /// The first part of `range` that is memory of one region and not mirrored, as it is when it
-    /// is.
+    /// Returns the first part of `range` that is memory of one region without the mark, as a region
+    /// that has the mark.
     fn first_unmarked(&self, range: PhysRange) -> Option<Region> {
         if range.is_empty() {
             return None;
@@ -62,37 +63,38 @@ impl<P: Platform> Memblock<'_, P> {
         Some(Region { range: found.range.intersection(range), flags, ..*found })
     }
 
-    /// Hand out mirrored memory first, as long as there is some. Otherwise it is memory like any
-    /// other. Bring-up does so with `kernelcore=mirror`. Needs the feature `moving`.
+    /// Sets whether to hand out mirrored memory first, as long as there is some. Otherwise it is
+    /// memory like any other. Bring-up sets this with `kernelcore=mirror`. Needs the feature
+    /// `moving`.
     pub fn set_mirrored_first(&mut self, first: bool) {
         self.mirror.first = first;
     }
 
-    /// Bytes that were allocated elsewhere, though mirrored memory was wanted
+    /// Returns the bytes that were allocated outside mirrored memory, though that was wanted
     /// [first](Self::set_mirrored_first) and there was some.
     #[must_use]
     pub const fn unmirrored_bytes(&self) -> u64 {
         self.mirror.failed_bytes
     }
 
-    /// Whether to look into mirrored memory only, at first.
+    /// Returns whether searches begin with mirrored memory only.
     pub(super) const fn prefers_mirrored(&self) -> bool {
         cfg!(feature = "moving") && self.mirror.first && self.mirror.any
     }
 
-    /// Whether to look into mirrored memory only, search after search.
+    /// Returns, for each successive search, whether to look into mirrored memory only.
     pub(super) const fn mirrored(&self) -> &'static [bool] {
         if self.prefers_mirrored() { &[true, false] } else { &[false] }
     }
 
-    /// Counts what is allocated, where it should be mirrored and is not.
+    /// Counts an allocation that should be mirrored and is not.
     pub(super) fn note_unmirrored(&mut self, range: PhysRange) {
         if self.prefers_mirrored() && self.first_unmarked(range).is_some() {
             self.mirror.failed_bytes = self.mirror.failed_bytes.saturating_add(range.size());
         }
     }
 
-    /// Calls `sink` for all mirrored memory, ascending. Ranges that touch are one.
+    /// Calls `sink` for all mirrored memory, ascending. Ranges that touch are reported as one.
     pub(crate) fn for_each_mirrored(&self, sink: &mut dyn FnMut(PhysRange)) {
         let mut last = PhysRange::default();
         for region in self.memory.regions() {

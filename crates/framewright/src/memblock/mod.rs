@@ -1,23 +1,23 @@
 //! The memblock allocator: hands out memory before there is a manager, from nothing but the memory
-//! map. It is to the manager what memblock is to Linux's.
+//! map. It corresponds to Linux's memblock.
 //!
-//! Two sets of regions say what is *memory* and what is *reserved*; free is the one minus the
-//! other. Allocating is reserving a free range, and hand-over walks what is left. The sets begin in
-//! storage that the adopter lends ([`MemblockStorage`]) and move to larger arrays in the memory
-//! that they describe.
+//! Two sets of regions say which memory exists (*memory*) and which is taken (*reserved*); free
+//! memory is the first minus the second. An allocation reserves a free range, and the hand-over
+//! walks what is left free. The sets begin in storage that the adopter lends ([`MemblockStorage`])
+//! and move to larger arrays in the memory that they describe.
 //!
-//! | file | is |
+//! | file | contains |
 //! |---|---|
 //! | `region` | an entry of a set |
 //! | `set` | a sorted, disjoint, joined array of them |
 //! | `edges` | places that cost no 1 GiB page |
-//! | `search` | memory minus reserved, and places in it |
-//! | `grow` | larger arrays |
-//! | `mirror` | memory that is mirrored |
-//! | `hot_pluggable` | memory that may go, and that the kernel's cannot |
+//! | `search` | free memory, and searches for places in it |
+//! | `grow` | moves to larger arrays |
+//! | `mirror` | mirrored memory |
+//! | `hot_pluggable` | memory that may be removed, and nodes that cannot |
 //! | `storage` | the only code that touches memory |
-//! | `runs` | memory as bring-up walks it |
-//! | `hand_over`, `pieces` | the end |
+//! | `runs` | all memory, as bring-up walks it |
+//! | `hand_over`, `pieces` | the hand-over to the manager |
 //!
 //! A call that fails leaves both sets exactly as they were.
 

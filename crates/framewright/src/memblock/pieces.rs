@@ -1,4 +1,4 @@
-//! A run of frames as naturally aligned pieces.
+//! Cuts a run of frames into naturally aligned pieces.
 
 use crate::units::{MAX_ORDER, Order, Pfn, PfnRange};
 
@@ -9,8 +9,8 @@ pub struct LargestPieces {
     end: u64,
 }
 
-/// Cuts `range` into pieces of 2^order frames, each as large as its address, the end of the run and
-/// [`Order::MAX`] let it be.
+/// Cuts `range` into pieces of 2^order frames, each as large as its alignment, the end of the run
+/// and [`Order::MAX`] allow.
 #[must_use]
 pub const fn largest_pieces(range: PfnRange) -> LargestPieces {
     LargestPieces { next: range.start.0, end: range.end.0 }
@@ -20,7 +20,8 @@ impl Iterator for LargestPieces {
     type Item = (Pfn, Order);
 
     fn next(&mut self) -> Option<(Pfn, Order)> {
-        // Nothing when none is left, so also for a range that ends before it starts.
+        // Returns nothing when no frame is left, and so also for a range that ends before it
+        // starts.
         let fitting = self.end.checked_sub(self.next)?.checked_ilog2()?;
         let order = fitting.min(self.next.trailing_zeros()).min(u32::from(MAX_ORDER));
         let order = Order::new(u8::try_from(order).ok()?)?;

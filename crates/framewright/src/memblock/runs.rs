@@ -1,4 +1,4 @@
-//! What bring-up asks the memblock allocator: all memory that it knows, and the nodes.
+//! What the memblock allocator tells bring-up: all memory that it knows, and the nodes.
 
 use super::Memblock;
 use super::region::{Region, RegionFlags};
@@ -8,19 +8,19 @@ use crate::units::NodeId;
 use core::slice;
 
 impl<'a, P: Platform> Memblock<'a, P> {
-    /// The nodes whose memory it knows.
+    /// Returns the topology, with the nodes whose memory the allocator knows.
     #[must_use]
     pub const fn topology(&self) -> &'a Topology<'a> {
         self.topology
     }
 
-    /// All memory, ascending, reserved or not.
+    /// Returns all memory, ascending, reserved or not.
     pub(crate) fn runs(&self) -> MemoryRuns<'_> {
         MemoryRuns(self.memory().iter())
     }
 }
 
-/// Iterator over the regions of memory, as zones want them.
+/// Iterator over the regions of memory, in the form that zones need.
 #[derive(Clone)]
 pub(crate) struct MemoryRuns<'a>(slice::Iter<'a, Region>);
 

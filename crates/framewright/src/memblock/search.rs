@@ -1,13 +1,13 @@
 //! Memory minus reservations, and the search for a place in it.
 //!
-//! Both sets are sorted, so one walk over the two side by side sees every free run: a search costs
-//! the number of regions, whatever their sizes.
+//! Both sets are sorted, so one walk over the two side by side finds every free run. The cost of a
+//! search grows with the number of regions and not with their sizes.
 
 use super::region::{Region, RegionFlags};
 use crate::units::{NodeId, Order, PAGE_SIZE, PhysRange};
 
-/// The runs in `memory` that nothing in `reserved` covers, cut at the ends of memory regions, from
-/// either end.
+/// Iterator, from either end, over the runs in `memory` that nothing in `reserved` covers, cut at
+/// the ends of memory regions.
 #[derive(Clone)]
 pub(super) struct FreeRuns<'a> {
     memory: &'a [Region],
@@ -17,7 +17,7 @@ pub(super) struct FreeRuns<'a> {
 }
 
 impl<'a> FreeRuns<'a> {
-    /// The free runs inside `window`.
+    /// Returns the free runs inside `window`.
     pub fn new(memory: &'a [Region], reserved: &'a [Region], window: PhysRange) -> Self {
         Self {
             memory: overlapping(memory, window),
@@ -30,7 +30,7 @@ impl<'a> FreeRuns<'a> {
 
 fn overlapping(regions: &[Region], window: PhysRange) -> &[Region] {
     let mut all = regions;
-    // Nearly always the window has all of them.
+    // Nearly always the window contains all of them.
     if all.first().is_some_and(|first| first.range.end <= window.start) {
         all = &all[all.partition_point(|region| region.range.end <= window.start)..];
     }
@@ -43,8 +43,8 @@ fn overlapping(regions: &[Region], window: PhysRange) -> &[Region] {
 impl Iterator for FreeRuns<'_> {
     type Item = Region;
 
-    // One copy for all walks, as they are short and at boot most of what code costs is that it is
-    // new.
+    // One copy for all walks: they are short, and at boot most of the cost of code is that it runs
+    // for the first time.
     #[inline(never)]
     fn next(&mut self) -> Option<Region> {
         loop {
@@ -97,8 +97,8 @@ impl DoubleEndedIterator for FreeRuns<'_> {
     }
 }
 
-/// Free memory inside one memory region. Only a search makes one, and it cannot be copied: whoever
-/// holds it reserves it before the sets are searched again or drops it, so nobody else has the
+/// Free memory inside one memory region. Only a search makes one, and it cannot be copied. Its
+/// holder reserves it before the sets are searched again, or drops it, so nobody else has the
 /// memory.
 pub(super) struct Place {
     range: PhysRange,
@@ -106,28 +106,28 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// The bytes.
+    /// Returns the bytes.
     pub const fn range(&self) -> PhysRange {
         self.range
     }
 
-    /// Whose memory it is.
+    /// Returns the node of the memory.
     pub const fn node(&self) -> Option<NodeId> {
         self.node
     }
 }
 
-/// The whole naturally aligned GiB inside a range.
+/// Returns the whole naturally aligned GiBs inside a range.
 pub(super) fn whole_gigabytes(range: PhysRange) -> PhysRange {
     const GIB: u64 = Order::MAX.pages() * PAGE_SIZE;
     let start = range.start.next_multiple_of(GIB);
     PhysRange::new(start, (range.end / GIB * GIB).max(start))
 }
 
-/// Blocks of so many bytes are worth another place.
+/// The size from which a block is large enough to choose another place for its sake.
 const LARGE_BYTES: u64 = 64 << 20;
 
-/// The largest naturally aligned block of `free` that `taken` has a part of.
+/// Returns the size of the largest naturally aligned block of `free` that `taken` overlaps.
 fn broken_bytes(taken: PhysRange, free: PhysRange) -> u64 {
     let mut size = Order::MAX.pages() * PAGE_SIZE;
     while size > PAGE_SIZE {
@@ -140,31 +140,31 @@ fn broken_bytes(taken: PhysRange, free: PhysRange) -> u64 {
     size
 }
 
-/// What a place must be like.
+/// The conditions that a place must meet.
 #[derive(Clone, Copy)]
 pub(super) struct Query {
-    /// Bytes, not 0.
+    /// The size in bytes, not 0.
     pub size: u64,
-    /// Bytes, a power of two.
+    /// The alignment in bytes, a power of two.
     pub align: u64,
     /// Where to look.
     pub window: PhysRange,
-    /// On this node, or on any.
+    /// The node to search, or any.
     pub node: Option<NodeId>,
-    /// Whether memory that may be taken out will do.
+    /// Whether hot-pluggable memory will do.
     pub hot_pluggable: bool,
-    /// Whether memory that is not accepted will do.
+    /// Whether unaccepted memory will do.
     pub unaccepted: bool,
-    /// Only memory that is mirrored.
+    /// Whether to search mirrored memory only.
     pub mirrored: bool,
-    /// The lowest place rather than the highest.
+    /// Whether to find the lowest place rather than the highest.
     pub bottom_up: bool,
-    /// Only memory that is in no whole free 1 GiB.
+    /// Whether to search only memory that is in no whole free 1 GiB.
     pub edges: bool,
 }
 
 impl Query {
-    /// The highest place (the lowest when `bottom_up`) that overlaps nothing in the lists of
+    /// Finds the highest place (the lowest when `bottom_up`) that overlaps no range in the lists of
     /// `avoid`.
     pub fn find(
         &self,
@@ -183,8 +183,8 @@ impl Query {
             else {
                 return Some(place);
             };
-            // Nothing fits between this place and the end that the search began from, so the next
-            // can only lie beyond the blocker.
+            // Nothing fits between this place and the end from which the search began, so the next
+            // place can only lie beyond the blocker.
             query.window = if self.bottom_up {
                 PhysRange::new(blocker.end, self.window.end)
             } else {
@@ -193,7 +193,7 @@ impl Query {
         }
     }
 
-    /// Bytes in the largest free run that the query allows, whatever its alignment.
+    /// Returns the bytes in the largest free run that the query allows, whatever its alignment.
     pub fn largest(&self, memory: &[Region], reserved: &[Region]) -> u64 {
         let runs = FreeRuns::new(memory, reserved, self.window).filter(|run| self.allows(run));
         runs.map(|run| run.range.size()).max().unwrap_or(0)
@@ -208,7 +208,7 @@ impl Query {
         core::iter::from_fn(&mut next).find_map(|run| fit(&run))
     }
 
-    /// The best place before the first whole 1 GiB of `run` or after its last.
+    /// Returns the best place before the first whole 1 GiB of `run` or after its last.
     fn fit_edges(&self, run: &Region) -> Option<Place> {
         let whole = whole_gigabytes(run.range);
         if whole.is_empty() {
@@ -222,8 +222,8 @@ impl Query {
         edges.into_iter().find_map(|range| self.fit(&Region { range, ..*run }))
     }
 
-    /// The highest place; or, where that breaks a large block, the low end of what the window has
-    /// of the same free run, if it breaks less there.
+    /// Finds the highest place. If that breaks a large block, chooses the low end of the part of
+    /// the same free run that lies in the window instead, provided it breaks less there.
     pub fn tightest(&self, memory: &[Region], reserved: &[Region]) -> Option<Place> {
         let everywhere = PhysRange::new(0, self.window.end);
         let runs = FreeRuns::new(memory, reserved, everywhere).filter(|run| self.allows(run));
@@ -244,8 +244,8 @@ impl Query {
             && self.node.is_none_or(|node| run.node == Some(node))
     }
 
-    /// The best place inside `run`. Every step is checked: size and alignment come from the caller
-    /// and may be anything.
+    /// Returns the best place inside `run`. Every step is checked because size and alignment come
+    /// from the caller and may be anything.
     fn fit(&self, run: &Region) -> Option<Place> {
         let PhysRange { start, end } = run.range;
         let last = end.checked_sub(self.size)?;

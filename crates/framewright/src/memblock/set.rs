@@ -1,18 +1,19 @@
 //! A sorted, disjoint, joined array of regions (invariant 14).
 //!
-//! Nothing here allocates or fails. Whoever wants to change a set asks first how many entries that
-//! takes, sees to the room, and then changes it.
+//! Nothing here allocates or fails. A caller that wants to change a set first asks how many entries
+//! the change takes, makes room for them, and then changes the set.
 
 use super::region::Region;
 use super::storage::GrownArray;
 use crate::units::PhysRange;
 
-/// Regions that fit without growing.
+/// The regions of [`MemblockStorage`](super::MemblockStorage) in each set, which fit without
+/// growing.
 pub(super) const FIXED_REGIONS: usize = 128;
 
-/// Room that growth leaves beyond what was asked: growing itself adds and splits regions of the
-/// reserved set, and a freed array may open a hole in the range that is being covered. Each of the
-/// two arrays can do each of the three once.
+/// Room that growing leaves beyond what was asked for. Growing itself adds and splits regions of
+/// the reserved set, and a freed array may open a hole in the range that is being covered. Each of
+/// the two arrays can do each of the three once.
 const SLACK: usize = 6;
 
 /// See the module documentation.
@@ -23,23 +24,23 @@ pub(super) struct RegionSet<'a> {
 }
 
 impl<'a> RegionSet<'a> {
-    /// No region yet; the first ones go to `fixed`, whatever is in it.
+    /// Makes an empty set. The first regions go to `fixed`, whatever is in it.
     pub const fn new(fixed: &'a mut [Region]) -> Self {
         Self { fixed, grown: None, len: 0 }
     }
 
-    /// The grown array, if there is one.
+    /// Returns the grown array, if there is one.
     fn grown(&self) -> Option<&GrownArray> {
         self.grown.as_ref().filter(|_| cfg!(feature = "large-maps"))
     }
 
-    /// The regions, ascending.
+    /// Returns the regions, ascending.
     pub fn regions(&self) -> &[Region] {
         let entries: &[Region] = self.grown().map_or(&*self.fixed, |grown| &*grown.entries);
         &entries[..self.len]
     }
 
-    /// The first region with a part in `range` that is such a one.
+    /// Returns the first region that overlaps `range` and for which `is_one` is true.
     pub fn first_in(&self, range: PhysRange, is_one: &dyn Fn(&Region) -> bool) -> Option<&Region> {
         let regions = self.regions();
         let first = regions.partition_point(|region| region.range.end <= range.start);
@@ -47,22 +48,22 @@ impl<'a> RegionSet<'a> {
         regions[first..].iter().take_while(before_end).find(|region| is_one(region))
     }
 
-    /// Bytes in all regions.
+    /// Returns the bytes in all regions.
     pub fn bytes(&self) -> u64 {
         self.regions().iter().map(|region| region.range.size()).sum()
     }
 
-    /// Where the grown array is; empty when there is none.
+    /// Returns where the grown array is; empty if there is none.
     pub fn storage(&self) -> PhysRange {
         self.grown().map_or(PhysRange::default(), |grown| grown.range)
     }
 
-    /// Whether there is a grown array.
+    /// Returns whether there is a grown array.
     pub fn has_grown(&self) -> bool {
         self.grown().is_some()
     }
 
-    /// Where the grown array is, if its bytes are free after its use; else empty.
+    /// Returns where the grown array is if its bytes are free after its use; otherwise empty.
     pub fn free_storage(&self) -> PhysRange {
         self.grown().filter(|grown| !grown.kept).map_or(PhysRange::default(), |grown| grown.range)
     }
@@ -78,7 +79,8 @@ impl<'a> RegionSet<'a> {
         }
     }
 
-    /// Nothing when `extra` more regions fit; else the doubled capacity in which they will.
+    /// Returns nothing if `extra` more regions fit, otherwise the enlarged capacity in which they
+    /// will: the present one, doubled as often as necessary.
     pub fn capacity_to_grow_to(&self, extra: usize) -> Option<usize> {
         let capacity = self.grown().map_or(self.fixed.len(), |grown| grown.entries.len());
         (self.len.saturating_add(extra) > capacity).then(|| {
@@ -91,8 +93,8 @@ impl<'a> RegionSet<'a> {
         })
     }
 
-    /// Moves all regions to `array`, which is larger. Returns the bytes of the array before it, if
-    /// they are free to go.
+    /// Moves all regions to `array`, which is larger. Returns the bytes of the previous array if
+    /// they are to be freed.
     pub fn move_to(&mut self, array: GrownArray) -> Option<PhysRange> {
         for (to, from) in array.entries.iter_mut().zip(self.regions()) {
             *to = *from;
@@ -101,8 +103,8 @@ impl<'a> RegionSet<'a> {
         (!old.kept).then_some(old.range)
     }
 
-    /// Forgets everything. Returns the bytes of the array, empty when there was none or when they
-    /// are not free to go.
+    /// Forgets everything. Returns the bytes of the array; empty if there was none or if they must
+    /// stay reserved.
     pub fn clear(&mut self) -> PhysRange {
         self.len = 0;
         self.grown
@@ -111,13 +113,14 @@ impl<'a> RegionSet<'a> {
             .map_or(PhysRange::default(), |grown| grown.range)
     }
 
-    /// Room for so many regions more is enough for [`Self::cover`] with the same arguments.
+    /// Returns a number of additional regions for which room is enough to call [`Self::cover`] with
+    /// the same arguments.
     pub fn room_to_cover(&self, new: &Region) -> usize {
-        // One at most before, between and behind those that there are.
+        // Covering adds at most one region before, between and behind the existing ones.
         if self.len < self.fixed.len() / 2 { 0 } else { self.extra_to_cover(new) }
     }
 
-    /// How many regions more there will be after [`Self::cover`] with the same arguments.
+    /// Returns how many regions [`Self::cover`] will add with the same arguments.
     pub fn extra_to_cover(&self, new: &Region) -> usize {
         let (mut more, mut fewer) = (0_usize, 0_usize);
         let mut position = new.range.start;
@@ -134,9 +137,9 @@ impl<'a> RegionSet<'a> {
         more.saturating_sub(fewer)
     }
 
-    /// [`cover`](Self::cover) where nothing is known at or behind `new`, which is not empty, and no
-    /// array has to grow: in few instructions, as whole machines are made known so. False, and
-    /// nothing was done, where it is not so.
+    /// [`cover`](Self::cover) for the case that no region lies at or behind `new`, which is not
+    /// empty, and no array has to grow. It takes few instructions, because whole machines become
+    /// known this way. Returns false, and does nothing, in any other case.
     pub fn append(&mut self, new: &Region) -> bool {
         if new.range.is_empty() || self.grown().is_some() {
             return false;
@@ -156,16 +159,16 @@ impl<'a> RegionSet<'a> {
         true
     }
 
-    /// Makes the parts of `new.range` that no region covers regions like `new`, joined to
-    /// neighbours of the same kind. There is room for [`Self::extra_to_cover`] more regions.
+    /// Turns the parts of `new.range` that no region covers into regions like `new`, joined to
+    /// neighbours of the same kind. There must be room for [`Self::extra_to_cover`] more regions.
     pub fn cover(&mut self, new: &Region) {
-        // Nearly always nothing of it is covered yet.
+        // Nearly always no part of the range is covered yet.
         match self.gap(new.range.start, new.range.end) {
             Some((index, gap)) if gap == new.range => return self.fill(index, gap, new, false),
             _ => {}
         }
-        // Gaps that join a neighbour never need an entry and may set one free, so they go first:
-        // the array is then never longer than before or after.
+        // Gaps that join a neighbour never need an entry and may free one, so they go first: on the
+        // way the array is never longer than the longer of its lengths before and after.
         for joining in [true, false] {
             let mut position = new.range.start;
             while let Some((index, gap)) = self.gap(position, new.range.end) {
@@ -175,8 +178,8 @@ impl<'a> RegionSet<'a> {
         }
     }
 
-    /// Makes a gap before the region at `index` a region like `new`; if `only_joining`, nothing
-    /// where it joins none.
+    /// Turns a gap before the region at `index` into a region like `new`. With `only_joining`, does
+    /// nothing if the gap joins no neighbour.
     fn fill(&mut self, index: usize, gap: PhysRange, new: &Region, only_joining: bool) {
         let joins = self.joins(index, gap, new);
         let entries = self.entries();
@@ -192,8 +195,8 @@ impl<'a> RegionSet<'a> {
         }
     }
 
-    /// How many regions more there will be after [`Self::uncover`] with the same range: one when it
-    /// cuts a hole.
+    /// Returns how many regions [`Self::uncover`] will add with the same range: one if it cuts a
+    /// hole.
     pub fn extra_to_uncover(&self, range: PhysRange) -> usize {
         let index = self.regions().partition_point(|region| region.range.end <= range.start);
         let hole = self.regions().get(index).filter(|region| {
@@ -202,13 +205,14 @@ impl<'a> RegionSet<'a> {
         usize::from(hole.is_some())
     }
 
-    /// Whether any byte of `range` is in a region.
+    /// Returns whether any byte of `range` is in a region.
     pub fn touches(&self, range: PhysRange) -> bool {
         let index = self.regions().partition_point(|region| region.range.end <= range.start);
         self.regions().get(index).is_some_and(|region| region.range.start < range.end)
     }
 
-    /// Takes `range` out of all regions. There is room for [`Self::extra_to_uncover`] more regions.
+    /// Takes `range` out of all regions. There must be room for [`Self::extra_to_uncover`] more
+    /// regions.
     pub fn uncover(&mut self, range: PhysRange) {
         let mut first = self.regions().partition_point(|region| region.range.end <= range.start);
         let mut end = self.regions().partition_point(|region| region.range.start < range.end);
@@ -236,11 +240,11 @@ impl<'a> RegionSet<'a> {
         self.delete(first, end);
     }
 
-    /// The first run between `position` and `end` that no region covers, and the index of the
-    /// region after it.
+    /// Returns the first run between `position` and `end` that no region covers, and the index of
+    /// the region after it.
     fn gap(&self, position: u64, end: u64) -> Option<(usize, PhysRange)> {
         let regions = self.regions();
-        // Most come in ascending order.
+        // Most ranges come in ascending order.
         if regions.last().is_none_or(|last| last.range.end <= position) {
             return (position < end).then(|| (regions.len(), PhysRange::new(position, end)));
         }
@@ -256,8 +260,8 @@ impl<'a> RegionSet<'a> {
         (start < gap_end).then(|| (index, PhysRange::new(start, gap_end)))
     }
 
-    /// Whether a region like `new` in `gap` would join the region below it, and the one at `index`
-    /// above it.
+    /// Returns whether a region like `new` in `gap` would join the region below it, and the one at
+    /// `index` above it.
     fn joins(&self, index: usize, gap: PhysRange, new: &Region) -> (bool, bool) {
         let regions = self.regions();
         let below = index.checked_sub(1).and_then(|below| regions.get(below));
@@ -269,7 +273,7 @@ impl<'a> RegionSet<'a> {
         )
     }
 
-    /// All entries, those not in use too.
+    /// Returns all entries, including those not in use.
     fn entries(&mut self) -> &mut [Region] {
         match &mut self.grown {
             Some(grown) if cfg!(feature = "large-maps") => grown.entries,

@@ -1,8 +1,8 @@
-//! Region arrays in managed memory, and clearing: all that the memblock allocator does through
-//! pointers.
+//! Region arrays in managed memory, and clearing: everything that the memblock allocator does
+//! through pointers.
 //!
 //! A [`Place`] is free memory that only its holder knows of; the functions here take it as proof
-//! that the memory is nobody else's.
+//! that nobody else has the memory.
 
 use super::error::MemblockError;
 use super::region::Region;
@@ -18,22 +18,23 @@ pub(super) struct GrownArray {
     pub entries: &'static mut [Region],
     /// The whole frames that hold them.
     pub range: PhysRange,
-    /// Whose frames.
+    /// The node of these frames.
     pub node: Option<NodeId>,
-    /// Somebody else reserved some of the same bytes, so they stay reserved when the array is gone.
+    /// Whether the adopter also reserved some of these bytes, so that they stay reserved when the
+    /// array is gone.
     pub kept: bool,
 }
 
 impl GrownArray {
-    /// Bytes in whole frames for `capacity` entries.
+    /// Returns the bytes, in whole frames, of an array with `capacity` entries.
     pub fn bytes(capacity: usize) -> u64 {
         let bytes = capacity.saturating_mul(size_of::<Region>());
         u64::try_from(bytes)
             .map_or(u64::MAX, |bytes| bytes.checked_next_multiple_of(PAGE_SIZE).unwrap_or(u64::MAX))
     }
 
-    /// As many empty entries as fit in `place`, which was searched for below the direct limit, in
-    /// whole frames. The caller reserves the place before it searches again.
+    /// Makes as many empty entries as fit in `place`, which was searched for below the direct
+    /// limit, in whole frames. The caller reserves the place before it searches again.
     pub fn new<P: Platform>(platform: &P, place: Place) -> Result<Self, MemblockError> {
         let range = place.range();
         let capacity = usize::try_from(range.size()).map_or(0, |bytes| bytes / size_of::<Region>());
@@ -59,7 +60,7 @@ impl GrownArray {
 
 /// Clears `place`, which was searched for below the direct limit.
 pub(super) fn zero<P: Platform>(platform: &P, place: &Place) {
-    /// Bytes at a time: a count that fits every pointer width.
+    /// The bytes cleared at a time: a count that fits every pointer width.
     const STEP: usize = 1 << 30;
     let PhysRange { start: mut position, end } = place.range();
     while position < end {

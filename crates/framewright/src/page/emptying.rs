@@ -1,7 +1,7 @@
-//! How a CPU's cache empties: the oldest entries of a full stack go back to the zone, those that
-//! were not used are set aside first, and a drain takes all.
+//! How a CPU's cache is emptied: the oldest entries of a full stack go back to the zone, entries
+//! that were not used are set aside first, and a drain takes all.
 //!
-//! Orders of memory: Relaxed: whoever has the cache touches it (invariant 16).
+//! Orders of memory: Relaxed: only the CPU that has the cache uses it (invariant 16).
 
 use super::cache::{CpuCache, Flow};
 use super::limits::order_of;
@@ -45,9 +45,9 @@ impl CpuCache {
         stack.forget(u32::try_from(count).unwrap_or(0));
     }
 
-    /// Returns the next stack that has something set aside since [`set_aside`](Self::set_aside):
-    /// its order, its lot and the number of those entries. Successive calls visit all such stacks;
-    /// nothing after the last.
+    /// Returns the next stack with entries that have been aside since
+    /// [`set_aside`](Self::set_aside): its order, its lot and the number of those entries.
+    /// Successive calls visit all such stacks and return nothing after the last.
     pub(crate) fn next_aside(&self, turn: &mut usize) -> Option<(Order, Lot, usize)> {
         self.next_stack(turn, Stack::aside)
     }
@@ -89,8 +89,8 @@ impl CpuCache {
         self.stacks.iter().filter(|stack| stack.aside() == 0).for_each(Stack::set_aside);
     }
 
-    /// Takes the oldest run that is no power of two, if it was here already at the last call that
-    /// took none.
+    /// Takes the oldest run whose length is not a power of two, if it was already here at the last
+    /// call that took none.
     pub(crate) fn give_up_old_odd(&self) -> Option<PfnRange> {
         self.contents.touch();
         self.odd.give_up_old()

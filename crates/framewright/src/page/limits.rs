@@ -1,30 +1,30 @@
-//! How much a CPU keeps for itself: at most an eighth of its share of the zones that it keeps
-//! frames of, so that all CPUs of a node together keep at most an eighth of the node.
+//! How much a CPU's cache keeps: at most an eighth of the CPU's share of the zones that the cache
+//! serves, so that all CPUs of a node together keep at most an eighth of the node.
 //!
-//! As Linux does (`zone_highsize` in `mm/page_alloc.c`), the share is what the zones have over the
-//! CPUs that use them: the more CPUs, the less each keeps. Where there is plenty, stacks are as
-//! large as pays ([`MOST`]). Where their sum is above the eighth all shrink alike, and where not
-//! even two words each are left, the orders that come and go most have theirs first, and the others
-//! go past the cache.
+//! As in Linux (`zone_highsize` in `mm/page_alloc.c`), the share is the size of the zones divided
+//! by the number of CPUs that use them: the more CPUs, the less each keeps. Where memory is
+//! plentiful, stacks are as large as is worthwhile ([`MOST`]). If their sum exceeds the eighth, all
+//! shrink in proportion. If there is not even room for two words in each stack, the orders that are
+//! used most get theirs first, and the others bypass the cache.
 
 use super::near::{LOTS, Lot};
 use super::words::WORD_ORDERS as WORDS;
 use crate::units::BLOCK_ORDER;
 
-/// Orders that come by the word: 0..=3.
+/// The orders that are cached by the word: 0..=3.
 pub(super) const WORD_ORDERS: usize = WORDS as usize;
-/// Orders that are cached: 0..=9.
+/// The orders that are cached: 0..=9.
 pub(super) const ORDERS: usize = BLOCK_ORDER as usize + 1;
-/// Stacks: one for each order and lot, the lots of an order side by side.
+/// The number of stacks: one for each order and lot, the lots of an order side by side.
 pub(super) const STACKS: usize = ORDERS * LOTS;
-/// The model checkers have tiny caches: what a full one does is reached in few steps, and their
-/// machines are so small that a share is all of the zone's part.
+/// Under the model checkers caches are tiny, so that few steps fill one. Their machines are so
+/// small that a share is all of the zone's part.
 pub(super) const TINY: bool = cfg!(any(loom, shuttle));
-/// All stacks together keep at most one part in so many of the CPU's share: Linux's
-/// `MIN_PERCPU_PAGELIST_HIGH_FRACTION`.
+/// All stacks together keep at most the CPU's share divided by this (Linux:
+/// `MIN_PERCPU_PAGELIST_HIGH_FRACTION`).
 const PART_OF_SHARE: u64 = if TINY { 1 } else { 8 };
-/// A stack keeps at most one part in so many of the share. Single pages and whole blocks come and
-/// go most.
+/// Returns by what the share is divided for the limit of a stack. Single pages and whole blocks are
+/// used most.
 const fn parts(order: usize, lot: usize) -> u64 {
     match (order, lot) {
         _ if TINY => 1,
@@ -40,7 +40,7 @@ pub(super) const MOVABLE: usize = Lot::MOVABLE.index();
 const BACK: usize = Lot::BACK.index();
 /// The stack of movable whole blocks.
 pub(super) const BLOCKS: usize = BLOCK * LOTS + MOVABLE;
-/// Most entries, by order and lot: unmovable, movable, reclaimable, to go back.
+/// The most entries by order and lot; the lots are unmovable, movable, reclaimable and to go back.
 pub(super) const MOST: [[usize; LOTS]; ORDERS] = if TINY {
     let (words, runs) = ([3, 3, 3, 2], [4, 4, 4, 0]);
     [words, words, words, words, runs, runs, runs, runs, runs, runs]
@@ -50,41 +50,43 @@ pub(super) const MOST: [[usize; LOTS]; ORDERS] = if TINY {
         ([16, 384, 16, MOST_WORDS], [4, MOST_RUNS, 4, 0], [4, MOST_BLOCKS_IN_BULK, 4, 0]);
     [single, words, words, words, runs, runs, runs, runs, half, block]
 };
-/// Most whole blocks, as long as they neither come nor go in bulk.
+/// The most whole blocks, as long as they are neither allocated nor freed in bulk.
 const MOST_BLOCKS: u32 = 64;
-/// Most whole blocks when they do.
+/// The most whole blocks while they are.
 const MOST_BLOCKS_IN_BULK: usize = 96;
-/// The most runs that any stack has of less than whole blocks.
+/// The most runs in any stack of runs smaller than a block.
 pub(crate) const MOST_RUNS: usize = 32;
-/// The most words that go back together.
+/// The most words that are returned together.
 pub(crate) const MOST_WORDS: usize = 56;
-/// The most blocks that go back together: three quarters of a stack, so that some stay for
+/// The most blocks that are returned together: three quarters of a stack, so that some stay for
 /// requests.
 pub(crate) const MOST_RETURNED: usize = MOST_BLOCKS_IN_BULK / 4 * 3;
 const _: () = assert!(MOST_WORDS <= MOST_RETURNED && MOST_RUNS <= MOST_RETURNED);
-/// What a stack of words has at least, where the eighth allows it: one to take from, one to put to.
+/// The least that a stack of words holds, where the eighth allows it: one word to take from and one
+/// to put into.
 const LEAST_WORDS: u64 = 2;
-/// Runs that are no power of two: one part in so many, and that many pages at least.
+/// For runs whose length is not a power of two: what the share is divided by, and the least number
+/// of pages.
 const ODD_PARTS: u64 = 128;
 const LEAST_ODD_PAGES: u64 = 8;
 
-/// How much a CPU keeps.
+/// How much a CPU's cache keeps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Limits {
-    /// Entries, by stack.
+    /// The most entries of each stack.
     pub(super) entries: [u32; STACKS],
-    /// Movable whole blocks while they come or go in bulk.
+    /// The most movable whole blocks while they are allocated or freed in bulk.
     pub(super) blocks_in_bulk: u32,
-    /// Pages of runs that are no power of two.
+    /// The most pages of runs whose length is not a power of two.
     pub(super) odd_pages: u32,
 }
 
-/// The order of a stack.
+/// Returns the order of a stack.
 pub(super) const fn order_of(stack: usize) -> usize {
     stack / LOTS
 }
 
-/// Pages of a full entry of a stack.
+/// Returns the number of pages in a full entry of a stack.
 const fn entry_pages(stack: usize) -> u64 {
     match order_of(stack) {
         order if order < WORD_ORDERS => 64,
@@ -92,12 +94,12 @@ const fn entry_pages(stack: usize) -> u64 {
     }
 }
 
-/// What the limit of a stack comes from.
+/// The parameters from which the limit of a stack is computed.
 struct Rule {
-    /// The part of the share that it may have, in this many halves.
+    /// The limit of the stack is the share shifted right by this, times `halves` halves.
     share_shift: u8,
     halves: u8,
-    /// The pages of an entry.
+    /// The binary logarithm of the number of pages in an entry.
     entry_shift: u8,
     most_pages: u32,
 }
@@ -125,8 +127,8 @@ static RULES: [Rule; STACKS] = {
     rules
 };
 
-/// From so many pages on a share is plenty: what would pay is within the eighth. What would pay
-/// grows ever more slowly, so that this stays so.
+/// From this many pages on a share is plentiful: all worthwhile limits together fit into the
+/// eighth. They do so for every larger share, because they grow ever more slowly than the share.
 const PLENTY_PAGES: u64 = {
     const STEP: u64 = 1 << 16;
     let mut share = STEP;
@@ -136,7 +138,7 @@ const PLENTY_PAGES: u64 = {
     share
 };
 
-/// What would pay all stacks of a share together, in pages.
+/// Returns the worthwhile limits of all stacks together, in pages.
 const fn what_pays(share_pages: u64) -> u64 {
     let (mut sum, mut stack) = (odd_pages(share_pages), 0);
     while stack < STACKS {
@@ -146,7 +148,7 @@ const fn what_pays(share_pages: u64) -> u64 {
     sum
 }
 
-/// What would pay of runs that are no power of two.
+/// Returns the worthwhile limit for runs whose length is not a power of two, in pages.
 const fn odd_pages(share_pages: u64) -> u64 {
     least(share_pages / ODD_PARTS, super::odd::MOST_PAGES)
 }
@@ -156,7 +158,7 @@ const fn least(one: u64, other: u64) -> u64 {
 }
 
 impl Rule {
-    /// What would pay, in pages; of blocks, while they come or go in bulk.
+    /// Returns the stack's worthwhile limit in pages; for blocks, the one in bulk.
     #[inline]
     const fn pays(&self, share_pages: u64) -> u64 {
         let pays = (share_pages >> self.share_shift) * self.halves as u64 / 2;
@@ -164,30 +166,30 @@ impl Rule {
     }
 }
 
-/// Of so many whole blocks that are kept while they come or go in bulk: two thirds. The tiny caches
-/// of model checkers do not grow.
+/// Returns the usual limit of whole blocks: two thirds of the one in bulk. The tiny caches of model
+/// checkers do not grow in bulk.
 const fn usual_blocks(in_bulk: u32) -> u32 {
     let usual = if TINY { in_bulk } else { in_bulk - in_bulk / 3 };
     if usual < MOST_BLOCKS { usual } else { MOST_BLOCKS }
 }
 
 impl Limits {
-    /// Nothing.
+    /// Limits that keep nothing.
     pub(crate) const NONE: Self = Self { entries: [0; STACKS], blocks_in_bulk: 0, odd_pages: 0 };
 
-    /// For a CPU whose share of its zones is so many pages.
+    /// Returns the limits of a CPU whose share of its zones is `share_pages`.
     pub(crate) fn of_share(share_pages: u64) -> Self {
         Self::of_share_if(share_pages, !TINY && share_pages >= PLENTY_PAGES)
     }
 
-    /// [`of_share`](Self::of_share), where it is known whether the share is plenty: then what would
-    /// pay need not be added up, as all of it may be.
+    /// [`of_share`](Self::of_share) where it is known whether the share is plentiful. If it is, the
+    /// worthwhile limits need not be added up, because all of them fit.
     #[expect(clippy::cast_possible_truncation, reason = "no more than in `MOST`")]
     #[inline]
     fn of_share_if(share_pages: u64, is_plenty: bool) -> Self {
         let budget = share_pages / PART_OF_SHARE;
         let sum = if is_plenty { 0 } else { what_pays(share_pages) };
-        // All alike. Where that is to be done no product is large.
+        // All shrink in proportion. The products stay small wherever this happens.
         let scaled = |pages: u64| {
             if TINY || sum <= budget { pages } else { pages * budget / sum.max(1) }
         };
@@ -199,7 +201,7 @@ impl Limits {
             used += u64::from(*entries) << rule.entry_shift;
         }
         if !is_plenty {
-            // Even the smallest zone has a few pages.
+            // Even the smallest share keeps a few pages, while the eighth has room.
             let mut left = if TINY { u64::MAX } else { budget.saturating_sub(used) };
             let words = WORD_ORDERS * LOTS;
             for (entries, most) in limits.entries.iter_mut().zip(MOST.as_flattened()).take(words) {
@@ -216,12 +218,12 @@ impl Limits {
         limits
     }
 
-    /// Movable whole blocks, usually and while they come or go in bulk.
+    /// Returns the limits of movable whole blocks: the usual one and the one in bulk.
     pub(super) const fn blocks(&self) -> [u32; 2] {
         [self.entries[BLOCKS], self.blocks_in_bulk]
     }
 
-    /// How many pages that is at most.
+    /// Returns how many pages the limits allow at most.
     #[cfg(test)]
     fn pages(&self) -> u64 {
         let stacks = self.entries.iter().enumerate();

@@ -1,4 +1,4 @@
-//! What holds where nobody says anything.
+//! The default parameters.
 
 use super::{
     AcceptPolicy, AreaParameters, CoreParameters, HotplugParameters, HugePageParameters,
@@ -6,8 +6,8 @@ use super::{
 };
 
 impl Parameters {
-    /// [`default`](Self::default), also for a static: they are some 4 KiB, which many a boot stack
-    /// has no room for and which take hundreds of stores.
+    /// [`default`](Self::default) as a constant, for statics. The parameters take some 4 KiB, for
+    /// which many boot stacks have no room, and hundreds of stores.
     pub(crate) const fn usual() -> Self {
         Self {
             movable_node: false,

@@ -78,7 +78,7 @@ impl<C, T> Made<C, T> {
         }
     }
 
-    /// The value, or `None` until it was made.
+    /// Returns the value, or `None` until it was made.
     #[inline(always)]
     pub fn get(&self) -> Option<&T> {
         if !self.is_made.load(Ordering::Acquire) {
@@ -105,7 +105,7 @@ pub struct Claim<'a, C, T> {
 }
 
 impl<'a, C, T> Claim<'a, C, T> {
-    /// The collected data.
+    /// Returns the collected data.
     pub fn collected(&mut self) -> &mut C {
         // SAFETY: there is only one claim, and it is borrowed exclusively (invariant 52).
         unsafe { &mut *written(&self.of.collected) }

@@ -1,20 +1,20 @@
-//! Filling a zone at bring-up, while nobody else sees it.
+//! Fills a zone at bring-up, while no other CPU sees it.
 //!
 //! ```text
 //! attach ──> note_memory, all runs ──> initialise, all frames ──> record_partials ──> descriptors
 //! ```
 //!
-//! Memory is noted first, then every frame is initialised, ascending. Whole blocks get heads, the
-//! largest that fit; blocks that are not uniform become split, with the free frames set in their
-//! free map.
+//! Memory is noted first, then every frame is initialised, in ascending order. Whole blocks get the
+//! largest heads that fit. Blocks that are not uniform become split blocks whose free map has a bit
+//! set for each free frame.
 //!
-//! All frames go through the same few functions, which are not inlined and have few branches: a
-//! boot runs them a few times, so that what they cost is reading code for the first time; and of an
-//! emulator, translating it.
+//! All frames go through the same few functions, which are not inlined and have few branches. A
+//! boot runs them only a few times, so most of their cost is fetching the code for the first time
+//! or, in an emulator, translating it.
 //!
-//! Every group of the table is ready afterwards or has an order-18 head (invariant 5): each group
-//! of a segment holds memory, for only short holes are bridged, and initialising anything but an
-//! order-18 block makes the group ready.
+//! Afterwards every group of the table is ready or has an order-18 head (invariant 5). Each group
+//! of a segment holds memory, because only short holes are bridged, and initialising anything but
+//! an order-18 block makes its group ready.
 
 use super::segment::{self, Segment};
 use super::{Zone, ZoneRun};
@@ -30,36 +30,36 @@ use core::ops::Range;
 /// A zone's tables, over memory on its node.
 pub(crate) struct ZoneTables {
     pub(crate) table: BlockTable,
-    /// Words of any content.
+    /// Words of any content, as are those of the next two fields.
     pub(crate) free_index: &'static [AtomicU64],
     pub(crate) deferred: &'static [AtomicU64],
     pub(crate) reported: &'static [AtomicU64],
 }
 
 impl ZoneTables {
-    /// Of a zone without memory.
+    /// The tables of a zone without memory.
     pub(crate) const EMPTY: Self =
         Self { table: BlockTable::EMPTY, free_index: &[], deferred: &[], reported: &[] };
 }
 
-/// What frames are initialised as.
+/// How frames are used when they are initialised.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum InitialUse {
-    /// To be handed out. Frames that *touch* were preceded by others of this kind without a gap, so
-    /// that blocks that begin with them may have free buddies.
+    /// Free. Frames *touch* if other free frames precede them without a gap; a block at their start
+    /// may then have a free buddy.
     Free { touching: bool },
-    /// Whole blocks that the manager keeps: of the vmemmap, or for pools.
+    /// Whole blocks that the manager keeps, for the vmemmap or for pools.
     Allocated,
-    /// Somebody's, who frees them like any allocation.
+    /// In use by somebody who will free them like any allocation.
     InUse,
-    /// To be accepted, and then handed out. What does not fill its block should have been accepted
-    /// before, and is reserved.
+    /// To be accepted before they are handed out. Frames that do not fill their block should have
+    /// been accepted before; they are reserved.
     Unaccepted,
-    /// Nobody's.
+    /// Not managed.
     Reserved,
 }
 
-/// A block, after the number of its zone, so that they sort by zone.
+/// A zone's number and a block in one word, so that blocks sort by zone.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct BlockOfZone(u64);
 
@@ -80,8 +80,8 @@ impl BlockOfZone {
     }
 }
 
-/// The frames of a range that lie in blocks which it does not fill: before the first that it fills,
-/// and after the last.
+/// Returns the frames of a range that lie in blocks which it does not fill: those before the first
+/// whole block and those after the last.
 #[inline(never)]
 pub(crate) fn edges(range: PfnRange) -> [PfnRange; 2] {
     let head = range.start.0.next_multiple_of(PAGES_PER_BLOCK).min(range.end.0);
@@ -89,7 +89,8 @@ pub(crate) fn edges(range: PfnRange) -> [PfnRange; 2] {
     [PfnRange::new(range.start.0, head), PfnRange::new(tail, range.end.0)]
 }
 
-/// The largest aligned pieces of a run of blocks up to `most`, ascending: the first block of each.
+/// Cuts a run of blocks into the largest aligned pieces of at most order `most`, ascending. Yields
+/// the first block and the order of each.
 #[inline]
 fn pieces(blocks: Range<u32>, most: Order) -> impl Iterator<Item = (u32, Order)> {
     let (mut next, end) = (blocks.start, blocks.end);
@@ -107,7 +108,7 @@ fn pieces(blocks: Range<u32>, most: Order) -> impl Iterator<Item = (u32, Order)>
     })
 }
 
-/// The order of the largest aligned run within some frames of a block, which are not none.
+/// Returns the order of the largest aligned run within `frames` of a block, which are not empty.
 fn largest_run(frames: Range<usize>) -> u8 {
     let fits = |order: &u8| {
         let run = 1 << order;
@@ -128,7 +129,7 @@ impl Zone {
     ) {
         let &ZoneTables { ref table, free_index, deferred, reported } = tables;
         let locked = self.changing.locked.get_mut();
-        // Of a window whose tables are to come there are no words yet.
+        // A window whose tables do not exist yet has no words.
         if !free_index.is_empty() {
             locked.free_index.attach(free_index, table.len() as usize);
         }
@@ -138,15 +139,15 @@ impl Zone {
         self.table.name(table);
     }
 
-    /// Counts frames of a run as present that are managed nowhere.
+    /// Counts frames of a run as present though nobody manages them.
     pub(crate) fn note_strays(&mut self, range: PfnRange) {
         *self.present_pages.get_mut() += range.pages();
         self.stray_pages += range.pages();
     }
 
-    /// Counts frames of a run, which lie in a segment, as present. Those in blocks that they do not
-    /// fill are counted in the block; all runs must be noted before anything is initialised. Says
-    /// whether there are such.
+    /// Counts frames of a run, which lie in a segment, as present. Frames in blocks that the range
+    /// does not fill are also counted in the block's state; all runs must be noted before anything
+    /// is initialised. Returns whether there are such frames.
     pub(crate) fn note_memory(&mut self, segment: &Segment, range: PfnRange) -> bool {
         *self.present_pages.get_mut() += range.pages();
         let mut has_edges = false;
@@ -162,13 +163,13 @@ impl Zone {
         has_edges
     }
 
-    /// Initialises frames of a run that are managed nowhere.
+    /// Counts frames of a run that nobody manages as reserved.
     pub(crate) fn initialise_strays(&mut self, range: PfnRange) {
         *self.reserved_pages.get_mut() += range.pages();
     }
 
-    /// Initialises frames of `run`, which lie in a segment; those that cannot be managed are
-    /// reserved whatever they are to be. Returns those in blocks that they do not fill.
+    /// Initialises frames of `run`, which lie in a segment. Frames that cannot be managed are
+    /// reserved whatever `initial_use` says. Returns those in blocks that the range does not fill.
     #[inline(never)]
     pub(crate) fn initialise(
         &mut self,
@@ -211,7 +212,7 @@ impl Zone {
             }
             InitialUse::InUse => (State::Whole, 0),
             InitialUse::Unaccepted | InitialUse::Reserved if is_accepted => (State::Reserved, 0),
-            // Unaccepted memory that is reserved is nobody's to accept.
+            // Nobody may accept unaccepted memory that is reserved.
             InitialUse::Unaccepted | InitialUse::Reserved => (State::Unaccepted, BlockState::KEPT),
         };
         self.initialise_heads(segment, blocks, state, mark);
@@ -249,14 +250,14 @@ impl Zone {
         edges
     }
 
-    /// Publishes the counters. The last step.
+    /// Publishes the counters. This is the last step.
     pub(crate) fn finish_initialising(&mut self) {
         self.changing.counters.publish(self.changing.locked.get_mut());
     }
 
-    /// Says what of blocks that are managed in part can be had, and writes down which of their
-    /// frames are managed, as far as they are free; returns how many such blocks there are, of
-    /// which as many are noted as `partials` has room for. They are among `blocks`, which ascend.
+    /// Puts the free runs of split blocks into the free index, and records which frames of
+    /// partially managed blocks are managed, as far as those frames are free. The blocks are among
+    /// `blocks`, which ascend. Records as many as `partials` has room for and returns their number.
     pub(crate) fn record_partials(
         &mut self,
         blocks: &[BlockOfZone],
@@ -268,7 +269,7 @@ impl Zone {
             let Some(segment) = segment::find(self.segments, block) else { continue };
             let index = segment.index_of(block);
             let state = self.table.cold_entry(index).state();
-            // Ranges that touch may have made it whole between them.
+            // Ranges that touch may together have made the block whole.
             if !state.is(State::Split) {
                 continue;
             }
@@ -286,8 +287,8 @@ impl Zone {
         noted
     }
 
-    /// Writes down which frames of blocks that are memory in part are memory; returns how many
-    /// blocks there are.
+    /// Records which frames are memory in blocks that are memory only in part. Returns the number
+    /// of such blocks.
     pub(crate) fn record_present(
         &self,
         runs: impl Iterator<Item = ZoneRun>,
@@ -325,8 +326,8 @@ impl Zone {
         self.changing.locked.get_mut().partials = partials;
     }
 
-    /// The entry of a block that is managed in part, made so when it is not: then nothing of it is
-    /// free or managed, and `present_pages` are memory.
+    /// Returns the entry of a split block. If the block is not split yet, makes it so, with no
+    /// frame free or managed and `present_pages` frames of memory.
     #[inline(never)]
     fn partial(&mut self, index: u32, present_pages: u64) -> &'static BlockEntry {
         self.table.make_ready(index, false);
@@ -343,12 +344,12 @@ impl Zone {
         entry
     }
 
-    /// Initialises frames of a block that is managed in part, which are managed or not, and are
-    /// free if they are. The free index learns of them when all are there.
+    /// Initialises frames of a split block, as managed or not and, if managed, as free or not. The
+    /// free index learns of them only once all frames are known.
     #[inline(never)]
     fn initialise_part(&mut self, segment: &Segment, part: PfnRange, managed: bool, free: bool) {
         let index = segment.index_of(BlockNumber::containing(part.start));
-        // Where nothing was noted, one run fills the block.
+        // If nothing was noted for the block, one run fills it.
         let entry = self.partial(index, PAGES_PER_BLOCK);
         let state = entry.state();
         let managed = if managed { part.pages() } else { 0 };
@@ -364,13 +365,12 @@ impl Zone {
         map.set_run(frames.clone(), true);
         let locked = self.changing.locked.get_mut();
         if free == PAGES_PER_BLOCK {
-            // Two ranges that touch made it whole between them.
+            // Ranges that touch made the block whole together.
             locked.split_pages -= state.free_pages();
             return locked.buddy.free_at_bring_up(index, Order::BLOCK);
         }
         locked.split_pages += freed;
-        // There is no need to look for the largest run where it can be none that was there and
-        // became longer.
+        // Only a run that joins one that was free before needs a search for the largest run.
         let order = if map.is_apart(&frames) {
             state.free_order().max(Some(largest_run(frames)))
         } else {
@@ -379,13 +379,13 @@ impl Zone {
         entry.set_state(new.with_free_order(order));
     }
 
-    /// Initialises whole blocks that are free. Those of deferred sections are withheld; blocks that
-    /// are shared with what is reserved come up at once.
+    /// Initialises whole blocks that are free. Those of deferred sections are withheld. A block
+    /// that is only partly free is never withheld: `initialise_part` frees its frames at once.
     #[inline(never)]
     fn initialise_free(&mut self, segment: &Segment, blocks: Range<u32>, touching: bool) {
         let border = self.sections.first_block().clamp(blocks.start, blocks.end);
         let buddy = &mut self.changing.locked.get_mut().buddy;
-        // Pieces of one range are no buddies of one another.
+        // The pieces of one range are never buddies of one another.
         if touching || buddy.largest < Order::MAX {
             self.initialise_heads(segment, blocks.start..border, State::Free, 0);
         } else {
@@ -418,8 +418,8 @@ impl Zone {
         }
     }
 
-    /// Frames of the block at `index`, which was recorded as far as it is free, are somebody's, who
-    /// can free them.
+    /// Records that frames of the block at `index` belong to somebody who can free them. The block
+    /// was recorded before as far as it is free.
     pub(crate) fn record_in_use(&mut self, index: u32, part: PfnRange) {
         let state = self.table.cold_entry(index).state();
         if state.is(State::Split) && state.managed_pages() != PAGES_PER_BLOCK {

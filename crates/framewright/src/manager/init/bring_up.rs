@@ -42,21 +42,22 @@ use crate::zone::{Segment, Zone, ZoneKind};
 use core::mem::MaybeUninit;
 use framewright_jobs::NoHelpers;
 
-/// With fewer free pages outside of the movable memory that `movable_node` makes, a kernel could
-/// not start its first program: 16 MiB. Then there is none.
+/// A kernel could not start its first program with fewer free pages than this (16 MiB) outside the
+/// movable memory that `movable_node` makes. In that case no memory becomes movable.
 const LEAST_PAGES_OUTSIDE: u64 = 1 << 12;
 
 impl<P: Platform> Manager<P> {
-    /// Brings all memory up that `early` knows, and ends it.
+    /// Brings up all memory that `early` knows, and ends `early`.
     ///
-    /// Several CPUs: calls [`Platform::cpu_barrier`] once, where [`Platform::can_wait`] allows it.
+    /// With several CPUs, calls [`Platform::cpu_barrier`] once, where [`Platform::can_wait`] allows
+    /// it.
     ///
-    /// Pages that the command line puts into pools without a map are kept back until
-    /// [`Hugetlb::fill`](crate::manager::Hugetlb::fill), which then has to be called.
+    /// Pages that the command line puts into pools without a vmemmap are kept back until
+    /// [`Hugetlb::fill`](crate::manager::Hugetlb::fill), which the adopter then has to call.
     ///
     /// # Errors
-    /// See [`BringUpError`]. Everything obtained was given back, and the memblock allocator comes
-    /// back with the error.
+    /// See [`BringUpError`]. Everything obtained was given back, and the memblock allocator is
+    /// returned with the error.
     #[expect(
         clippy::result_large_err,
         reason = "the manager is larger than what comes back with an error"
@@ -73,8 +74,8 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// [`bring_up`](Self::bring_up) in place. Afterwards `early` has ended, unless there was an
-    /// error.
+    /// [`bring_up`](Self::bring_up) in place. Unless there is an error, `early` has ended
+    /// afterwards.
     pub(crate) fn bring_up_at<'a>(
         place: &'a mut MaybeUninit<Self>,
         early: &mut Memblock<'_, P>,
@@ -84,8 +85,8 @@ impl<P: Platform> Manager<P> {
         Ok(Self::finish(place, early, input, frame))
     }
 
-    /// All that cannot fail. Here and below each step is a function of its own, so that what one
-    /// has on the stack is gone when the next begins.
+    /// Does all the steps that cannot fail. Here and below each step is a function of its own, so
+    /// that its stack frame is gone when the next step begins.
     #[inline(never)]
     fn finish<'a>(
         place: &'a mut MaybeUninit<Self>,
@@ -118,7 +119,7 @@ impl<P: Platform> Manager<P> {
         manager
     }
 
-    /// Of all that was made by now.
+    /// Writes the manager in place from everything that was made so far.
     #[inline(never)]
     fn write<'a>(
         place: &'a mut MaybeUninit<Self>,
@@ -189,7 +190,7 @@ impl<P: Platform> Manager<P> {
         )
     }
 
-    /// What a manager does before it is given to the adopter.
+    /// Finishes the manager before the adopter gets it.
     #[inline(never)]
     fn begin(&mut self, parameters: &Parameters, started_ns: Option<u64>, mirrored: &[PfnRange]) {
         let platform = self.platform;
@@ -197,12 +198,12 @@ impl<P: Platform> Manager<P> {
         if parameters.accept == AcceptPolicy::Eager && platform.cpus() == 1 {
             self.acceptance().accept_all(&NoHelpers);
         }
-        // Nobody is told how long that took where there is no clock.
+        // Without a clock there is no time to report, so nothing is allocated for it.
         if started_ns.is_some() && self.prove_first_allocation() {
             self.times.first_alloc_ns = since(platform, started_ns);
         }
         let per_node = self.numa.nodes();
-        // Relaxed, here and below: nobody else has the manager yet.
+        // Relaxed, here and below: no other CPU has the manager yet.
         let has_movable = |node: &PerNode| node.movable_start.load(Ordering::Relaxed) != 0;
         if cfg!(feature = "moving") && per_node.iter().any(has_movable) {
             self.grade_at_boot(mirrored);
@@ -210,7 +211,8 @@ impl<P: Platform> Manager<P> {
         let pools = &parameters.huge_pages;
         self.moving.hugetlb_cma_only = pools.cma_only && pools.cma.total_bytes != 0;
         self.moving.failed_area_bytes = self.make_areas(parameters);
-        // What is asked for at boot is what there is, however little.
+        // If memory was graded at boot, the default watermarks follow the rest, however little it
+        // is.
         if cfg!(feature = "moving")
             && parameters.min_free_kbytes.is_none()
             && self.zones().iter().any(|zone| zone.most_graded_pages(platform) != 0)
@@ -228,8 +230,8 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// Allocates a block and frees it, so that the time to the first allocation is one of an
-    /// allocation. A machine with less than one free block has none.
+    /// Allocates a block and frees it, so that the time to the first allocation includes a real
+    /// allocation. Returns false on a machine without a free block.
     #[inline(never)]
     fn prove_first_allocation(&self) -> bool {
         self.zones().iter().rev().any(|zone| {
@@ -244,12 +246,12 @@ impl<P: Platform> Manager<P> {
     }
 }
 
-/// How long bring-up has taken by now, where the platform has a clock.
+/// Returns how long bring-up has taken so far, where the platform has a clock.
 fn since<P: Platform>(platform: &P, started_ns: Option<u64>) -> Option<u64> {
     Some(platform.now_ns()?.saturating_sub(started_ns?))
 }
 
-/// Notes where memory for what can be moved alone begins on each node, as the command line has it.
+/// Notes where memory for movable allocations alone begins on each node, as the command line asks.
 fn note_movable<P: Platform>(early: &Memblock<'_, P>, input: &BringUp<'_>, frame: &mut Frame) {
     if !cfg!(feature = "moving") {
         return;
@@ -266,7 +268,8 @@ fn find_movable<P: Platform>(early: &Memblock<'_, P>, setting: &MovableSetting, 
     let lowest = highest.map_or(Pfn(0), |kind| kind.frames().start);
     let mut movable = movable_starts(early.runs(), lowest, setting);
     if setting.movable_node {
-        // Where the rest had no room for our tables, a node that has them cannot go either.
+        // A node that holds tables of ours, because other memory had no room, cannot be removed
+        // either.
         let of_zones = frame.zones.iter().map(Zone::table_memory);
         movable = movable.without(early.nodes_of(of_zones.chain(frame.tables)));
         if early.free_pages_outside(&movable) < LEAST_PAGES_OUTSIDE {
@@ -275,13 +278,13 @@ fn find_movable<P: Platform>(early: &Memblock<'_, P>, setting: &MovableSetting, 
     }
     frame.states.moving.mirror_note = movable.mirror_note();
     for (node, kept) in frame.nodes.iter().zip(frame.per_node) {
-        // Relaxed: nobody else has it yet.
+        // Relaxed: no other CPU has it yet.
         let start = movable.on_node(node.id).map_or(0, |pfn| pfn.0);
         kept.movable_start.store(start, Ordering::Relaxed);
     }
 }
 
-/// Brings all memory to its zone, and tells the zones what else they have to know.
+/// Puts all memory into its zone, and tells the zones what else they have to know.
 #[inline(never)]
 fn fill_zones<P: Platform>(
     early: &mut Memblock<'_, P>,
@@ -305,7 +308,7 @@ fn fill_zones<P: Platform>(
     }
 }
 
-/// Tells zones what of them is withheld and how descriptors are found.
+/// Tells each zone how much of it is withheld and how its descriptors are found.
 #[inline(never)]
 fn attach_descriptors<P: Platform>(
     platform: &'static P,
@@ -332,7 +335,7 @@ fn attach_descriptors<P: Platform>(
     }
 }
 
-/// Obtains the memory for all tables: all or nothing.
+/// Obtains the memory for all tables, or none of it on an error.
 #[inline(never)]
 fn prepare<P: Platform>(
     early: &mut Memblock<'_, P>,
@@ -375,10 +378,10 @@ fn prepare<P: Platform>(
     }
 }
 
-/// Up to so many nodes measuring takes little of the stack.
+/// Up to this many nodes, measuring takes little stack.
 const FEW_NODES: usize = if MAX_NODES < 4 { MAX_NODES } else { 4 };
 
-/// [`measure`] of a machine with at most `NODES` nodes.
+/// [`measure`] for a machine with at most `NODES` nodes.
 #[inline(never)]
 fn measure_up_to<'p, P: Platform, const NODES: usize>(
     place: &'p mut Option<Measured<'static, P>>,
@@ -389,8 +392,8 @@ fn measure_up_to<'p, P: Platform, const NODES: usize>(
     measure(place, memory, parameters, zones.as_flattened_mut(), &mut [0; NODES])
 }
 
-/// Plans the zones, gets the memory for what is known of the machine then, and fills in what its
-/// zones are. There is a place for each zone and for the CPUs of each node.
+/// Plans the zones, obtains the memory for what is known of the machine at that point, and fills in
+/// the zones' segments. `zones` has a place for each zone, `cpus` one for the CPUs of each node.
 fn measure<'p, P: Platform>(
     place: &'p mut Option<Measured<'static, P>>,
     memory: &mut Obtained<'_, '_, P>,
@@ -407,7 +410,7 @@ fn measure<'p, P: Platform>(
     Measured::new(place, memory, &mut plan, parameters)
 }
 
-/// Whether pages are to have descriptors.
+/// Returns whether pages are to have descriptors.
 fn wants_descriptors<P: Platform>(platform: &P, parameters: &Parameters) -> bool {
     if !cfg!(feature = "vmemmap") {
         return false;
@@ -415,15 +418,16 @@ fn wants_descriptors<P: Platform>(platform: &P, parameters: &Parameters) -> bool
     parameters.pages.are_wanted(platform.vmemmap_space().is_some())
 }
 
-/// Whether what is in use by those who free it is allocated as soon as it is known. With
-/// descriptors it is reserved until these are there (`Hotplug::adopt_at_start`).
+/// Returns whether memory whose users will free it to the manager is marked allocated as soon as it
+/// is known. With descriptors it stays reserved until they exist (`Hotplug::adopt_at_start`).
 pub(in crate::manager) const fn adopts_at_once(descriptors_are_wanted: bool) -> bool {
     cfg!(feature = "hotplug") && !descriptors_are_wanted
 }
 
-/// Gets the array's memory where the policy wants one, and tells the zones what of them it
-/// describes and what is withheld. Returns the policy that came of it, and the array. Nodes whose
-/// part finds no memory, and all when nothing would be left to hand out, go without.
+/// Obtains the memory of the vmemmap array if the policy wants one, and tells the zones which of
+/// their blocks it describes and which are withheld. Returns the policy that resulted, and the
+/// array. A node goes without an array if its part finds no memory; all nodes do if nothing would
+/// be left to hand out.
 #[inline(never)]
 fn make_vmemmap<P: Platform>(
     early: &mut Memblock<'_, P>,
@@ -461,14 +465,14 @@ fn make_vmemmap<P: Platform>(
         Policy::Deferred => withheld(early.runs(), &|zone| have.contains(zone), zone),
         Policy::Eager | Policy::OnDemand => None,
     };
-    // Those of which a node's part was had.
+    // Only zones of nodes whose part of the array found memory.
     let zones = frame.zones.iter_mut().filter(|zone| array.covers(zone.id().node));
     state.attach(platform, zones, &array_of, &deferred);
     (if array.bytes() == 0 { Policy::OnDemand } else { policy }, array)
 }
 
-/// All tables that zones are needed for. What an error leaves of the zones' own is to be given
-/// back.
+/// Allocates all tables that depend on the zones. After an error the caller gives back the tables
+/// that zones already have.
 #[inline(never)]
 fn allocate_all<P: Platform>(
     memory: &mut Obtained<'_, '_, P>,
@@ -487,7 +491,7 @@ fn allocate_all<P: Platform>(
     Ok(())
 }
 
-/// Each zone's tables, on its node.
+/// Allocates each zone's tables on its node.
 #[inline(never)]
 fn allocate_tables<P: Platform>(
     platform: &'static P,
@@ -517,21 +521,21 @@ fn allocate_tables<P: Platform>(
         // SAFETY: the range was just reserved for this table, below the direct limit, in one range
         // of the map (invariants 1, 3 and 15).
         let mut carver = unsafe { Carver::new(platform, range) };
-        // What is touched lies together, before the arrays that an idle machine never reads.
+        // What is touched lies together, before the arrays that are never read on an idle machine.
         let tables = Heads::carve(&mut carver, &size).with_rest(&mut carver, &size);
         frame.zones[slot].attach(span, segments, &tables);
     }
     Ok(())
 }
 
-/// Where the part begins whose first segment is the first of these.
+/// Returns where a part of a zone begins, given its segments; `otherwise` if it has none.
 fn border(segments: &[Segment], otherwise: Pfn) -> Pfn {
     let start = |first: &Segment| Pfn(first.start.start().0 & !(Order::MAX.pages() - 1));
     segments.first().map_or(otherwise, start)
 }
 
-/// Whether there will be a page to hand out. With descriptors inside blocks that takes a block with
-/// more free frames than those need.
+/// Returns whether there will be a page to hand out. With descriptors inside blocks that takes a
+/// block with more free frames than its descriptors need.
 fn any_free<P: Platform>(early: &Memblock<'_, P>, inside: bool) -> bool {
     let least = if inside { VMEMMAP_PAGES_PER_BLOCK + 1 } else { 1 };
     early.any_left(&mut |range| {

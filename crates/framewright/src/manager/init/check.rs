@@ -1,4 +1,4 @@
-//! What a platform promises, as far as one look at it tells.
+//! Checks those promises of a platform that can be checked at bring-up.
 
 use crate::manager::init::error::BringUpError;
 use crate::memblock::Memblock;
@@ -6,23 +6,23 @@ use crate::platform::{Platform, pinned};
 use crate::units::{PAGE_SIZE, Pfn};
 use core::fmt;
 
-/// How a platform is not as [`Platform`] asks.
+/// How a platform breaks the contract of [`Platform`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PlatformFault {
     /// [`Platform::cpus`] is 0.
     NoCpu,
-    /// [`Platform::pin`] gave a number that is not below [`Platform::cpus`].
+    /// [`Platform::pin`] returned a number that is not below [`Platform::cpus`].
     CpuNumber {
         /// The number.
         cpu: u32,
-        /// How many there can be.
+        /// The number of possible CPUs.
         cpus: u32,
     },
-    /// [`Platform::direct`] shows a page at an address that is no multiple of the page size.
+    /// [`Platform::direct`] maps a page to an address that is not a multiple of the page size.
     MisalignedDirectMap {
         /// The page's physical address.
         address: u64,
-        /// How far behind a multiple of the page size it is shown.
+        /// The distance of that address from the multiple of the page size below it.
         offset: u64,
     },
 }
@@ -43,10 +43,10 @@ impl fmt::Display for PlatformFault {
     }
 }
 
-/// Looks at a platform before anything is built on it.
+/// Checks a platform before anything is built on it.
 ///
-/// With several CPUs this calls [`Platform::cpu_barrier`], so that a platform without one is found
-/// at bring-up and not when memory becomes short.
+/// With several CPUs this calls [`Platform::cpu_barrier`], so that a platform without a working one
+/// is found at bring-up and not when memory becomes short.
 pub(super) fn check<P: Platform>(
     platform: &P,
     early: &Memblock<'_, P>,
@@ -68,7 +68,7 @@ pub(super) fn check<P: Platform>(
     Ok(())
 }
 
-/// The first free page, if it is shown at a place that is none of a page.
+/// Returns the first free page, and its offset in bytes, if the direct map misaligns it.
 fn misaligned<P: Platform>(platform: &P, early: &Memblock<'_, P>) -> Option<(u64, u64)> {
     let limit = platform.direct_limit();
     let address = early.first_free().map(Pfn::address).filter(|&address| address < limit)?;

@@ -1,4 +1,4 @@
-//! Why bring-up failed, and what comes back then.
+//! Why bring-up failed, and what the caller gets back then.
 
 use crate::manager::init::check::PlatformFault;
 use crate::memblock::{Memblock, MemblockError};
@@ -15,14 +15,14 @@ pub enum BringUpError {
         what: &'static str,
         /// Its size.
         size_bytes: u64,
-        /// Where it was wanted.
+        /// The node that it was wanted on.
         node: NodeId,
-        /// What the memblock allocator said.
+        /// The memblock allocator's error.
         cause: MemblockError,
     },
     /// Nothing was left to hand out once the tables were placed.
     NothingToManage,
-    /// The platform is not as it has to be.
+    /// The platform breaks its contract.
     Platform(PlatformFault),
 }
 
@@ -46,14 +46,15 @@ impl fmt::Display for BringUpError {
 
 impl core::error::Error for BringUpError {}
 
-/// Bring-up failed, and the memblock allocator is back, with all the memory that it had. It is
-/// small ([`Memblock`]), so that this is no burden for a small stack. Whoever has no use for it
-/// takes the error alone; `?` does, where a [`BringUpError`] is returned.
+/// Bring-up failed; the memblock allocator is returned with all the memory that it had. It is small
+/// (see [`Memblock`]), so returning it is no burden for a small stack. A caller that has no use for
+/// it can convert this into a [`BringUpError`]; `?` does so in functions that return one.
 pub struct BringUpFailed<'a, P: Platform> {
-    /// Why.
+    /// The cause.
     pub error: BringUpError,
-    /// The memblock allocator as it was before, but for what the command line said of movable nodes
-    /// and mirrored memory: without `kernelcore=mirror` no memory is marked as mirrored any more.
+    /// The memblock allocator as it was before, except for what the command line says about movable
+    /// nodes and mirrored memory: without `kernelcore=mirror` no memory is marked as mirrored any
+    /// more.
     pub early: Memblock<'a, P>,
 }
 

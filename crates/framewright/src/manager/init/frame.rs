@@ -1,4 +1,4 @@
-//! What bring-up is given, and the tables that it needs before zones have theirs.
+//! The input of bring-up, and the tables that it needs before zones have theirs.
 
 use crate::carve::{Carver, room};
 use crate::debug::Aids;
@@ -32,21 +32,21 @@ use crate::zone::initialise::BlockOfZone;
 use crate::zone::{Segment, Zone, ZoneId, ZoneKind};
 use core::mem::{MaybeUninit, take};
 
-/// What bring-up works on beside the memblock allocator, which knows memory and nodes.
+/// The input of bring-up besides the memblock allocator, which knows memory and nodes.
 #[derive(Clone, Copy, Debug)]
 pub struct BringUp<'a> {
     /// The command line.
     pub parameters: &'a Parameters,
-    /// `Platform::now_ns` when the adopter began with the intake; bring-up counts its times from
-    /// there.
+    /// The value of `Platform::now_ns` when the adopter began to read the memory map; bring-up
+    /// counts its times from there.
     pub started_ns: Option<u64>,
 }
 
 /// Everything that is allocated before zones have tables, and what else bring-up knows by then. It
-/// lies with the tables: a kernel that boots has a small stack.
+/// lies with the tables because a booting kernel has a small stack.
 pub(crate) struct Frame {
     pub(crate) zones: &'static mut [Zone],
-    /// Where they are, with room for windows.
+    /// The list of all zones, with room for windows.
     pub(crate) zone_list: Growing<Zone>,
     pub(crate) window_segments: Growing<Segment>,
     pub(crate) window_tables: Growing<u32>,
@@ -54,9 +54,9 @@ pub(crate) struct Frame {
     pub(crate) nodes: &'static mut [Node],
     pub(crate) directory: &'static mut [Segment],
     pub(crate) by_zone: &'static mut [Segment],
-    /// A list for each node.
+    /// A fallback list for each node.
     pub(crate) fallback: &'static [AtomicU16],
-    /// A row for each node.
+    /// A row of distances for each node.
     pub(crate) distances: &'static mut [u8],
     pub(crate) caches: &'static mut [CpuCache],
     pub(crate) partials: &'static mut [Partial],
@@ -65,22 +65,23 @@ pub(crate) struct Frame {
     pub(crate) edges: &'static mut [BlockOfZone],
     pub(crate) readers: &'static [Readers],
     pub(crate) parts: &'static mut [Part],
-    /// What is not for what can be moved alone, wherever it is; ascending.
+    /// Mirrored memory, ascending: it is not for movable allocations alone, wherever it lies.
     pub(crate) mirrored: &'static [PfnRange],
     pub(crate) per_node: &'static [PerNode],
     pub(crate) vmemmap_bitmaps: Option<VmemmapBitmaps>,
     pub(crate) pools: &'static mut Pools,
     pub(crate) states: States,
-    /// Of all tables.
+    /// The size of all tables.
     pub(crate) bytes: u64,
-    /// Where those are that are no zone's.
+    /// Where the tables lie that belong to no zone.
     pub(crate) tables: [PhysRange; MOST_RANGES],
-    /// When the intake began, and when all tables had their place.
+    /// When the adopter began (see [`BringUp::started_ns`]), and how long it took until all tables
+    /// had their place.
     pub(crate) started_ns: Option<u64>,
     pub(crate) tables_ns: Option<u64>,
 }
 
-/// How many there are of what.
+/// How many entries each table has.
 struct Counts {
     parts: usize,
     windows: usize,
@@ -103,9 +104,9 @@ impl Counts {
         parameters: &Parameters,
     ) -> Self {
         let nodes = early.topology().node_count();
-        // A run of free memory begins and ends in a block that may be in pieces; each table that is
-        // placed now may cut one more run in two.
-        // Where one ends, memory does or something is reserved.
+        // A run of free memory begins and ends in a block that may be split. It ends where memory
+        // ends or where a reservation begins. Each table that is placed from now on may cut one
+        // more run in two.
         let free_runs = early.memory().len() + early.reserved().len();
         let cpus = platform.cpus() as usize;
         let mut mirrored = 0;
@@ -117,11 +118,11 @@ impl Counts {
             nodes,
             segments: plan.segments,
             edges: 2 * (free_runs + plan.parts + nodes + 3),
-            // Each run of memory begins and ends in a block that may be memory in part.
+            // Each run of memory begins and ends in a block that may be memory only in part.
             present: 2 * early.runs().count(),
             mirrored,
             cpus: if cfg!(feature = "smp") { cpus } else { 0 },
-            // Enough that CPUs seldom meet.
+            // Enough that CPUs seldom share one.
             readers: cpus * 4,
         }
     }
@@ -160,15 +161,15 @@ impl Counts {
     }
 }
 
-/// Whether the command line wants the kernel's memory mirrored.
+/// Returns whether the command line wants the kernel's memory mirrored.
 pub(crate) fn wants_mirror(parameters: &Parameters) -> bool {
     cfg!(feature = "moving")
         && parameters.core.kernelcore == Some(KernelCore::Mirror)
         && !parameters.movable_node
 }
 
-/// Calls `sink` for what is mirrored, where that makes a difference. How often does not change
-/// while tables are placed.
+/// Calls `sink` for each mirrored range, if mirroring matters. Placing tables does not change the
+/// number of calls.
 fn for_each_mirrored<P: Platform>(
     early: &Memblock<'_, P>,
     parameters: &Parameters,
@@ -179,7 +180,7 @@ fn for_each_mirrored<P: Platform>(
     }
 }
 
-/// What is known of a machine as soon as it was measured, and memory for the rest of [`Frame`].
+/// What is known of a machine once it was measured, and memory for the rest of [`Frame`].
 pub(crate) struct Measured<'a, P: Platform> {
     carver: Carver<'a, P>,
     counts: Counts,
@@ -189,7 +190,7 @@ pub(crate) struct Measured<'a, P: Platform> {
 }
 
 impl<P: Platform> Measured<'static, P> {
-    /// Gets the memory, numbers the parts of zones, and fills both arrays of segments.
+    /// Obtains the memory, numbers the parts of zones, and fills both arrays of segments.
     #[inline(never)]
     pub(crate) fn new<'p>(
         place: &'p mut Option<Self>,
@@ -222,7 +223,8 @@ impl<P: Platform> Measured<'static, P> {
                 *place = Segment { start, blocks, index: 0, zone };
             }
         });
-        // By zone, ascending in each: a stable selection, as there are few of both.
+        // Sorts by zone and keeps the order within each. A plain selection will do, as there are
+        // few zones and few segments.
         let mut places = by_zone.iter_mut();
         for zone in 0..next {
             let mut index = 0;
@@ -237,7 +239,7 @@ impl<P: Platform> Measured<'static, P> {
         Ok(place.insert(Self { carver, counts, slots, directory, by_zone }))
     }
 
-    /// The parts of all zones, without memory, and their list, with room for windows.
+    /// Makes the parts of all zones, without memory, and their list with room for windows.
     #[inline(never)]
     pub(crate) fn zones(&mut self) -> (Growing<Zone>, &'static mut [Zone]) {
         let unset = ZoneId { node: NodeId::ZERO, kind: ZoneKind::Dma };
@@ -251,7 +253,7 @@ impl<P: Platform> Measured<'static, P> {
         (list, zones)
     }
 
-    /// A cache for each CPU.
+    /// Makes a cache for each CPU.
     #[inline(never)]
     pub(crate) fn caches(&mut self) -> &'static mut [CpuCache] {
         if !cfg!(feature = "smp") {
@@ -277,7 +279,7 @@ impl<P: Platform> Measured<'static, P> {
     }
 }
 
-/// Places for blocks that are there in part.
+/// Makes places for blocks that are managed or present only in part.
 #[inline(never)]
 fn places_for<P: Platform>(carver: &mut Carver<'_, P>, count: usize) -> &'static mut [Partial] {
     carver.in_place(count, |place| {
@@ -286,7 +288,7 @@ fn places_for<P: Platform>(carver: &mut Carver<'_, P>, count: usize) -> &'static
     })
 }
 
-/// Parts of a manager that lie with its tables, and places for what is known in the end.
+/// Parts of a manager that lie with its tables, and places for those that are written last.
 pub(crate) struct States {
     pub(crate) moving: &'static mut MovingState,
     pub(crate) isolations: &'static SpinLock<Isolations>,
@@ -297,7 +299,7 @@ pub(crate) struct States {
 }
 
 impl Frame {
-    /// All of it, with the nodes as `early` knows them.
+    /// Carves the whole frame, with the nodes as `early` knows them.
     #[inline(never)]
     pub(crate) fn carve<P: Platform>(
         measured: &mut Measured<'static, P>,

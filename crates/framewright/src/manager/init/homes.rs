@@ -1,4 +1,4 @@
-//! Which part of which zone each CPU's cache keeps frames of first.
+//! Decides from which part of which zone each CPU's cache keeps frames first.
 
 use crate::manager::init::frame::Frame;
 use crate::manager::state::{Node, ZoneSlots};
@@ -15,17 +15,17 @@ pub(crate) fn count_cpus<P: Platform>(platform: &P, cpus: &mut [u32]) {
     }
 }
 
-/// Where the CPUs of a node find memory.
+/// Where the CPUs of a node find memory first.
 struct NodeHome {
-    /// The node that has it, the nearest.
+    /// The nearest node with memory.
     node: NodeId,
-    /// Its zones that caches keep frames of.
+    /// The zones of that node that caches keep frames of.
     zones: [ZoneSlots; 2],
-    /// What these zones manage.
+    /// The managed pages of these zones.
     pages: u64,
 }
 
-/// Zones by what bring-up knows of them.
+/// The zones and nodes as bring-up knows them.
 struct Homes<'a> {
     nodes: &'a [Node],
     slots: &'a [ZoneSlots],
@@ -41,8 +41,9 @@ impl<'a> Homes<'a> {
         self.parts(zone).iter().map(Zone::final_managed_pages).sum()
     }
 
-    /// The node's zone that is asked first, which is the highest with memory, and its other one.
-    /// DMA is left to those who ask for it, unless there is nothing else.
+    /// Returns the node's zone that is tried first, which is its highest with memory, and the next
+    /// one below. The DMA zone is left to callers that ask for it, unless the node has nothing
+    /// else.
     fn of_node(&self, node: NodeId) -> Option<NodeHome> {
         let place = |kind| self.slots[ZoneId { node, kind }.index()];
         let has_memory = |&kind: &ZoneKind| self.managed_pages(place(kind)) != 0;
@@ -61,9 +62,9 @@ impl<'a> Homes<'a> {
     }
 }
 
-/// Each CPU keeps frames of the zones of the nearest node with memory, as many as its share of them
-/// allows; the highest is asked first. Where that has parts, each has one or shares it with
-/// neighbours.
+/// Gives each CPU's cache its zones: those of the nearest node with memory, of which it keeps as
+/// many frames as the CPU's share allows. The highest zone is tried first. If that zone has parts,
+/// each CPU gets one of its own or shares one with its neighbours.
 #[inline(never)]
 pub(crate) fn give_caches_homes<P: Platform>(frame: &mut Frame, platform: &P) {
     if !cfg!(feature = "smp") {
@@ -72,7 +73,7 @@ pub(crate) fn give_caches_homes<P: Platform>(frame: &mut Frame, platform: &P) {
     let homes = Homes { nodes: &*frame.nodes, slots: &*frame.slots, zones: &*frame.zones };
     let mut cpus = [0; MAX_NODES];
     count_cpus(platform, &mut cpus);
-    // CPUs of a node without memory share another's.
+    // CPUs of a node without memory share the memory of another node.
     let mut sharers = [0_u32; MAX_NODES];
     for (node, &cpus) in cpus.iter().enumerate().filter(|&(_, &cpus)| cpus != 0) {
         if let Some(home) = NodeId::new(node).and_then(|node| homes.near_node(node)) {
@@ -80,8 +81,8 @@ pub(crate) fn give_caches_homes<P: Platform>(frame: &mut Frame, platform: &P) {
         }
     }
     let mut met = [0_u32; MAX_NODES];
-    // Neighbouring CPUs are nearly always on one node; where they are not, finding its zones again
-    // is short.
+    // CPUs with neighbouring numbers are nearly always on one node; where they are not, finding the
+    // node's zones again takes little time.
     let mut last: Option<(NodeId, NodeHome)> = None;
     for (cpu, cache) in (0..).zip(frame.caches.iter_mut()) {
         let node = platform.cpu_node(cpu);
@@ -93,7 +94,7 @@ pub(crate) fn give_caches_homes<P: Platform>(frame: &mut Frame, platform: &P) {
         let Some((_, home)) = &last else { continue };
         let parts = home.zones.map(|zone| homes.parts(zone));
         let turn = number as usize * parts[0].len() / cpus[node.index()].max(1) as usize;
-        // A part may be all reserved.
+        // All of a part may be reserved.
         let turn = (turn..parts[0].len())
             .chain(0..turn)
             .find(|&part| parts[0][part].final_managed_pages() != 0)
@@ -110,7 +111,7 @@ pub(crate) fn give_caches_homes<P: Platform>(frame: &mut Frame, platform: &P) {
         ];
         let sharers = sharers[home.node.index()].max(1);
         let slot = usize::from(home.zones[0].first) + turn;
-        // Not by a new value: on the way to its place that would be on the stack twice.
+        // The cache is changed in place: a new value would be on the stack twice on its way there.
         cache.settle(slot, &near, home.pages);
         cache.resize(sharers);
     }

@@ -1,8 +1,9 @@
-//! Bring-up: from firmware's word to memory that can be handed out.
+//! Bring-up: from the firmware's memory map to memory that can be handed out.
 //!
-//! Allocation comes first and is all that can fail; what it obtained is given back on failure. Then
-//! the directory is filled, zones are initialised in one pass over free memory (`zones`), and marks
-//! are set. Nothing is logged here, so that a slow console does not count as bring-up.
+//! Allocating the tables comes first and is the only step that can fail; on failure, bring-up gives
+//! back everything that it obtained. Then it fills the directory, initialises the zones in one pass
+//! over free memory (`zones`) and sets the watermarks. Nothing is logged here, so that a slow
+//! console does not count as bring-up time.
 
 mod bring_up;
 mod check;

@@ -1,34 +1,34 @@
-//! How long bring-up works on the memory of each node.
+//! Measures how long bring-up works on the memory of each node.
 
 use crate::manager::state::Node;
 use crate::platform::Platform;
 use crate::units::NodeId;
 
-/// What is done for a node.
+/// The kind of work that is done for a node.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Work {
-    /// Its free memory becomes blocks in free lists.
+    /// Putting its free memory into free lists as blocks.
     Zones,
-    /// What goes before and comes after: its memory is counted, what is reserved is said, blocks in
-    /// pieces are noted and described.
+    /// The work before and after that: counting its memory, recording what is reserved, and noting
+    /// and describing split blocks.
     Bookkeeping,
 }
 
-/// Charges the time from turn to turn to the node that is worked on. Work on several nodes may
-/// alternate.
+/// Charges the time between two calls to the node that is being worked on. Work may alternate
+/// between nodes.
 pub(crate) struct NodeClock<'a, P> {
     platform: &'a P,
-    /// The node and the work, and since when, where the platform has a clock.
+    /// The node and the work, and when it began if the platform has a clock.
     current: Option<(NodeId, Work, Option<u64>)>,
 }
 
 impl<'a, P: Platform> NodeClock<'a, P> {
-    /// A clock that charges nobody yet.
+    /// Makes a clock that charges no node yet.
     pub(crate) const fn new(platform: &'a P) -> Self {
         Self { platform, current: None }
     }
 
-    /// What comes from now on is for `node`.
+    /// Charges the time from now on to `node`.
     #[inline(never)]
     pub(crate) fn turn_to(&mut self, nodes: &mut [Node], node: NodeId, work: Work) {
         if self.current.is_none_or(|(current, doing, _)| current != node || doing != work) {
@@ -37,7 +37,7 @@ impl<'a, P: Platform> NodeClock<'a, P> {
         }
     }
 
-    /// What comes from now on is for nobody.
+    /// Charges the time from now on to no node.
     #[inline(never)]
     pub(crate) fn stop(&mut self, nodes: &mut [Node]) {
         if let Some((node, work, Some(since))) = self.current.take()

@@ -7,16 +7,17 @@ use crate::platform::Platform;
 use crate::units::{NodeId, PAGE_SIZE, PhysRange, PoolSize};
 use crate::zone::Zone;
 
-/// Ranges for the whole machine: zones and directory, debug aids, the state of the vmemmap.
+/// The ranges that serve the whole machine: zones and directory, debug aids, the state of the
+/// vmemmap.
 pub(crate) const MOST_RANGES: usize = 3;
 
-/// Memory for the manager's tables. What was obtained for the machine goes back when this is
-/// dropped, unless [`keep`](Self::keep) was called; a zone knows its own table, which goes back by
-/// [`give_tables_back`](Self::give_tables_back). A list of all of them would be 3 KiB of the stack,
-/// of which a kernel has 16 or so when it boots.
+/// Memory for the manager's tables. Ranges that serve the whole machine are given back when this is
+/// dropped, unless [`keep`](Self::keep) was called. A zone knows its own table, which
+/// [`give_tables_back`](Self::give_tables_back) gives back: a list of all of them would take 3 KiB
+/// of the stack, and a booting kernel has some 16 KiB.
 pub(crate) struct Obtained<'a, 'b, P: Platform> {
     pub(crate) early: &'a mut Memblock<'b, P>,
-    /// All that was obtained, in bytes.
+    /// The size of everything that was obtained.
     pub(crate) bytes: u64,
     ranges: [PhysRange; MOST_RANGES],
     count: usize,
@@ -27,7 +28,7 @@ impl<'a, 'b, P: Platform> Obtained<'a, 'b, P> {
         Self { early, bytes: 0, ranges: [PhysRange::new(0, 0); MOST_RANGES], count: 0 }
     }
 
-    /// The table of a zone, which notes it.
+    /// Takes memory for the tables of a zone, and notes the range in the zone.
     pub(crate) fn take_table(
         &mut self,
         size_bytes: u64,
@@ -38,7 +39,7 @@ impl<'a, 'b, P: Platform> Obtained<'a, 'b, P> {
         Ok(range)
     }
 
-    /// Gives the tables of all zones back that have one.
+    /// Gives back the tables of all zones that have some.
     pub(crate) fn give_tables_back(&mut self, zones: &[Zone]) {
         for zone in zones.iter().filter(|zone| !zone.table_memory().is_empty()) {
             self.give_back(zone.table_memory());
@@ -46,14 +47,15 @@ impl<'a, 'b, P: Platform> Obtained<'a, 'b, P> {
     }
 
     fn give_back(&mut self, range: PhysRange) {
-        // It was allocated for this, so that this cannot fail; if it did, the range would stay
+        // The range was allocated here, so this cannot fail; if it did, the range would stay
         // reserved.
         // SAFETY: `range` was obtained for tables of a manager that is not made after all; nobody
-        // looks at them again.
+        // uses them again.
         let _ = unsafe { self.early.free(range) };
     }
 
-    /// Nothing can fail any more. Returns where the tables are that are no zone's.
+    /// Keeps all ranges, as nothing can fail any more. Returns where the tables lie that belong to
+    /// no zone.
     pub(crate) const fn keep(&mut self) -> [PhysRange; MOST_RANGES] {
         self.count = 0;
         self.ranges
@@ -69,7 +71,7 @@ impl<'a, 'b, P: Platform> Obtained<'a, 'b, P> {
         self.take_filled(what, size_bytes, node, false)
     }
 
-    /// [`take`](Self::take), cleared.
+    /// [`take`](Self::take) of memory that is cleared.
     pub(crate) fn take_zeroed(
         &mut self,
         what: &'static str,
@@ -124,10 +126,10 @@ impl<P: Platform> Drop for Obtained<'_, '_, P> {
     }
 }
 
-/// Where tables go: what the pages of 1 GiB on the command line ask for. Without any, tables stay
-/// out of low memory, unless all memory is low: then they leave the largest block whole. With some
-/// they stay on their nodes, where CPUs are near to them, unless there are so many that each GiB
-/// counts.
+/// Decides where tables go, depending on the 1 GiB pages that the command line asks for. If it asks
+/// for none, tables stay out of low memory; if all memory is low, they leave the largest block
+/// whole. If it asks for some, tables go to the edges of memory on their own nodes, near to the
+/// CPUs that use them, unless so many pages are wanted that each GiB counts.
 pub(crate) fn place_tables<P: Platform>(early: &mut Memblock<'_, P>, parameters: &Parameters) {
     if !cfg!(feature = "pools") {
         return;
@@ -136,14 +138,14 @@ pub(crate) fn place_tables<P: Platform>(early: &mut Memblock<'_, P>, parameters:
     let words = &parameters.huge_pages;
     let requested = words.requested(PoolSize::OneGib);
     if requested.pages == 0 {
-        // Areas for such pages are made of whole GiB of what is left.
+        // Areas for such pages are made of whole GiB of the remaining memory.
         let areas = words.cma.total_bytes != 0;
         return early.set_tables(if areas { Tables::Edges } else { usual });
     }
     let gigabytes = early.gigabytes();
     let named = requested.nodes();
     let are_short = if named.is_empty() {
-        // Each node with such pages would lose one.
+        // Each node that has whole free GiB would lose one of them.
         let lost = gigabytes.iter().filter(|&&pages| pages != 0).count() as u64;
         requested.pages.saturating_add(lost) > gigabytes.iter().sum()
     } else {

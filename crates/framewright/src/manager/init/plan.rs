@@ -1,5 +1,5 @@
-//! Measuring a machine before anything is allocated: which zones have memory, how many segments
-//! they have, how large their tables are.
+//! Measures a machine before anything is allocated: which zones have memory, how many segments they
+//! have, and how large their tables are.
 
 use crate::block::table::GROUP;
 use crate::block::{BlockEntry, FreeMap, deferred_merge, free_index, reported};
@@ -12,26 +12,26 @@ use crate::zone::segment::{BRIDGED_BLOCKS, Segment};
 use crate::zone::{ZoneId, ZoneKind, ZoneRun, zone_runs};
 use core::ops::Range;
 
-/// The blocks that a run touches.
+/// Returns the blocks that a run touches.
 fn blocks_of_run(run: &ZoneRun) -> Range<u32> {
     let end = Pfn(run.range.end.0.next_multiple_of(PAGES_PER_BLOCK));
     BlockNumber::containing(run.range.start).0..BlockNumber::containing(end).0
 }
 
-/// Most parts of a zone.
+/// The most parts that a zone can have.
 const MOST_PARTS: u32 = 256;
-/// Parts that all zones together may have beyond one each: parts have numbers of 16 bits, windows
-/// of hotplug among them.
+/// The most parts that all zones together may have beyond one each. Parts, and the windows of
+/// hotplug among them, have 16-bit numbers.
 const MOST_MORE: u32 = 48 * 1024;
 const _: () = assert!(MOST_MORE as usize + ZoneId::LIMIT < u16::MAX as usize);
-/// Up to so many CPUs share a zone (docs/log/decisions.md, *Zones in parts*).
+/// Up to this many CPUs share an undivided zone (docs/log/decisions.md, *Zones in parts*).
 const FEW_CPUS: u32 = 2;
-/// Where memory is scarce, so many CPUs share a part.
+/// Where memory is scarce, this many CPUs share a part.
 const CPUS_OF_A_PART: u32 = 4;
-/// What a part must have before each CPU gets its own, so that few run empty.
+/// The size in GiB that parts must have before each CPU gets its own, so that few parts run empty.
 const LEAST_GIB: u32 = 4;
 
-/// How many parts a zone with so many GiBs should have on a node with so many CPUs.
+/// Returns how many parts a zone of this size should have on a node with this many CPUs.
 pub(crate) const fn parts_for(cpus: u32, gigabytes: u32) -> u32 {
     if !cfg!(feature = "smp") {
         return 1;
@@ -41,7 +41,8 @@ pub(crate) const fn parts_for(cpus: u32, gigabytes: u32) -> u32 {
     if cpus > FEW_CPUS && own > shared { own } else { shared }
 }
 
-/// How a zone is divided: into runs of GiBs, as equal as can be. GiBs without memory do not count.
+/// How a zone is divided: into runs of GiBs, as equal as possible. GiBs without memory do not
+/// count.
 #[derive(Clone, Copy, Default)]
 struct Division {
     gigabytes: u32,
@@ -49,7 +50,7 @@ struct Division {
 }
 
 impl Division {
-    /// The part that has the GiB of this number.
+    /// Returns the part that has the GiB with this number.
     fn part_of(self, gigabyte: u32) -> u16 {
         if !cfg!(feature = "smp") {
             return 0;
@@ -58,7 +59,7 @@ impl Division {
         u16::try_from(part).unwrap_or(0)
     }
 
-    /// The number of the first GiB of a part.
+    /// Returns the number of a part's first GiB.
     fn first_of(self, part: u16) -> u32 {
         if !cfg!(feature = "smp") {
             return u32::MAX;
@@ -68,12 +69,12 @@ impl Division {
     }
 }
 
-/// What is planned of a zone.
+/// The plan of a zone.
 #[derive(Clone, Copy)]
 pub(crate) struct ZonePlan {
     division: Division,
-    /// GiBs with memory that were met, while all memory is walked in ascending order, and the last
-    /// of them.
+    /// The number of GiBs with memory seen so far in the ascending walk over all memory, and the
+    /// last of them.
     met: u32,
     last: u32,
 }
@@ -82,7 +83,7 @@ impl ZonePlan {
     pub(crate) const NONE: Self =
         Self { division: Division { gigabytes: 0, parts: 0 }, met: 0, last: 0 };
 
-    /// The zone has memory in these blocks: the number of the first one's GiB.
+    /// Notes that the zone has memory in these blocks. Returns the number of the first block's GiB.
     fn number(&mut self, blocks: Range<u32>) -> u32 {
         let (first, last) = (blocks.start / GROUP, blocks.end.saturating_sub(1) / GROUP);
         let number = self.met - u32::from(self.met != 0 && self.last == first);
@@ -109,7 +110,8 @@ impl PartRun {
     };
 }
 
-/// Calls `sink` for every segment, ascending; `counts` the GiBs of all zones, which are whole then.
+/// Calls `sink` for every segment, ascending. With `counts` it also counts the GiBs of all zones,
+/// which are not divided yet.
 #[inline(never)]
 fn for_each_segment(
     memory: impl Iterator<Item = MemoryRun> + Clone,
@@ -123,7 +125,7 @@ fn for_each_segment(
         let Range { mut start, end } = blocks_of_run(&run);
         let Some(zone) = zones.get_mut(run.zone.index()) else { continue };
         if counts {
-            // With strays alone it has memory, too.
+            // A zone that has only strays has memory, too.
             zone.division.parts = 1;
         }
         if run.stray {
@@ -139,8 +141,8 @@ fn for_each_segment(
             let border = (start / GROUP).saturating_add(more).saturating_mul(GROUP);
             let stop = if more == 0 { end } else { end.min(border) };
             match &mut open {
-                // Only neighbours in address order are bridged, so no block of another zone can lie
-                // between.
+                // Only runs next to each other in address order are bridged, so no block of another
+                // zone can lie between them.
                 Some(open)
                     if (open.zone, open.part) == (run.zone, part)
                         && start <= open.end.saturating_add(BRIDGED_BLOCKS) =>
@@ -179,24 +181,24 @@ impl ZoneSet {
     }
 }
 
-/// What a machine needs.
+/// What a machine's memory needs: parts, segments and their sizes.
 pub(crate) struct Plan<'a> {
-    /// By zone, those of nodes that there are.
+    /// The plans of all zones of the nodes that exist.
     zones: &'a mut [ZonePlan],
-    /// Parts of all zones.
+    /// The number of parts of all zones.
     pub(crate) parts: usize,
-    /// Segments of all zones.
+    /// The number of segments of all zones.
     pub(crate) segments: usize,
-    /// The first of them: often all.
+    /// The first segments, which often are all.
     first: [PartRun; FEW_SEGMENTS],
 }
 
-/// So many segments need not be looked for twice.
+/// The number of segments that are remembered, so that they need not be searched for twice.
 const FEW_SEGMENTS: usize = 4;
 
 impl<'a> Plan<'a> {
-    /// `zones` has a place for each zone of the nodes that there are. `wanted` says into how many
-    /// parts a zone with so many GiBs of a node should be divided.
+    /// Measures `memory`. `zones` has a place for each zone of the nodes that exist. `wanted`
+    /// returns into how many parts a zone of a node with a number of GiBs should be divided.
     pub(crate) fn measure(
         memory: impl Iterator<Item = MemoryRun> + Clone,
         zones: &'a mut [ZonePlan],
@@ -204,7 +206,7 @@ impl<'a> Plan<'a> {
     ) -> Self {
         let mut plan = Self { zones, parts: 0, segments: 0, first: [PartRun::NONE; FEW_SEGMENTS] };
         plan.count(memory.clone(), true);
-        // Most zones stay whole, and then these are the segments.
+        // Most machines divide no zone, and then these already are the segments.
         if plan.divide(wanted) {
             plan.count(memory, false);
         }
@@ -223,7 +225,7 @@ impl<'a> Plan<'a> {
         });
     }
 
-    /// Divides all zones, whose GiBs were counted; says whether any has parts then.
+    /// Divides all zones, whose GiBs were counted. Returns whether any zone has more than one part.
     fn divide(&mut self, wanted: &dyn Fn(NodeId, u32) -> u32) -> bool {
         let mut more = MOST_MORE;
         let nodes = self.zones.chunks_mut(ZoneKind::COUNT);
@@ -241,7 +243,8 @@ impl<'a> Plan<'a> {
         more != MOST_MORE
     }
 
-    /// How many parts the zone of this number has; none where it has no memory, not even strays.
+    /// Returns how many parts the zone with this number has: none if it has no memory, not even
+    /// strays.
     pub(crate) fn parts_of(&self, zone: usize) -> u16 {
         self.zones.get(zone).map_or(0, |zone| zone.division.parts)
     }
@@ -272,7 +275,7 @@ pub(crate) struct TableSize {
 }
 
 impl TableSize {
-    /// For segments that have their indices.
+    /// Returns the sizes for segments whose indices are set.
     pub(crate) fn of(segments: &[Segment]) -> Self {
         let entries = segments.last().map_or(0, |last| last.indices().end);
         let groups = entries.div_ceil(GROUP);
@@ -287,7 +290,7 @@ impl TableSize {
         }
     }
 
-    /// Bytes, rounded up to whole pages.
+    /// Returns the size of all tables in bytes, rounded up to whole pages.
     pub(crate) fn bytes(self) -> u64 {
         let (entries, groups) = (self.entries as u64, self.groups as u64);
         let bytes = room::<AtomicU64>((self.ready_words + self.free_index_words) as u64)
@@ -300,7 +303,7 @@ impl TableSize {
     }
 }
 
-/// The part of a node's span that a zone may have.
+/// Returns the part of a node's span in which a zone can lie.
 pub(crate) fn zone_span(node: PfnRange, zone: ZoneId) -> PfnRange {
     node.intersection(zone.kind.frames())
 }

@@ -5,30 +5,32 @@ use crate::parameters::Parameters;
 use crate::platform::Platform;
 use crate::zone::Zone;
 
-/// What the shuffle's order began with ([`Manager::shuffle_seed`](crate::Manager::shuffle_seed)).
+/// Where the seed of the shuffle came from
+/// ([`Manager::shuffle_seed`](crate::Manager::shuffle_seed)).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ShuffleSeed {
     /// The number on the command line: the order can be repeated.
     Given,
     /// The platform's entropy.
     Entropy,
-    /// The clock, and an address: nobody repeats it, but it can be guessed.
+    /// The clock and an address: the order does not repeat, but it can be guessed.
     Clock,
-    /// An address. Where programs lie at one place it is the same at every boot, and so is the
-    /// order.
+    /// An address alone. Where programs always lie at the same place, the address and so the order
+    /// repeat at every boot.
     Address,
 }
 
-/// What no two boots have in common, as far as the platform knows: its entropy and its clock, with
-/// an address. All of it goes in, so that one bad source takes nothing away from the others.
+/// Returns a seed that differs between boots as far as the platform allows, from its entropy, its
+/// clock and an address. All of them are mixed in, so that one bad source does not weaken the
+/// others.
 fn mix(entropy: Option<u64>, clock: Option<u64>, address: u64) -> u64 {
     let words = [entropy, clock].into_iter().flatten();
     let mixed = words.fold(address, |mixed, word| Random::new(mixed).next() ^ word);
     Random::new(mixed).next()
 }
 
-/// Turns the shuffle on where it is wanted: nothing merges beyond what is shuffled, from the first
-/// block on. Returns the number that the first zone begins with; others count on from it.
+/// Turns the shuffle on if it is wanted: from the first block on, nothing merges beyond the order
+/// that is shuffled. Returns the seed of the first zone; each later zone's seed is one higher.
 pub(crate) fn begin_shuffling<P: Platform>(
     zones: &mut [Zone],
     parameters: &Parameters,

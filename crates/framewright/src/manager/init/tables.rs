@@ -1,5 +1,5 @@
-//! Making a zone's tables over memory: what is always looked at, and what only groups that are
-//! ready need.
+//! Makes a zone's tables over memory: the part that is always read, and the part that only ready
+//! groups need.
 
 use crate::block::free_heads::FreeHeads;
 use crate::block::table::BlockTable;
@@ -10,7 +10,7 @@ use crate::platform::Platform;
 use crate::sync::table_atomic::AtomicU64;
 use crate::zone::initialise::ZoneTables;
 
-/// What is beside the heads.
+/// The tables besides the heads.
 struct Rest {
     free_index: &'static [AtomicU64],
     deferred: &'static [AtomicU64],
@@ -31,7 +31,7 @@ impl Rest {
     }
 }
 
-/// A word and an entry for each GiB: what is read of a GiB that is one block.
+/// The words and the entry for each GiB: all that is read of a GiB that is one block.
 pub(crate) struct Heads {
     ready: &'static [AtomicU64],
     heads: &'static [BlockEntry],
@@ -39,13 +39,13 @@ pub(crate) struct Heads {
 }
 
 impl Heads {
-    /// Bytes that they take.
+    /// Returns their size in bytes.
     pub(crate) const fn bytes(size: &TableSize) -> u64 {
         room::<AtomicU64>((size.ready_words + size.free_heads_words) as u64)
             + room::<BlockEntry>(size.groups as u64)
     }
 
-    /// No group is ready.
+    /// Makes them with no group ready.
     pub(crate) fn carve<P: Platform>(carver: &mut Carver<'_, P>, size: &TableSize) -> Self {
         let ready = carver.values(size.ready_words, |_| AtomicU64::new(0));
         let heads = carver.any(size.groups);
@@ -53,13 +53,13 @@ impl Heads {
         Self { ready, heads, free_heads }
     }
 
-    /// Those of a table that is made anew where it was.
+    /// Returns those of a table that is made anew in its place.
     pub(crate) const fn of(table: &BlockTable) -> Self {
         let (ready, heads, free_heads) = table.heads_alone();
         Self { ready, heads, free_heads }
     }
 
-    /// All of a zone's tables, those beside the heads over memory of any content.
+    /// Makes all of a zone's tables; those besides the heads lie over memory of any content.
     pub(crate) fn with_rest<P: Platform>(
         self,
         carver: &mut Carver<'_, P>,
@@ -74,7 +74,8 @@ impl Heads {
         }
     }
 
-    /// [`with_rest`](Self::with_rest) of what is no memory yet: nothing is read or written there.
+    /// [`with_rest`](Self::with_rest) where the rest is not memory yet: nothing is read or written
+    /// there.
     pub(crate) fn with_rest_to_come<P: Platform>(
         self,
         carver: &mut Carver<'_, P>,

@@ -1,4 +1,4 @@
-//! The vmemmap as bring-up finds memory for it.
+//! The vmemmap during bring-up: its bitmaps, and what it leaves to later.
 
 use crate::carve::{Carver, room};
 use crate::firmware::MemoryRun;
@@ -15,13 +15,14 @@ use crate::vmemmap_space::{BLOCKS_PER_CALL, VmemmapSpace};
 use crate::zone::{Segment, Zone, ZoneId, ZoneKind, zone_runs};
 use core::ops::Range;
 
-/// Bitmaps of blocks that the array describes and of sections that are withheld, for all zones.
+/// Bitmaps, for all zones, of the blocks that the array describes and of the sections that are
+/// withheld.
 pub(crate) struct VmemmapBitmaps {
     range: PhysRange,
 }
 
 impl VmemmapBitmaps {
-    /// Whether pages are to have descriptors in an array.
+    /// Returns whether pages are to have descriptors in an array.
     pub(crate) fn is_wanted<P: Platform>(platform: &P, parameters: &Parameters) -> bool {
         if !cfg!(feature = "vmemmap") {
             return false;
@@ -49,8 +50,8 @@ impl VmemmapBitmaps {
         Ok(Self { range })
     }
 
-    /// Tells the zones that the array describes, each of which has an array of its own over a
-    /// bitmap, and which of their sections are withheld.
+    /// Gives each of `zones`, which the array describes, an array handle over a bitmap of its own,
+    /// and tells it which of its sections are withheld.
     pub(crate) fn attach<'z, P: Platform>(
         self,
         platform: &'static P,
@@ -61,7 +62,7 @@ impl VmemmapBitmaps {
         // SAFETY: the range was just reserved for this, below the direct limit, in one range of the
         // map (invariants 1, 3 and 15).
         let mut carver = unsafe { Carver::new(platform, self.range) };
-        // The parts of a zone follow one another.
+        // The parts of a zone are adjacent in the list.
         let mut last = None;
         for zone in zones {
             let described: &'static [AtomicU64] = carver.any(Array::words(zone.table_entries()));
@@ -81,7 +82,7 @@ impl VmemmapBitmaps {
     }
 }
 
-/// Sections from a zone's first block to its last.
+/// Returns the sections from a zone's first block to its last.
 fn sections_of(zone: &Zone) -> Range<u32> {
     match (zone.segments().first(), zone.segments().last()) {
         (Some(first), Some(last)) => {
@@ -91,8 +92,8 @@ fn sections_of(zone: &Zone) -> Range<u32> {
     }
 }
 
-/// The sections of a zone that are withheld: none unless it is its node's last with memory (Linux:
-/// `mm/mm_init.c`, `defer_init`).
+/// Returns the sections of a zone that are withheld: none unless it is its node's last zone with
+/// memory (Linux: `mm/mm_init.c`, `defer_init`).
 pub(crate) fn withheld(
     memory: impl Iterator<Item = MemoryRun> + Clone,
     has_segments: &dyn Fn(ZoneId) -> bool,
@@ -109,7 +110,7 @@ pub(crate) fn withheld(
     deferred_sections(runs.map(|run| run.range))
 }
 
-/// What descriptors of the array begin as.
+/// Returns the value with which descriptors in the array begin.
 pub(crate) fn first_value(parameters: &Parameters, space: &dyn VmemmapSpace) -> Fill {
     match parameters.page_template {
         None if space.is_zeroed() => Fill::KNOWN_ZERO,
@@ -117,7 +118,7 @@ pub(crate) fn first_value(parameters: &Parameters, space: &dyn VmemmapSpace) -> 
     }
 }
 
-/// Marks the nodes that have no memory for their part of the array.
+/// Marks the nodes whose part of the array found no memory, with the cause.
 pub(crate) fn note_absent(nodes: &mut [Node], array: &ArrayMemory) {
     for (node, cause) in array.absent() {
         if let Some(node) = nodes.get_mut(node.index()) {
@@ -126,7 +127,7 @@ pub(crate) fn note_absent(nodes: &mut [Node], array: &ArrayMemory) {
     }
 }
 
-/// The node of a segment.
+/// Returns the node of a segment.
 pub(crate) fn node_of_segment(zones: &[Zone], segment: &Segment) -> NodeId {
     zones.get(usize::from(segment.zone)).map_or(NodeId::ZERO, |zone| zone.id().node)
 }

@@ -1,4 +1,4 @@
-//! Brings every frame of memory to its zone, in one pass over memory.
+//! Puts every frame of memory into its zone, in one pass over memory.
 
 use crate::firmware::MemoryKind;
 use crate::manager::init::frame::Frame;
@@ -14,34 +14,34 @@ use crate::vmemmap_space::BlockNumber;
 use crate::zone::initialise::{BlockOfZone, InitialUse, edges};
 use crate::zone::{Segment, Zone, ZoneId, ZoneKind, ZoneRun, ZoneRuns, segment, zone_runs};
 
-/// Zone and end of what was free before any memory.
+/// The value of `free_end` before any free memory was seen.
 const NOTHING: (ZoneId, Pfn) = (ZoneId { node: NodeId::ZERO, kind: ZoneKind::Dma }, Pfn(0));
 
-/// Walks memory and free memory together, both ascending.
+/// Walks memory and free memory side by side, both ascending.
 struct Initialiser<'a> {
     zones: &'a mut [Zone],
     places: Places<'a>,
     runs: ZoneRuns<MemoryRuns<'a>>,
     run: Option<ZoneRun>,
-    /// First frame of `run` that was not walked over.
+    /// The first frame of `run` that was not walked yet.
     position: u64,
-    /// One past the last frame that was free, and its zone.
+    /// The zone of the last free frame, and the frame after it.
     free_end: (ZoneId, Pfn),
-    /// Blocks that free memory, and what is in use, begins or ends in, and how many.
+    /// The blocks in which free memory or memory in use begins or ends, and their number.
     edges: &'a mut [BlockOfZone],
     edge_count: usize,
     array: &'a ArrayMemory,
     boot_pages: &'a BootPages,
-    /// Reservations, from the first on that was not walked over; none where none is in use by
-    /// those who free it.
+    /// The reservations from the first that was not walked yet; empty unless memory in use by those
+    /// who free it is adopted at once.
     reserved: &'a [Region],
 }
 
-/// Which part of a zone has which frames.
+/// Finds the part of a zone that has a frame.
 struct Places<'a> {
     slots: &'a [ZoneSlots],
     directory: &'a [Segment],
-    /// Where the last frames were: the next are often there, too.
+    /// The segment of the last frames; the next ones are often in it, too.
     last: Segment,
 }
 
@@ -50,13 +50,13 @@ impl<'a> Places<'a> {
         Self { slots, directory, last: Segment::EMPTY }
     }
 
-    /// What of some frames, which are memory, lies in the segment of the first, and that segment.
-    /// The rest is left.
+    /// Cuts off the part of `rest`, which is memory, that lies in the segment of its first frame.
+    /// Returns that segment and the part.
     #[inline(never)]
     fn next(&mut self, rest: &mut PfnRange) -> Option<(Segment, PfnRange)> {
         let block = BlockNumber::containing(rest.start);
         if block.0.wrapping_sub(self.last.start.0) >= self.last.blocks {
-            // All of a run is in segments.
+            // Every frame of a run is in some segment.
             self.last = *segment::find(self.directory, block)?;
         }
         let end = rest.end.min(self.last.end().start());
@@ -89,7 +89,7 @@ impl Initialiser<'_> {
         }
     }
 
-    /// Notes a block, once: what lies in it comes one after the other.
+    /// Notes a block once; calls for the same block come one after the other.
     fn note_edge(&mut self, block: BlockOfZone) {
         let known = self.edge_count.checked_sub(1).and_then(|last| self.edges.get(last));
         if known != Some(&block)
@@ -100,13 +100,13 @@ impl Initialiser<'_> {
         }
     }
 
-    /// The first part of some frames that is not merely reserved, and what it is.
+    /// Returns the first part of `rest` that is not merely reserved, and how it is used.
     fn next_ours(&mut self, rest: PfnRange) -> Option<(PfnRange, InitialUse)> {
         let in_use = self.next_in_use(rest).map(|part| (part, InitialUse::InUse));
         if !cfg!(feature = "vmemmap") {
             return in_use;
         }
-        // Nodes are few, and reservations are not many.
+        // Nodes are few, and so are reservations.
         let ours =
             self.array.frames().chain(self.boot_pages.ranges().iter().map(|range| range.frames));
         let ours = ours.map(|frames| (frames.intersection(rest), InitialUse::Allocated));
@@ -118,7 +118,7 @@ impl Initialiser<'_> {
         first.into_iter().chain(in_use).min_by_key(|(part, _)| part.start)
     }
 
-    /// The first part of some frames that is in use by somebody who frees it.
+    /// Returns the first part of `rest` that is in use by somebody who will free it.
     fn next_in_use(&mut self, rest: PfnRange) -> Option<PfnRange> {
         if !cfg!(feature = "hotplug") {
             return None;
@@ -157,7 +157,8 @@ impl Initialiser<'_> {
         self.position = self.run.map_or(u64::MAX, |run| run.range.start.0);
     }
 
-    /// Frames that are free; all between these and those before are not.
+    /// Initialises free frames. All memory between these and the free frames of the previous call
+    /// is reserved or in use.
     #[inline(never)]
     fn free(&mut self, free: PfnRange) {
         while let Some(run) = self.run {
@@ -184,9 +185,9 @@ impl Initialiser<'_> {
     }
 }
 
-/// Initialises all zones, hands the memblock allocator's free memory over, and records which frames
-/// of partially managed blocks each zone has. What is in use is allocated afterwards if `adopts`,
-/// else reserved.
+/// Initialises all zones, hands over the memblock allocator's free memory, and records which frames
+/// of partially managed blocks each zone has. With `adopts`, memory in use is allocated afterwards,
+/// otherwise reserved.
 #[inline(never)]
 pub(crate) fn initialise_zones<P: Platform>(
     early: &mut Memblock<'_, P>,
@@ -201,7 +202,7 @@ pub(crate) fn initialise_zones<P: Platform>(
     let mut places = Places::new(frame.slots, frame.directory);
     for run in runs.clone() {
         clock.turn_to(nodes, run.zone.node, Work::Bookkeeping);
-        // Memory of a block that another zone has, which is managed nowhere.
+        // Strays: memory in a block that belongs to another zone. Nobody manages it.
         if MAX_NODES != 1 && run.stray {
             let part = usize::from(places.slots[run.zone.index()].first);
             frame.zones[part].note_strays(run.range);
@@ -216,8 +217,8 @@ pub(crate) fn initialise_zones<P: Platform>(
             }
         }
     }
-    // From here on the memblock allocator allocates nothing more, so that its own arrays can be
-    // handed over with the rest.
+    // From here on the memblock allocator allocates nothing more, so its own arrays can be handed
+    // over with the rest.
     let boot_pages = &frame.pools.boot_pages;
     let mut initialiser = Initialiser {
         zones: &mut *frame.zones,
@@ -249,7 +250,8 @@ pub(crate) fn initialise_zones<P: Platform>(
     }
     let mut rest = core::mem::take(&mut frame.partials);
     let mut blocks = &mut frame.edges[..edge_count];
-    // Zones of several nodes may alternate, which is rare: nearly always all is in order.
+    // Zones of several nodes may alternate, which is rare: nearly always the blocks are sorted
+    // already.
     for at in 1..blocks.len() {
         let mut place = at;
         while place > 0 && blocks[place] < blocks[place - 1] {
@@ -274,7 +276,7 @@ pub(crate) fn initialise_zones<P: Platform>(
     let _ = early.discard();
 }
 
-/// Writes down which frames that are in use of blocks that are managed in part can be freed.
+/// Records which frames in use can be freed in blocks that are managed only in part.
 fn record_in_use(reserved: &[Region], frame: &mut Frame) {
     for region in reserved.iter().filter(|region| region.flags.contains(RegionFlags::IN_USE)) {
         for part in edges(region.range.whole_frames()) {
