@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   add, add, ...      the first request, or bring_up         from then on
-//!   collected    ────> reserved and adopted: the gaps   ────> add: freed, released, hot-added
-//!                      up: the manager
+//!   collected    ────> allocated: the gaps, which are   ────> add: freed, released, hot-added
+//!                      in use; up: the manager
 //! ```
 //!
 //! [`LazyManager`] is to [`Manager`] what `LazyLock` is to a value: it is made for a static, and
@@ -142,8 +142,8 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
     }
 
     /// Sets the largest gap that counts as memory in use: a gap between two ranges of at most so
-    /// many bytes. Larger gaps are no memory. At bring-up, gaps in use are reserved and adopted, so
-    /// that their users can free them like any allocation (without the feature `hotplug` they stay
+    /// many bytes. Larger gaps are no memory. Gaps in use are allocated from bring-up on, so that
+    /// their users can free them like any allocation (without the feature `hotplug` they stay
     /// reserved).
     #[must_use]
     pub const fn with_largest_gap(mut self, bytes: u64) -> Self {

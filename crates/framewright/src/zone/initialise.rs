@@ -22,7 +22,7 @@ use crate::block::table::{BlockEntry, BlockTable};
 use crate::block::{BlockState, MigrateType, State};
 use crate::firmware::MemoryKind;
 use crate::page::{Partial, Partials, in_block};
-use crate::sync::table_atomic::AtomicU64;
+use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{BLOCK_ORDER, Order, PAGES_PER_BLOCK, PfnRange};
 use crate::vmemmap_space::BlockNumber;
 use core::ops::Range;
@@ -187,12 +187,15 @@ impl Zone {
             initial_use => initial_use,
         };
         let is_managed = initial_use != InitialUse::Reserved;
-        let counter = if is_managed { &mut self.managed_pages } else { &mut self.reserved_pages };
+        let is_in_use = initial_use == InitialUse::InUse;
+        self.in_use_pages += if is_in_use { range.pages() } else { 0 };
+        let is_counted = is_managed && !is_in_use;
+        let counter = if is_counted { &mut self.managed_pages } else { &mut self.reserved_pages };
         *counter.get_mut() += range.pages();
         let edges = edges(range);
         for part in edges {
             if !part.is_empty() {
-                self.initialise_part(segment, part, is_managed, initial_use != InitialUse::InUse);
+                self.initialise_part(segment, part, is_managed, !is_in_use);
             }
         }
         let [head, tail] = edges;
@@ -248,6 +251,14 @@ impl Zone {
             self.note_unaccepted(index, order);
         }
         edges
+    }
+
+    /// Counts pages that were in use at bring-up as managed. Called after everything that bring-up
+    /// derives from managed pages, like watermarks: these pages may never be freed, or be none.
+    pub(crate) fn count_in_use(&self) {
+        // Relaxed: no other CPU has the manager yet.
+        self.managed_pages.fetch_add(self.in_use_pages, Ordering::Relaxed);
+        self.reserved_pages.fetch_sub(self.in_use_pages, Ordering::Relaxed);
     }
 
     /// Publishes the counters. This is the last step.

@@ -3,8 +3,9 @@
 
 use super::{add, drain, free, lazy};
 use crate::common::check;
-use framewright::Parameters;
-use framewright::units::{PfnRange, PhysRange};
+use framewright::units::{Order, PfnRange, PhysRange};
+use framewright::zone::MigrateType;
+use framewright::{Parameters, Request};
 use framewright_testkit::FakeMachine;
 
 /// Pages of the machine.
@@ -100,5 +101,51 @@ fn gaps_of_any_size_are_freed_in_any_pieces() {
     }
     for seed in 60..80 {
         run(seed, "page_owner=on page_poison=1");
+    }
+}
+
+fn mib(start: u64, end: u64) -> PhysRange {
+    PhysRange::new(start << 20, end << 20)
+}
+
+/// A gap may be larger than all memory.
+#[test]
+fn what_is_in_use_raises_no_watermark() {
+    let lazy = lazy(FakeMachine::builder().ram(mib(16, 512)).build());
+    add(lazy, mib(16, 17)).expect("room");
+    add(lazy, mib(400, 401)).expect("room");
+    for _ in 0..50 {
+        lazy.allocate_pages(1, Order::PAGE).expect("half of two MiB is free");
+    }
+    add(lazy, mib(402, 512)).expect("room for tables");
+    check(lazy.get().expect("up"));
+    let managed = lazy.get().expect("up").totals().managed_pages;
+    assert!(managed > 490 << 8, "the gap is managed in the end: {managed}");
+}
+
+#[test]
+fn no_area_and_no_movable_memory_is_over_a_gap() {
+    let spare = PhysRange::new(0xa_0000, 0x10_0000);
+    for line in ["cma=32M", "kernelcore=24M", "movablecore=20M", "cma_pernuma=32M"] {
+        let lazy = lazy(FakeMachine::builder().ram(mib(0, 80)).spare(spare).build());
+        add(lazy, mib(16, 36)).expect("room");
+        add(lazy, mib(40, 64)).expect("room");
+        let parameters = Parameters::parse(line, &mut |problem| panic!("{problem}"));
+        let manager = lazy.bring_up_with(&parameters).expect("enough memory");
+        check(manager);
+        let gap = mib(36, 40).whole_frames();
+        for area in (0..4).filter_map(|number| manager.moving().area(number)) {
+            assert!(area.1.intersection(gap).is_empty(), "{line}: {:?}", area.1);
+        }
+        // Its memory is anybody's once it is free.
+        assert!(free(lazy, gap));
+        check(manager);
+        let unmovable =
+            |order| Request { migrate_type: MigrateType::Unmovable, ..Request::new(order) };
+        let mut found = 0;
+        while let Ok(range) = manager.allocate(&unmovable(Order::PAGE)) {
+            found += u64::from(!range.intersection(gap).is_empty());
+        }
+        assert!(found > gap.pages() / 2, "{line}: {found} pages of the gap");
     }
 }

@@ -3,7 +3,6 @@
 //! Orders of memory: Relaxed: counts that are only reported.
 
 use super::{Hotplug, Piece, bytes_of, pages_of};
-use crate::manager::init::adopts_at_once;
 use crate::manager::state::hotplug::Changing;
 use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
@@ -123,8 +122,7 @@ impl<'m, P: Platform> Hotplug<'m, P> {
     /// Does [`adopt`](Self::adopt) for frames that are all reserved, before anybody else has the
     /// manager. Frames that cannot be adopted stay reserved.
     pub(crate) fn adopt_at_start(self, range: PfnRange) {
-        if !cfg!(feature = "vmemmap") || adopts_at_once(self.manager.hotplug.descriptors_are_wanted)
-        {
+        if self.manager.hotplug.adopts_at_once {
             return self.manager.note_adopted(range, Location::caller());
         }
         let platform = self.manager.platform;

@@ -141,6 +141,7 @@ impl<P: Platform> Manager<P> {
                 movable_node: parameters.movable_node,
                 readers: frame.readers,
                 descriptors_are_wanted: wants_descriptors(platform, parameters),
+                adopts_at_once: adopts_at_once(platform, parameters),
                 tables: frame.tables,
                 block_bytes: memory_block_bytes(end.unwrap_or(0), platform.is_guest(), None),
             },
@@ -223,6 +224,9 @@ impl<P: Platform> Manager<P> {
             let pages = zone.present_pages().saturating_sub(zone.most_graded_pages(platform));
             per_node[zone.id().node.index()].boot_kernel_pages.fetch_add(pages, Ordering::Relaxed);
         }
+        if cfg!(feature = "hotplug") {
+            self.zones().iter().for_each(Zone::count_in_use);
+        }
         self.moving.is_up = true;
         self.times.bring_up_ns = since(platform, started_ns);
         if self.zones().iter().all(|zone| !zone.sections().are_left()) {
@@ -295,7 +299,8 @@ fn fill_zones<P: Platform>(
     let platform = early.platform();
     let mut clock = NodeClock::new(platform);
     let are_wanted = wants_descriptors(platform, input.parameters);
-    initialise_zones(early, frame, &mut clock, array, adopts_at_once(are_wanted));
+    let adopts = adopts_at_once(platform, input.parameters);
+    initialise_zones(early, frame, &mut clock, array, adopts);
     attach_descriptors(platform, frame, &mut clock, are_wanted);
     clock.stop(frame.nodes);
     if let Some(seed) = frame.states.debug.aids.placement_seed {
@@ -419,9 +424,19 @@ fn wants_descriptors<P: Platform>(platform: &P, parameters: &Parameters) -> bool
 }
 
 /// Returns whether memory whose users will free it to the manager is marked allocated as soon as it
-/// is known. With descriptors it stays reserved until they exist (`Hotplug::adopt_at_start`).
-pub(in crate::manager) const fn adopts_at_once(descriptors_are_wanted: bool) -> bool {
-    cfg!(feature = "hotplug") && !descriptors_are_wanted
+/// is known. With descriptors it stays reserved until they exist; with grades or areas, until these
+/// have been placed, as they may not contain it (`Hotplug::adopt_at_start`).
+#[inline]
+fn adopts_at_once<P: Platform>(platform: &P, parameters: &Parameters) -> bool {
+    let &Parameters { ref core, movable_node, ref areas, ref huge_pages, .. } = parameters;
+    let has_areas = areas.cma.is_some()
+        || areas.cma_pernuma_bytes != 0
+        || areas.numa_cma.total_bytes != 0
+        || huge_pages.cma.total_bytes != 0;
+    cfg!(feature = "hotplug")
+        && !wants_descriptors(platform, parameters)
+        && !has_areas
+        && core.setting(movable_node) == MovableSetting::default()
 }
 
 /// Obtains the memory of the vmemmap array if the policy wants one, and tells the zones which of

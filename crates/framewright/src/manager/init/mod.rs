@@ -18,7 +18,6 @@ pub(super) mod tables;
 mod vmemmap;
 mod zones;
 
-pub(super) use bring_up::adopts_at_once;
 pub use check::PlatformFault;
 pub use error::{BringUpError, BringUpFailed};
 pub use frame::BringUp;

@@ -92,11 +92,13 @@ impl Initialiser<'_> {
     /// Notes a block once; calls for the same block come one after the other.
     fn note_edge(&mut self, block: BlockOfZone) {
         let known = self.edge_count.checked_sub(1).and_then(|last| self.edges.get(last));
-        if known != Some(&block)
-            && let Some(place) = self.edges.get_mut(self.edge_count)
-        {
-            *place = block;
-            self.edge_count += 1;
+        if known != Some(&block) {
+            let place = self.edges.get_mut(self.edge_count);
+            debug_assert!(place.is_some(), "places were counted");
+            if let Some(place) = place {
+                *place = block;
+                self.edge_count += 1;
+            }
         }
     }
 

@@ -126,7 +126,7 @@ impl fmt::Display for ObstacleKind {
             Self::Pinned => "pinned",
             Self::Busy => "busy",
             Self::Fixed => "not movable",
-            Self::Unknown => "its owner is unknown",
+            Self::Unknown => "of an unknown owner",
             Self::Failed => "not moved: the move failed",
             Self::NotMoved => "reported as moved, but it was not",
             Self::NoMemory => "not moved: there is no memory to move it to",

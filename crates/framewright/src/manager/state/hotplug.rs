@@ -151,6 +151,8 @@ pub(crate) struct HotplugState {
     /// What the page descriptors of windows need.
     pub(crate) readers: &'static [Readers],
     pub(crate) descriptors_are_wanted: bool,
+    /// Memory in use at bring-up was allocated as soon as it was known.
+    pub(crate) adopts_at_once: bool,
     /// Where the tables are that belong to no zone.
     pub(crate) tables: [PhysRange; MOST_RANGES],
     /// Bytes that the tables of windows take.
@@ -230,6 +232,8 @@ pub(crate) struct HotplugInput {
     pub(crate) movable_node: bool,
     pub(crate) readers: &'static [Readers],
     pub(crate) descriptors_are_wanted: bool,
+    /// Memory in use at bring-up was allocated as soon as it was known.
+    pub(crate) adopts_at_once: bool,
     pub(crate) tables: [PhysRange; MOST_RANGES],
     /// Bytes of a memory block as the sysfs files show it.
     pub(crate) block_bytes: u64,
@@ -258,6 +262,7 @@ impl HotplugState {
                 movable_node: input.movable_node,
                 readers: input.readers,
                 descriptors_are_wanted: input.descriptors_are_wanted,
+                adopts_at_once: input.adopts_at_once,
                 tables: input.tables,
                 table_bytes: AtomicU64::new(0),
                 released_pages: AtomicU64::new(0),
