@@ -131,7 +131,8 @@ impl Partials {
             Ok(at) => at,
             Err(at) => {
                 let Some(moved) = places.get_mut(at..=self.len) else { return false };
-                moved.rotate_right(1);
+                // There are few, and `rotate_right` is ten times the code.
+                (1..moved.len()).rev().for_each(|place| moved.swap(place - 1, place));
                 self.len += 1;
                 if let Some(block) = places.get_mut(at) {
                     block.begin(index);
@@ -151,7 +152,7 @@ impl Partials {
         if let (Ok(at), Some(places)) = (found, &mut self.places)
             && let Some(moved) = places.get_mut(at..self.len)
         {
-            moved.rotate_left(1);
+            (1..moved.len()).for_each(|place| moved.swap(place - 1, place));
             self.len -= 1;
         }
     }

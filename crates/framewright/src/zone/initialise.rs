@@ -187,11 +187,12 @@ impl Zone {
             initial_use => initial_use,
         };
         let is_managed = initial_use != InitialUse::Reserved;
-        let is_in_use = initial_use == InitialUse::InUse;
-        self.in_use_pages += if is_in_use { range.pages() } else { 0 };
-        let is_counted = is_managed && !is_in_use;
-        let counter = if is_counted { &mut self.managed_pages } else { &mut self.reserved_pages };
-        *counter.get_mut() += range.pages();
+        let is_in_use = cfg!(feature = "hotplug") && initial_use == InitialUse::InUse;
+        // Pages in use are counted last (`count_in_use`).
+        if !is_in_use {
+            let of = if is_managed { &mut self.managed_pages } else { &mut self.reserved_pages };
+            *of.get_mut() += range.pages();
+        }
         let edges = edges(range);
         for part in edges {
             if !part.is_empty() {
@@ -253,12 +254,14 @@ impl Zone {
         edges
     }
 
-    /// Counts pages that were in use at bring-up as managed. Called after everything that bring-up
-    /// derives from managed pages, like watermarks: these pages may never be freed, or be none.
+    /// Counts pages that were in use at bring-up, which are all that are counted as neither managed
+    /// nor reserved yet, as managed. Called after everything that bring-up derives from managed
+    /// pages, like watermarks: these pages may never be freed, or be no memory.
     pub(crate) fn count_in_use(&self) {
+        let counted = self.final_managed_pages() + self.reserved_pages();
         // Relaxed: no other CPU has the manager yet.
-        self.managed_pages.fetch_add(self.in_use_pages, Ordering::Relaxed);
-        self.reserved_pages.fetch_sub(self.in_use_pages, Ordering::Relaxed);
+        let in_use_pages = self.present_pages().saturating_sub(counted);
+        self.managed_pages.fetch_add(in_use_pages, Ordering::Relaxed);
     }
 
     /// Publishes the counters. This is the last step.

@@ -173,8 +173,6 @@ pub struct Zone {
     /// Changed under the lock, as are `managed_pages` and `reserved_pages`.
     present_pages: AtomicU64,
     stray_pages: u64,
-    /// Pages that were in use at bring-up: reserved until `count_in_use`.
-    in_use_pages: u64,
     /// Includes pages that are withheld.
     managed_pages: AtomicU64,
     reserved_pages: AtomicU64,
@@ -231,7 +229,6 @@ impl Zone {
                 pfn_range: PfnRange::new(0, 0),
                 present_pages: AtomicU64::new(0),
                 stray_pages: 0,
-                in_use_pages: 0,
                 managed_pages: AtomicU64::new(0),
                 reserved_pages: AtomicU64::new(0),
                 limits: Limits {

@@ -379,7 +379,7 @@ fn blocks_of_an_area_do_not_go() {
         let some = unsafe { hotplug.remove_some(part, 2 << 20, 2 << 20, Budget::UNLIMITED) };
         assert!(some == Err(HotplugError::Area(first)), "{some:?}");
     }
-    assert_eq!(wrong.to_string(), format!("pfn {first} is of a reserve area"));
+    assert_eq!(wrong.to_string(), format!("pfn {first} belongs to a reserve area"));
     assert_eq!(settled(&manager), before);
     assert_eq!(manager.moving().grade_of(first), Some(Grade::Removable));
     // What lies beside it goes.

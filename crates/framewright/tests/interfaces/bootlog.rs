@@ -42,7 +42,8 @@ fn log_of(line: &str) -> Vec<String> {
 fn threads_that_cannot_take_part_are_said() {
     assert_eq!(parameters("hugepage_alloc_threads=8").huge_pages.alloc_threads, Some(8));
     let log = log_of("hugepages=300 hugepage_alloc_threads=8");
-    let wanted = "HugeTLB: 1 of 8 threads took part, of so few pages on so few nodes 1 are of use";
+    let wanted =
+        "HugeTLB: 1 of 8 threads took part: no more than 1 help with so few pages and nodes";
     assert!(log.iter().any(|line| line == wanted), "{log:#?}");
     let log = log_of("hugepages=300 hugepage_alloc_threads=1");
     assert!(!log.iter().any(|line| line.contains("took part")), "{log:#?}");

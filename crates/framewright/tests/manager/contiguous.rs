@@ -80,7 +80,7 @@ fn blocks_of_an_area_keep_their_grade() {
     }
     assert_eq!(
         GradeError::Area(range.start.start()).to_string(),
-        format!("the block at pfn {} is of a reserve area", range.start.start())
+        format!("the block at pfn {} belongs to a reserve area", range.start.start())
     );
     manager.moving().set_grade(range, Grade::Removable).expect("it is");
     let beside = BlockRange::new(2048 + 32, 2048 + 34);

@@ -398,7 +398,7 @@ fn sets_without_memory_are_refused_by_name_and_others_count_for_what_they_have()
             assert_eq!(numa.allocate(&request, &policy, &mut cursor), Err(error));
             assert_eq!(
                 error.to_string(),
-                format!("no node of {list} has memory that the request may have")
+                format!("no node of {list} has memory that the request may use")
             );
             let mut pages = [Pfn(0); 2];
             let bulk = numa.allocate_bulk(&request, &policy, &mut cursor, &mut pages);

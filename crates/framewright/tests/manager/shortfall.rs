@@ -37,7 +37,7 @@ fn a_watermark_is_named_as_the_reason() {
     let text = bootlog::allocation_failure(&manager, &request).to_string();
     let first = text.lines().next().expect("a line");
     assert!(
-        first.ends_with(&format!("{free} pages are free, and watermarks keep {kept_pages}")),
+        first.ends_with(&format!("{free} pages are free, but watermarks keep {kept_pages}")),
         "{first}"
     );
     // The reserves may be had, and then it is no reason.

@@ -426,17 +426,22 @@ fn wants_descriptors<P: Platform>(platform: &P, parameters: &Parameters) -> bool
 /// Returns whether memory whose users will free it to the manager is marked allocated as soon as it
 /// is known. With descriptors it stays reserved until they exist; with grades or areas, until these
 /// have been placed, as they may not contain it (`Hotplug::adopt_at_start`).
-#[inline]
+#[inline(always)]
 fn adopts_at_once<P: Platform>(platform: &P, parameters: &Parameters) -> bool {
+    cfg!(feature = "hotplug") && !places_memory_first(platform, parameters)
+}
+
+/// Returns whether descriptors, grades or reserve areas get their places before memory in use is
+/// adopted.
+#[inline(never)]
+fn places_memory_first<P: Platform>(platform: &P, parameters: &Parameters) -> bool {
     let &Parameters { ref core, movable_node, ref areas, ref huge_pages, .. } = parameters;
-    let has_areas = areas.cma.is_some()
+    areas.cma.is_some()
         || areas.cma_pernuma_bytes != 0
         || areas.numa_cma.total_bytes != 0
-        || huge_pages.cma.total_bytes != 0;
-    cfg!(feature = "hotplug")
-        && !wants_descriptors(platform, parameters)
-        && !has_areas
-        && core.setting(movable_node) == MovableSetting::default()
+        || huge_pages.cma.total_bytes != 0
+        || core.setting(movable_node) != MovableSetting::default()
+        || wants_descriptors(platform, parameters)
 }
 
 /// Obtains the memory of the vmemmap array if the policy wants one, and tells the zones which of
