@@ -5,7 +5,8 @@ use framewright_cli::args::{Accel, Where, cpus, nodes, size};
 use framewright_cli::error::Error;
 use std::path::PathBuf;
 
-/// Measures Framewright's memory manager, puts it beside others, and makes reports of the results.
+/// Measures Framewright's memory manager, compares it with others, and makes reports of the
+/// results.
 #[derive(Parser, Debug)]
 #[command(name = "framewright-bench", version, arg_required_else_help = true)]
 struct Program {
@@ -19,7 +20,7 @@ pub enum Command {
     /// A benchmark.
     #[command(flatten)]
     Bench(Bench),
-    /// Do the same with another kernel and with ours, in turn, on the same virtual machine
+    /// Run the same work on another kernel and on ours, in turn, on the same virtual machine
     #[command(subcommand)]
     Compare(Compare),
     /// Make one page from results and snapshots, to view in a browser or to print
@@ -36,16 +37,16 @@ pub struct Report {
     /// `framewright boot --snapshot`; of rows that measure the same thing, the last one counts
     #[arg(value_name = "RESULTS")]
     pub results: Vec<PathBuf>,
-    /// A snapshot of memory, for its map; may be given many times
+    /// A snapshot of memory, for its map; may be repeated
     #[arg(long, value_name = "FILE")]
     pub snapshot: Vec<PathBuf>,
     /// Where to write the page
     #[arg(short, long, value_name = "FILE", default_value = "report.html")]
     pub output: PathBuf,
-    /// Write each plot and map to a file of its own in this folder, too, as SVG for documents
+    /// Also write each plot and map to a separate SVG file in this folder, for documents
     #[arg(long, value_name = "FOLDER")]
     pub pictures: Option<PathBuf>,
-    /// Print what must be reached and what was measured as text, and make no page
+    /// Print targets and measurements as text, and make no page
     #[arg(long, conflicts_with_all = ["output", "snapshot", "pictures"])]
     pub text: bool,
 }
@@ -70,8 +71,8 @@ pub enum Bench {
     /// How long moving memory takes beside a plain copy, in compaction and in emptying a range, and
     /// finding the place for a long run
     Contig(BenchOptions),
-    /// How long adding and removing memory takes, up to 1 TiB at once, and what it takes of the
-    /// memory that is there
+    /// How long adding and removing memory takes, up to 1 TiB at once, and how much existing memory
+    /// that uses
     Hotplug(BenchOptions),
     /// How long the memory map takes, eager, deferred and on demand, beside a plain fill of the
     /// same bytes
@@ -130,7 +131,7 @@ pub struct CompareLinux {
     /// Only this section, such as memory or compaction
     #[arg(long, value_name = "SECTION")]
     pub only: Option<String>,
-    /// Write the results to this file, too
+    /// Also write the results to this file
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }
@@ -196,11 +197,11 @@ pub struct BenchAll {
     /// Less of everything: three minutes at most on two idle CPUs
     #[arg(long)]
     pub quick: bool,
-    /// Keep the results in this file, section by section; a run that was interrupted goes on with
-    /// what is missing
+    /// Keep the results in this file, section by section; an interrupted run resumes with what is
+    /// missing
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Start over, though the file has results
+    /// Start over even if the file has results
     #[arg(long, requires = "json")]
     pub fresh: bool,
 }
@@ -218,13 +219,13 @@ pub struct ModelOptions {
     /// Spread its memory over this many nodes [default: what the file says]
     #[arg(long, value_name = "N", value_parser = nodes)]
     pub nodes: Option<u32>,
-    /// A made-up machine with this much memory, instead of a file, such as 24T
+    /// Instead of a file, a made-up machine with this much memory, such as 24T
     #[arg(long, value_name = "SIZE", value_parser = size, conflicts_with = "machine")]
     pub memory: Option<u64>,
-    /// Costs from the `model` section of this file of results rather than measured now
+    /// Take costs from the `model` section of this file of results instead of measuring them
     #[arg(long, value_name = "FILE")]
     pub results: Option<PathBuf>,
-    /// Write predictions and constants to this file, too
+    /// Also write predictions and constants to this file
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }
@@ -239,7 +240,7 @@ pub fn read() -> Result<Option<Command>, Error> {
         ["bench", rest @ ..] => {
             let command = if rest.is_empty() { "--help".into() } else { rest.join(" ") };
             return Err(Error::Usage(format!(
-                "bench is this program: `framewright-bench {command}`"
+                "there is no command bench: use `framewright-bench {command}`"
             )));
         }
         [word @ ("boot" | "shell" | "top"), ..] => {

@@ -28,7 +28,7 @@ pub fn describe(qemu: Option<&str>) -> Value {
 pub fn program() -> Result<String, Error> {
     // This name leads to the running program even if another file has replaced it.
     let file = fs::read("/proc/self/exe").map_err(|error| {
-        Error::Failed(format!("this program cannot be told from others: {error}"))
+        Error::Failed(format!("the build of this program cannot be identified: {error}"))
     })?;
     let hash = file.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)

@@ -114,7 +114,7 @@ fn both_are_compared_and_what_falls_short_is_marked() {
     // A script has no memory that could be watched.
     assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
     assert!(
-        outcome.stderr.contains("reporting: a machine was not heard to free its memory"),
+        outcome.stderr.contains("reporting: a machine did not report freeing its memory"),
         "{}",
         outcome.stderr
     );
@@ -142,7 +142,7 @@ fn both_are_compared_and_what_falls_short_is_marked() {
     assert!((fill("on", "boot")["linux_ms"].as_f64().expect("a time") - 20.0).abs() < 1e-9);
     assert_eq!(fill("on", "boot")["ours_ms"], 2.0);
     let large = row(&results, "pool of 1 GiB, fill", &[]);
-    assert_eq!(large["skipped"], "1024 MiB of memory are too little, at least 4 GiB are needed");
+    assert_eq!(large["skipped"], "1024 MiB of memory are too little: at least 4 GiB are needed");
     assert_eq!(row(&results, "page_fault1", &[])["ours_iterations_per_s"], 900.0);
     assert_eq!(row(&results, "page metadata", &[("policy", "on-demand")])["linux_bytes"], 16384.0);
     assert!(row(&results, "spawn to prompt", &[])["ratio"].as_f64() > Some(0.0));
@@ -198,7 +198,7 @@ fn a_kernel_that_dies_is_explained_and_the_rest_goes_on() {
     let (outcome, results, _) = compare(&folder, &body);
     assert_eq!((outcome.code, results), (Some(1), Value::Null));
     for part in [
-        "boot: Linux did not come to the end of its script (QEMU: exit status: 0)",
+        "boot: Linux did not reach the end of its script (QEMU: exit status: 0)",
         "  [ 0.1] Kernel panic - not syncing: no luck",
         "not everything could be compared",
     ] {
@@ -240,7 +240,7 @@ fn wrong_options_are_refused_before_anything_runs() {
         (&["--memory", "64M"], "--memory 64M: Linux needs at least 512 MiB here"),
         (&["--memory", "900T"], "QEMU takes all of it before the machine begins"),
         (&["--only", "moon"], "--only moon: the sections are boot, memory, reporting, pools"),
-        (&["--cpus", "0"], "a machine has at least one CPU"),
+        (&["--cpus", "0"], "a machine needs at least one CPU"),
         (
             &["--json", "/nowhere/results.json"],
             "--json /nowhere/results.json: cannot be written: No such file or directory",

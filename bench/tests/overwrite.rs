@@ -26,7 +26,7 @@ fn results_are_not_replaced_by_the_page_about_them() {
     fs::write(&results, &text).expect("a file");
     let outcome = report(&results, &results);
     assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(2), ""), "{}", outcome.stderr);
-    assert!(outcome.stderr.contains("is no page of `framewright report`"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("is not a page of `framewright report`"), "{}", outcome.stderr);
     assert_eq!(fs::read_to_string(&results).expect("it is there"), text);
     // Anybody else's page stays, too, and one of ours gives way to the next.
     let page = folder.path("page.html");
@@ -100,7 +100,7 @@ fn only_files_of_the_kind_that_is_written_give_way() {
             let outcome = run(words);
             assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
             assert!(
-                outcome.stderr.contains("is no file of results"),
+                outcome.stderr.contains("is not a file of results"),
                 "{words:?}: {}",
                 outcome.stderr
             );

@@ -79,7 +79,7 @@ fn files_that_cannot_be_used_are_named_and_nothing_is_written() {
             "{\"format\": 7, \"rows\": []}".into(),
             "bad.json: has format 7; this program reads format 1",
         ),
-        ("[]".into(), "bad.json: is no JSON object"),
+        ("[]".into(), "bad.json: is not a JSON object"),
         ("{}".into(), "bad.json: has neither"),
         ("{\"rows\": []}".into(), "bad.json: rows is empty"),
         (
@@ -92,7 +92,7 @@ fn files_that_cannot_be_used_are_named_and_nothing_is_written() {
         ),
         (
             "{\"snapshot\": {\"cell_blocks\": 1, \"zones\": [{}]}}".into(),
-            "bad.json: snapshot.zones[0].runs is no list",
+            "bad.json: snapshot.zones[0].runs is not a list",
         ),
     ] {
         fs::write(&bad, &text).expect("a file");

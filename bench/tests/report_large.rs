@@ -37,8 +37,7 @@ fn results_of_many_kinds_take_time_in_step_with_their_number() {
     ] {
         let outcome = report(&folder, &value);
         // A page that would be too large is refused, soon.
-        let is_refused =
-            outcome.code == Some(2) && outcome.stderr.contains("2048 at most are sensible");
+        let is_refused = outcome.code == Some(2) && outcome.stderr.contains("the limit is 2048");
         assert!(outcome.code == Some(0) || is_refused, "{:?}: {}", outcome.code, outcome.stderr);
     }
     // Tables that nobody knows are cut, and that is said.

@@ -244,7 +244,7 @@ fn a_busy_machine_is_said_first_and_large() {
             .and_then(|rest| rest.split("</header>").next())
             .expect("a head");
         assert_eq!(header.contains("<p class=\"busy\" role=\"alert\">"), is_busy, "{load}");
-        assert_eq!(header.contains("2.1 others were at work on 4 CPUs"), is_busy, "{load}");
+        assert_eq!(header.contains("2.1 other tasks were running on 4 CPUs"), is_busy, "{load}");
     }
     let folder = Scratch::new("busy-text");
     fs::write(folder.path("a.json"), of(3.0).to_string()).expect("a file");

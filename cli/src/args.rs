@@ -16,7 +16,7 @@ use values::{addition, interval, number, patience, seconds, size_or_nothing, yes
 
 /// What the keys of `top` do.
 pub const KEYS: &str =
-    "q, Esc or Ctrl-C: end; s: zones by node, by how much is used, by what is free";
+    "q, Esc or Ctrl-C: quit; s: sort zones by node, by memory used, by memory free";
 
 /// Defines a struct of options whose doc comments become their help, as clap's derive does; but
 /// clap's derive takes longer to build than all other dependencies of this program. `with Target`
@@ -100,8 +100,8 @@ options! {
     Boot with Target {
         /// Print one JSON object and nothing else
         json: bool = flag("json"),
-        /// End with the three policies of memmap_init= side by side (hosted, not with --json or
-        /// --exec) [default: yes]
+        /// End with a table of the three memmap_init= policies (hosted, not with --json or --exec)
+        /// [default: yes]
         policy_table: Option<bool> = value("policy-table", "yes|no").value_parser(yes_or_no),
         /// Run these shell commands once memory is up, such as 'alloc 9; cat /proc/buddyinfo'; the
         /// exit status is that of the last
@@ -116,13 +116,13 @@ options! {
     /// Make one page from snapshots of memory, to view in a browser or to print; results of
     /// benchmarks are for `framewright-bench report`
     Report {
-        /// Snapshots of `boot --snapshot`
+        /// Snapshots written by `boot --snapshot`
         snapshots: Vec<PathBuf> = words("SNAPSHOTS").value_parser(value_parser!(PathBuf)),
-        /// One more snapshot; may be given many times
+        /// Another snapshot; may be repeated
         snapshot: Vec<PathBuf> = path("snapshot").action(ArgAction::Append),
         /// Where to write the page
         output: PathBuf = path("output").short('o').default_value("report.html"),
-        /// Write each map to a file of its own in this folder, too, as SVG for documents
+        /// Also write each map to a separate SVG file in this folder, for documents
         pictures: Option<PathBuf> = path("pictures").value_name("FOLDER"),
     }
 }
@@ -135,7 +135,7 @@ options! {
 
 options! {
     /// Watch the memory of a running shell, or of a boot with --exec: zones, pools, caches,
-    /// reporting; on a terminal live, else one table after the other
+    /// reporting; live on a terminal, otherwise one table after another
     Top {
         /// Time between two tables
         interval: Duration = value("interval", "SECONDS").value_parser(interval).default_value("1"),
@@ -149,7 +149,7 @@ options! {
 options! {
     /// Set how much of its --virtio-mem memory a running machine has, and wait until it has that
     Plug {
-        /// How much, such as 512M; 0 takes all of it away
+        /// How much, such as 512M; 0 removes all of it
         bytes: u64 =
             Arg::new("SIZE").value_parser(size_or_nothing).value_name("SIZE").required(true),
         /// The process that has the machine, by its number [default: the only one there is]
@@ -193,7 +193,7 @@ options! {
             .allow_hyphen_values(true),
         /// How long accepting 2 MiB takes, in microseconds
         accept_delay: Option<u64> = value("accept-delay", "MICROSECONDS").value_parser(number),
-        /// QEMU's machine [default: q35]
+        /// QEMU machine type [default: q35]
         machine: Option<Model> = value("machine", "MACHINE").value_parser(value_parser!(Model)),
         /// A virtio balloon that takes reports of free pages; OPTIONS are further properties of the
         /// device, such as free-page-hint=on (QEMU)
@@ -206,8 +206,7 @@ options! {
         /// needs memory (hosted; --balloon does it on QEMU)
         reporting: Option<Advice> = with_or_without_value("reporting", "ADVICE", "dontneed")
             .value_parser(value_parser!(Advice)),
-        /// One more argument for QEMU, such as --qemu=-numa --qemu=node,cpus=0-1; may be given many
-        /// times
+        /// Another argument for QEMU, such as --qemu=-numa --qemu=node,cpus=0-1; may be repeated
         qemu: Vec<String> =
             value("qemu", "ARG").allow_hyphen_values(true).action(ArgAction::Append),
         /// Give up after this long; a shell that has started is not limited
@@ -277,7 +276,7 @@ choice! {
     Model {
         /// A machine with PCI Express: 2 GiB of memory below 4 GiB, the rest above
         Q35 = "q35",
-        /// The older PC: 3 GiB below
+        /// The older PC: 3 GiB of memory below 4 GiB
         Pc = "pc",
     }
 }
@@ -350,7 +349,7 @@ fields_with_defaults!(bool u64 Duration PathBuf Where);
 fn command() -> clap::Command {
     let parameters = parameters_help();
     clap::Command::new("framewright")
-        .about("Brings up a machine's physical memory and shows what became of it")
+        .about("Brings up a machine's physical memory and shows the result")
         .version(env!("CARGO_PKG_VERSION"))
         .arg_required_else_help(true)
         .subcommand_required(true)
@@ -455,7 +454,7 @@ fn parameters_help() -> String {
     let lines = parameters::KNOWN.iter().map(|(form, meaning)| format!("\n  {form:<27} {meaning}"));
     let switches = GUEST_SWITCHES.iter().map(|(form, meaning)| format!("\n  {form:<27} {meaning}"));
     format!(
-        "Boot parameters:{}\n\nSwitches of the guest, with --on qemu, among the boot parameters:{}",
+        "Boot parameters:{}\n\nParameters of the guest (--on qemu), given in the same way:{}",
         lines.collect::<String>(),
         switches.collect::<String>()
     )
@@ -465,36 +464,33 @@ fn parameters_help() -> String {
 /// `exec=`, `report=`, `shell` and `snapshot=`; they are listed for users who boot the guest
 /// directly.
 const GUEST_SWITCHES: [(&str, &str); 20] = [
-    ("accept_delay=MICROSECONDS", "so long takes accepting 2 MiB"),
-    ("accept_fault=ADDRESS", "the 2 MiB with this address cannot be accepted"),
-    ("balloon_test=SECONDS", "use the virtio balloon, and wait so long for the host"),
-    ("check=cpus|release", "have all CPUs work together, or release what may not be"),
+    ("accept_delay=MICROSECONDS", "time that accepting 2 MiB takes"),
+    ("accept_fault=ADDRESS", "make accepting the 2 MiB at this address fail"),
+    ("balloon_test=SECONDS", "test the virtio balloon, waiting this long for the host"),
+    ("check=cpus|release", "test all CPUs together, or that wrong releases are refused"),
     ("exec=COMMANDS", "run shell commands (given by --exec)"),
     (
         "fault=KIND",
-        "fail once memory is up: null, panic, stack, readonly, released, double-free, unaccepted \
-         or hang",
+        "fault to cause once memory is up: null, panic, stack, readonly, released, double-free, \
+         unaccepted or hang",
     ),
     ("fault_cpu=N", "the CPU that fails"),
-    ("ghost_cpu=ID", "start a CPU with this APIC ID, though no table lists it"),
-    ("interrupt_storm=HZ", "handlers of timers allocate, too, during traffic"),
-    (
-        "map_space_test=1|write",
-        "examine the page tables, or write at the end where nothing may be written",
-    ),
-    ("report=json", "end with a report for programs (given by --json)"),
-    ("reporting=SECONDS", "let reports go on for so long before what comes next"),
+    ("ghost_cpu=ID", "also start a CPU with this APIC ID, which no table lists"),
+    ("interrupt_storm=HZ", "timer handlers allocate this often during the traffic"),
+    ("map_space_test=1|write", "test the vmemmap's page tables; write: end with a forbidden write"),
+    ("report=json", "print a JSON report at the end (given by --json)"),
+    ("reporting=SECONDS", "run free page reporting for this long before going on"),
     ("shell[=plain]", "take commands from the serial line (given by `shell`)"),
-    ("snapshot=1", "say at the end what memory is used for (given by --snapshot)"),
-    ("stress=SECONDS", "random traffic once memory is up"),
-    ("stress_operations=N", "so much traffic, rather than so long"),
+    ("snapshot=1", "print what memory is used for at the end (given by --snapshot)"),
+    ("stress=SECONDS", "random traffic for this long once memory is up"),
+    ("stress_operations=N", "this many operations of traffic instead"),
     ("stress_seed=N", "the seed of that traffic"),
     (
         "unaccepted=[SIZE]@ADDRESS",
-        "memory that is not accepted when the guest begins; all from there on without a size",
+        "memory that starts unaccepted; without SIZE, all from ADDRESS on",
     ),
-    ("virtio_mem_test=SECONDS", "use the virtio-mem device, and wait so long for the host"),
-    ("(anything else)", "is reported as unknown and ignored, unless it is nearly one of these"),
+    ("virtio_mem_test=SECONDS", "test the virtio-mem device, waiting this long for the host"),
+    ("(anything else)", "is reported as unknown and ignored, unless it looks like a typo of these"),
 ];
 
 /// Reduces clap's message to one line, without its usage text and its tip about parameters.
@@ -567,7 +563,9 @@ mod tests {
             Ok(Some((64 << 20, "requested-size=4M,memaddr=8G".to_owned())))
         );
         assert_eq!(addition(&[]), Ok(None));
-        for (size, why) in [("0", "a machine has memory"), ("3M", "memory is added by 2M")] {
+        for (size, why) in
+            [("0", "a machine needs some memory"), ("3M", "memory is added in multiples of 2M")]
+        {
             let error = addition(&["--virtio-mem", size]).expect_err("refused");
             assert!(error.ends_with(why), "{error}");
         }
@@ -578,7 +576,7 @@ mod tests {
         for (words, expected) in [
             (
                 &["--cpus", "0"][..],
-                "invalid value '0' for '--cpus <N>': a machine has at least one CPU",
+                "invalid value '0' for '--cpus <N>': a machine needs at least one CPU",
             ),
             (
                 &["--nodes", "1025"],

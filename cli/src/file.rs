@@ -107,12 +107,10 @@ pub fn claim(option: &str, path: &Path, kind: Kind) -> Result<(), Error> {
         Ok(true) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Ok(false) => refuse(format!(
-            "there is a file that is no {}, and it stays: name another, or remove it first",
+            "the existing file is not a {} and is kept: name another, or remove it first",
             kind.words()
         )),
-        Err(error) => refuse(format!(
-            "cannot be read, and what it is decides whether it may be replaced: {error}"
-        )),
+        Err(error) => refuse(format!("cannot be read to tell whether it may be replaced: {error}")),
     }
 }
 

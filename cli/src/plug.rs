@@ -37,7 +37,7 @@ pub fn run(plug: &Plug) -> Result<u8, Error> {
     let mut output = Output::new();
     output.line(&format!("{} MiB requested, {} MiB plugged", plug.bytes >> 20, plugged >> 20))?;
     if plugged != plug.bytes {
-        error::note("the machine was told and goes on trying");
+        error::note("the machine keeps trying to reach that size");
         return Ok(1);
     }
     Ok(0)
@@ -45,10 +45,10 @@ pub fn run(plug: &Plug) -> Result<u8, Error> {
 
 /// Messages about the choice of a machine.
 const MACHINES: Sort = Sort {
-    none: "you have no machine running that memory can be added to; `framewright shell --on qemu \
+    none: "none of your running machines can be given memory; `framewright shell --on qemu \
            --virtio-mem SIZE` starts one",
-    other: "has no machine of yours that memory can be added to",
-    several: "several machines are running; say which, by the number of its process",
+    other: "is not a machine of yours that can be given memory",
+    several: "several machines are running; choose one by its process ID",
 };
 
 fn cannot(pid: u32, error: MonitorError) -> Error {
@@ -56,8 +56,10 @@ fn cannot(pid: u32, error: MonitorError) -> Error {
         MonitorError::Refused(why) => format!("QEMU refuses: {why}"),
         MonitorError::Gone => format!("the machine of process {pid} has ended"),
         MonitorError::Silent => {
-            format!("QEMU does not answer for process {pid}; somebody else asks it, perhaps")
+            format!(
+                "QEMU of process {pid} does not answer; another `framewright plug` may be using it"
+            )
         }
-        MonitorError::Failed(error) => format!("QEMU cannot be asked: {error}"),
+        MonitorError::Failed(error) => format!("cannot query QEMU: {error}"),
     })
 }

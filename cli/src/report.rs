@@ -53,7 +53,7 @@ fn read(path: &Path) -> Result<(FileInfo, Snapshot), String> {
             Ok((FileInfo::of(&files::name(path), content, object), snapshot))
         }
         None if object.contains_key("rows") => {
-            Err("has results of benchmarks: `framewright-bench report` makes a page of them".into())
+            Err("holds benchmark results: `framewright-bench report` makes a page of them".into())
         }
         None => Err("has no \"snapshot\": `boot --snapshot` writes files that have one".into()),
     }

@@ -38,15 +38,14 @@ fn contradiction(boot: &Target) -> Option<&'static str> {
     } else if boot.virtio_mem.is_some() && boot.on == Where::Hosted {
         Some("--virtio-mem is an option of QEMU: add --on qemu")
     } else if boot.unaccepted.is_some() && boot.on == Where::Qemu {
-        Some("--unaccepted is for machines in this process")
+        Some("--unaccepted works only with --on hosted")
     } else if boot.accept_delay.is_some() && boot.on == Where::Qemu {
-        Some("--accept-delay is for machines in this process")
+        Some("--accept-delay works only with --on hosted")
     } else if boot.accept_delay.is_some() && boot.unaccepted.is_none() && boot.map.is_none() {
-        Some("--accept-delay is how long unaccepted memory takes: add --unaccepted PERCENT")
+        Some("--accept-delay needs unaccepted memory: add --unaccepted PERCENT")
     } else if boot.reporting.is_some() && boot.on == Where::Qemu {
         Some(
-            "--reporting is for machines in this process; --balloon gives one on QEMU a device for \
-             reports",
+            "--reporting works only with --on hosted; on QEMU, --balloon adds a device for reports",
         )
     } else {
         None
@@ -71,7 +70,7 @@ pub fn closed(line: &str) -> Cow<'_, str> {
 pub fn percent(text: &str) -> Result<u64, String> {
     match text.strip_suffix('%').unwrap_or(text).parse() {
         Ok(percent @ 0..=99) => Ok(percent),
-        _ => Err("a percentage from 0% to 99%".into()),
+        _ => Err("must be 0% to 99%".into()),
     }
 }
 

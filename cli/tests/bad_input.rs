@@ -27,7 +27,7 @@ fn numbers_that_no_machine_has() {
     refused(&["boot", "--nodes", "1025"], &["--nodes", "at most 1024"]);
     refused(&["boot", "--nodes", "-1"], &["--nodes", "-1"]);
     refused(&["boot", "--memory", "-1"], &["--memory", "-1"]);
-    refused(&["boot", "--unaccepted", "-5%"], &["--unaccepted", "-5%", "a percentage from 0%"]);
+    refused(&["boot", "--unaccepted", "-5%"], &["--unaccepted", "-5%", "must be 0% to"]);
     refused(&["boot", "--memory", "0"], &["--memory", "0"]);
     refused(&["boot", "--memory", "12Q"], &["--memory", "12Q", "suffix"]);
     refused(&["boot", "--memory", "99999999999T"], &["--memory"]);
@@ -42,7 +42,7 @@ fn a_machine_that_this_process_has_no_addresses_for() {
     let outcome = run(&["boot", "--memory", "4000T"]);
     assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
     assert!(
-        outcome.stderr.starts_with("framewright: this process cannot stand in"),
+        outcome.stderr.starts_with("framewright: this process cannot simulate"),
         "{}",
         outcome.stderr
     );
@@ -51,7 +51,7 @@ fn a_machine_that_this_process_has_no_addresses_for() {
 
 #[test]
 fn more_nodes_than_memory() {
-    refused(&["boot", "--memory", "64M", "--nodes", "64"], &["more nodes than memory"]);
+    refused(&["boot", "--memory", "64M", "--nodes", "64"], &["too many nodes"]);
     refused(&["boot", "--on", "qemu", "--memory", "8M", "--nodes", "16"], &["--nodes 16", "8 MiB"]);
     refused(&["boot", "--on", "qemu", "--memory", "4M"], &["--memory 4M", "8 MiB"]);
     refused(
@@ -117,7 +117,7 @@ fn a_parameter_that_is_wrong_is_logged_and_ignored() {
         outcome.stdout
     );
     // What leaves no memory is no machine.
-    refused(&["boot", "--memory", "1G", "mem=1"], &["no usable memory", "less what mem="]);
+    refused(&["boot", "--memory", "1G", "mem=1"], &["no usable memory", "leave no whole frame"]);
 }
 
 #[test]

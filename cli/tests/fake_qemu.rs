@@ -136,7 +136,7 @@ fn every_bad_end_is_explained() {
         ("killed", "echo hello; kill -ABRT $$", &["signal 6"]),
         ("silent", "exit 33", &["without a report", "said nothing"]),
         ("garbled", "echo '@json {\"a\":'; exit 33", &["not JSON"]),
-        ("array", "echo '@json [1]'; exit 33", &["no JSON object"]),
+        ("array", "echo '@json [1]'; exit 33", &["not a JSON object"]),
     ] {
         for json in [&[][..], &["--json"]] {
             let (outcome, _) = boot(name, body, &[&["--accel", "tcg"], json].concat());
@@ -237,7 +237,11 @@ fn without_kvm_the_machine_is_emulated_and_that_is_said() {
     // Who asks for KVM by name wants no other machine.
     let (outcome, calls) = boot("kvm", &body, &["--json", "--accel", "kvm"]);
     assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
-    assert!(outcome.stderr.contains("without --accel kvm it is emulated"), "{}", outcome.stderr);
+    assert!(
+        outcome.stderr.contains("without --accel kvm the machine is emulated"),
+        "{}",
+        outcome.stderr
+    );
     assert!(!calls.contains("-accel tcg"), "{calls}");
 }
 

@@ -69,7 +69,7 @@ fn what_its_shell_did_is_not_done_again_by_a_second_machine() {
     if calls.contains("-accel kvm") {
         assert_eq!((outcome.code, calls.lines().count()), (Some(1), 1), "{calls}");
         assert!(
-            outcome.stderr.contains("KVM gave up the machine")
+            outcome.stderr.contains("KVM failed while running the machine")
                 && outcome.stderr.contains("Suberror: 1"),
             "{}",
             outcome.stderr

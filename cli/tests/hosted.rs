@@ -208,7 +208,7 @@ fn debug_aids_are_in_the_log_and_in_the_metadata() {
 #[test]
 fn a_machine_without_a_whole_block() {
     let outcome = run(&["boot", "--memory", "8M", "mem=1M"]);
-    let expected = ": first allocation after - (no block of 2 MiB is whole), all memory after";
+    let expected = ": first allocation after - (no 2 MiB block is whole), all memory after";
     assert!(outcome.stdout.contains(expected), "{}", outcome.stdout);
 }
 
@@ -310,7 +310,7 @@ fn boot_ends_with_the_policies_side_by_side() {
     for none in [&["--json"][..], &["--exec", "echo hi"], &["--on", "qemu"]] {
         let outcome = run(&[&words[..], &["--policy-table=yes"], none].concat());
         assert_eq!(outcome.code, Some(2), "{none:?}");
-        assert!(outcome.stderr.contains("--policy-table=yes is for"), "{}", outcome.stderr);
+        assert!(outcome.stderr.contains("--policy-table=yes needs"), "{}", outcome.stderr);
     }
     let outcome = run(&[
         &words[..],
@@ -358,7 +358,7 @@ fn memory_that_a_guest_has_to_accept() {
         assert!(outcome.stdout.contains(text), "{text} in {}", outcome.stdout);
     }
     for (words, why) in [
-        (["--unaccepted", "100%"], "a percentage from 0% to 99%"),
+        (["--unaccepted", "100%"], "must be 0% to 99%"),
         (["--accept-delay", "soon"], "soon"),
         (["--accept-delay", "100"], "add --unaccepted"),
     ] {

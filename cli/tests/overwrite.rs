@@ -57,13 +57,13 @@ fn only_files_of_the_kind_that_is_written_give_way() {
             (Some(2), ""),
             "nothing was booted in vain"
         );
-        assert!(outcome.stderr.contains("is no snapshot of memory"), "{}", outcome.stderr);
+        assert!(outcome.stderr.contains("is not a snapshot of memory"), "{}", outcome.stderr);
     }
     for path in [&memory, &results, &mine] {
         let outcome = run(&["report", &words(&memory), "-o", &words(path)]);
         assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
         assert!(
-            outcome.stderr.contains("is no page of `framewright report`"),
+            outcome.stderr.contains("is not a page of `framewright report`"),
             "{}",
             outcome.stderr
         );

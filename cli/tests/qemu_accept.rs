@@ -87,7 +87,7 @@ fn traffic_accepts_what_it_wants_and_touches_nothing_else() {
 fn early_memory_is_accepted_when_nearly_nothing_else_is_there() {
     let words = ["--memory", "3G", "--nodes", "2", "--cpus", "2", "unaccepted=@12M"];
     let said = boot(&[&words[..], &["map_space_test=1"]].concat());
-    assert!(said.log.contains("map_space_test: tables as they should be: "), "{}", said.log);
+    assert!(said.log.contains("map_space_test: tables are correct: "), "{}", said.log);
     assert!(said.number("unaccepted_bytes") > 2800 * MIB, "{:?}", said.lines);
 }
 
@@ -99,7 +99,7 @@ fn eagerly_all_is_accepted_at_boot_in_the_largest_pages() {
     assert_eq!((said.number("Unaccepted:"), said.number("nr_unaccepted")), (0, 0));
     // Above 4 GiB, where nothing else is.
     assert!(said.number("pages_1g") >= 4, "{:?}", said.lines);
-    assert!(said.log.contains("map_space_test: tables as they should be: "), "{}", said.log);
+    assert!(said.log.contains("map_space_test: tables are correct: "), "{}", said.log);
     let left = "accept_memory=eager, ";
     assert!(said.log.contains(left) && said.log.contains(", 0 KiB unaccepted"), "{}", said.log);
 }
@@ -152,7 +152,7 @@ fn without_such_memory_the_fault_does_not_come() {
     let text = format!("{}{}", outcome.stdout, outcome.stderr);
     assert_eq!(outcome.code, Some(1), "{text}");
     assert!(text.contains("Framewright: all memory is accepted"), "{text}");
-    assert!(text.contains("the fault asked for did not come"), "{text}");
+    assert!(text.contains("the requested fault did not occur"), "{text}");
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn words_that_say_nothing_are_refused() {
         "unaccepted= is SIZE@ADDRESS",
         "accept_delay= takes microseconds",
         "accept_fault= takes an address",
-        ": 3 of the guest's words are wrong",
+        ": 3 of the guest's parameters are wrong",
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }

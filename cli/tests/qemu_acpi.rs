@@ -206,7 +206,7 @@ fn a_list_of_cpus_that_is_wrong_leaves_what_comes_before() {
             "madt-short",
             cut(40),
             "1 CPU",
-            "byte 4: a length of 40 bytes cannot be (it must be 44 to",
+            "byte 4: a length of 40 bytes is invalid (it must be 44 to",
         ),
         (
             "madt-cut",
@@ -226,12 +226,12 @@ fn a_list_of_cpus_that_is_wrong_leaves_what_comes_before() {
             "1 CPU",
             "byte 52: an entry of kind 0 has 4 bytes",
         ),
-        ("madt-tiny", two().with_length(7), "1 CPU", "byte 4: a length of 7 bytes cannot be"),
+        ("madt-tiny", two().with_length(7), "1 CPU", "byte 4: a length of 7 bytes is invalid"),
         (
             "madt-huge",
             two().with_length(u32::MAX),
             "1 CPU",
-            "byte 4: a length of 4294967295 bytes cannot be",
+            "byte 4: a length of 4294967295 bytes is invalid",
         ),
     ] {
         let report = boot(name, &[table]);
@@ -258,7 +258,7 @@ fn a_root_table_that_is_wrong() {
     let report = boot_with("root-sum", &good, &[], Table::with_wrong_sum, &[]);
     expect(&report, "1 CPU", "ACPI: RSDT at 0x");
     let report = boot_with("root-short", &good, &[], |root| root.with_length(20), &[]);
-    expect(&report, "1 CPU", "a length of 20 bytes cannot be");
+    expect(&report, "1 CPU", "a length of 20 bytes is invalid");
     // What it names is empty, or reaches beyond the first 4 GiB; what comes before is found all the
     // same.
     expect(&boot_with("root-null", &good, &[0, 0], |root| root, &[]), "2 CPUs", "");

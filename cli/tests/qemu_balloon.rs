@@ -226,9 +226,9 @@ fn memory_goes_back(name: &str, words: &[&str]) -> Vec<String> {
         reported_mib + 2 * blocks <= written_mib + SLACK_MIB,
         "{written_mib} MiB before, {reported_mib} MiB after"
     );
-    assert!(has(&log, "reset with a report under way, and started again"), "{log:?}");
+    assert!(has(&log, "reset during a report, and started again"), "{log:?}");
     assert!(
-        has(&log, &format!("0 of {blocks} blocks held what they did, {blocks} can be written to")),
+        has(&log, &format!("0 of {blocks} blocks kept their contents, {blocks} can be written to")),
         "{log:?}"
     );
     log
@@ -287,7 +287,7 @@ fn without_reporting_everything_else_works() {
         "{written_mib} MiB before, {reported_mib} MiB after"
     );
     assert!(has(&log, "reporting queue None, 0 ranges"), "{log:?}");
-    assert!(has(&log, &format!("{blocks} of {blocks} blocks held what they did")), "{log:?}");
+    assert!(has(&log, &format!("{blocks} of {blocks} blocks kept their contents")), "{log:?}");
 }
 
 #[test]
@@ -300,7 +300,7 @@ fn locked_memory_stays_and_is_answered_for() {
     let Course { blocks, reported_mib, log, .. } = course(Watched::boot("locked", &options), true);
     assert_eq!(reported_mib, MEMORY_MIB);
     // An answer proves nothing.
-    assert!(has(&log, &format!("{blocks} of {blocks} blocks held what they did")), "{log:?}");
+    assert!(has(&log, &format!("{blocks} of {blocks} blocks kept their contents")), "{log:?}");
 }
 
 #[test]
@@ -363,7 +363,7 @@ fn a_device_behind_an_iommu_is_refused_and_the_guest_goes_on() {
             .json()["log"]
             .to_string();
     assert!(
-        log.contains("the virtio balloon asks for ACCESS_PLATFORM")
+        log.contains("the virtio balloon requires ACCESS_PLATFORM")
             && log.contains("Balloon test: passed"),
         "{log}"
     );

@@ -106,12 +106,12 @@ fn what_cannot_be_is_said() {
                     busy on; cpu online 2; movable busy on; cpu online 1; compact; cpu; verify";
     let said = said(&boot("3", &[], commands));
     for expected in [
-        "cpu: CPU 0 is the one that asks\ncpu: there is no CPU 3; the last one is 2\n",
+        "cpu: CPU 0 is the calling CPU\ncpu: there is no CPU 3; the last one is 2\n",
         "cpu: CPU 1 is online already\nCPU 1 is offline; ",
         "cpu: CPU 1 is offline already\nCPU 2 is offline; ",
-        "cpu: CPU 0 is the last one that is online\ncpu: there is no other CPU that is online\n",
+        "cpu: CPU 0 is the last online CPU\ncpu: no other CPU is online\n",
         ", every page accounted for 1 time\n",
-        "movable: there is no other CPU that could use it\nCPU 2 is online\nCPU 1 is online\n",
+        "movable: no other CPU is online to use it\nCPU 2 is online\nCPU 1 is online\n",
         // Also who came after that was asked for.
         "\n2 CPUs used ",
         "\nonline 0-2\nverified: ",

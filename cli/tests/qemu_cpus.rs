@@ -283,7 +283,7 @@ fn faults_end_in_the_right_report_wherever_they_happen() {
             1,
             &["Double free of the frame at 0x", " on CPU 1: ", "it is free already", "faults.rs:"],
         ),
-        ("panic", 2, &["Panic on CPU 2 at guest/src/faults.rs:", "asked for by fault=panic"]),
+        ("panic", 2, &["Panic on CPU 2 at guest/src/faults.rs:", "requested by fault=panic"]),
     ] {
         let (fault, cpu) = (format!("fault={fault}"), format!("fault_cpu={cpu}"));
         let outcome = run(&["--json", "--memory=256M", "--cpus=3", "page_owner=on", &fault, &cpu]);
@@ -366,7 +366,7 @@ fn wrong_distances_cost_no_node() {
     let square = |distances: [u8; 4]| [2u64.to_le_bytes().to_vec(), distances.to_vec()].concat();
     let cases = [
         ("slit-near", square([10, 30, 9, 10]), "byte 46: distance 9 from node 1 to node 0"),
-        ("slit-far", vec![200, 0, 0, 0, 0, 0, 0, 0, 10], "a length of 45 bytes cannot be"),
+        ("slit-far", vec![200, 0, 0, 0, 0, 0, 0, 0, 10], "a length of 45 bytes is invalid"),
     ];
     for (name, slit, expected) in cases {
         let report = with_tables(&[("SRAT", 3, table.clone()), ("SLIT", 1, slit)], name);

@@ -79,7 +79,7 @@ fn what_it_cannot_do_it_says() {
     assert_eq!(code, Some(37), "{lines:?}");
     assert_eq!(
         lines.last().map(String::as_str),
-        Some("cannot go on: out of memory: no run of order 9 to be had where it was wanted")
+        Some("cannot go on: out of memory: no run of order 9 where the request allows")
     );
     // No memory that the manager could have at all.
     let (code, lines) = boot(&["-cpu", "max", "-m", "64M", "-append", "mem=1M"]);

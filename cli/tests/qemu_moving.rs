@@ -150,8 +150,8 @@ fn pins_are_named_and_wrong_calls_are_refused() {
     let alone = self::said(&alone);
     for expected in [
         "movable: no memory is held by handles; `movable fill` takes some",
-        "movable: there is no other CPU that could use it",
-        "movable: fill PERCENT [ORDER,...] [seed N], check, pin COUNT, busy on, busy off, free",
+        "movable: no other CPU is online to use it",
+        "movable: expected fill PERCENT [ORDER,...] [seed N], check, pin COUNT, busy on, busy off",
         ": all intact",
     ] {
         assert!(alone.contains(expected), "{expected}: {alone}");
@@ -248,7 +248,7 @@ fn areas_are_lent_and_come_back() {
         assert!(said.contains(expected), "{expected}: {said}");
     }
     // Pins leave what is lent, through the page tables, so that all of it can be had.
-    let pinned = lines_with(&said, "of them moved first out of memory for what moves");
+    let pinned = lines_with(&said, "of them moved out of movable-only memory first");
     assert!(pinned.len() == 1 && pinned[0][1] > 0, "{said}");
     let moved = lines_with(&said, " pages moved in ");
     let taken: Vec<u64> = moved.iter().map(|line| line[line.len() - 2]).collect();

@@ -11,17 +11,17 @@ fn wrong_and_misspelt_words_of_the_guest_end_the_boot_with_an_error() {
     for (words, said) in [
         (
             &["fault=double_free"][..],
-            &["\"fault=double_free\"", "double-free", ": 1 of the guest's words is wrong"][..],
+            &["\"fault=double_free\"", "double-free", ": 1 of the guest's parameters is wrong"][..],
         ),
         (
             &["fautl=panic", "stress=soon", "check=cpu", "stres=5", "stress_operations=x"],
             &[
-                "\"fautl=panic\": unknown; is fault meant?",
+                "\"fautl=panic\": unknown; did you mean fault?",
                 "stress= takes a number of seconds",
                 "check= is cpus",
-                "is stress meant?",
+                "did you mean stress?",
                 "stress_operations= takes a number",
-                ": 5 of the guest's words are wrong",
+                ": 5 of the guest's parameters are wrong",
             ],
         ),
         (
@@ -37,14 +37,14 @@ fn wrong_and_misspelt_words_of_the_guest_end_the_boot_with_an_error() {
             ],
             &[
                 "parameter \"quiet\", ignored",
-                "is fault_cpu meant?",
-                "\"stress_ops=100\": unknown; is stress",
-                "is balloon_test meant?",
-                "is snapshot meant?",
+                "did you mean fault_cpu?",
+                "\"stress_ops=100\": unknown; did you mean stress",
+                "did you mean balloon_test?",
+                "did you mean snapshot?",
                 "\"exec\": its value is missing: exec=...",
-                "is reporting meant?",
-                "is shell meant?",
-                ": 7 of the guest's words are wrong",
+                "did you mean reporting?",
+                "did you mean shell?",
+                ": 7 of the guest's parameters are wrong",
             ],
         ),
     ] {

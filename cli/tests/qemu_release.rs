@@ -56,7 +56,7 @@ fn boot_tables_and_boot_data_are_released_and_the_page_tables_are_right() {
     assert!(kib_of(&freed, "unused kernel image (initmem)") > Some(100), "{freed:?}");
     assert_eq!(kib_of(&freed, "initrd"), None, "{freed:?}");
     let log = report["log"].to_string();
-    assert!(log.contains("map_space_test: tables as they should be: "), "{log}");
+    assert!(log.contains("map_space_test: tables are correct: "), "{log}");
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn wrong_releases_are_refused() {
     for part in [
         "released before: pfn 0x",
         "the manager's to accept: pfn 0x3fc00 is managed already",
-        "no memory: pfn 0x40000 is no memory",
+        "no memory: pfn 0x40000 is not memory",
     ] {
         assert!(log.contains(part), "{part}: {log}");
     }
@@ -112,7 +112,7 @@ fn who_uses_boot_data_afterwards_faults() {
         assert_eq!(outcome.code, Some(1), "{}", outcome.stdout);
         let said = format!("{}{}", outcome.stdout, outcome.stderr);
         let exception = format!("Exception 14 on CPU {cpu}: page fault");
-        let place = "(what only boot needed, and is released)";
+        let place = "(boot-only memory, since released)";
         assert!(said.contains(&exception) && said.contains(place), "{said}");
     }
 }

@@ -158,8 +158,8 @@ fn memory_in_use_is_moved_away_before_it_goes() {
     // What is in use does not fit without it.
     let outcome = machine.plug(&["0", "--wait", "5"]);
     assert_eq!(outcome.code, Some(1), "{}", outcome.stdout);
-    assert!(outcome.stderr.contains("goes on trying"), "{}", outcome.stderr);
-    assert!(machine.run("dmesg").iter().any(|line| line.contains("nothing can be taken out")));
+    assert!(outcome.stderr.contains("keeps trying"), "{}", outcome.stderr);
+    assert!(machine.run("dmesg").iter().any(|line| line.contains("no memory can be taken out")));
     // Until it is freed.
     machine.run("movable busy off; movable free; free all");
     machine.have(0);
@@ -242,7 +242,7 @@ fn a_device_behind_an_iommu_is_refused_and_the_guest_goes_on() {
     let device = ["--virtio-mem", "256M,disable-legacy=on,iommu_platform=on,requested-size=64M"];
     let report = common::run(&[&machine[..], &device].concat()).json();
     let log = report["log"].to_string();
-    assert!(log.contains("the virtio-mem device asks for ACCESS_PLATFORM"), "{log}");
+    assert!(log.contains("the virtio-mem device requires ACCESS_PLATFORM"), "{log}");
     assert!(!log.contains("MiB plugged"), "{log}");
 }
 
@@ -260,7 +260,7 @@ fn wishes_that_cannot_be_are_refused() {
     }
     let outcome = machine.plug(&["64M", "1"]);
     assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
-    assert!(outcome.stderr.contains("process 1 has no machine of yours"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("process 1 is not a machine of yours"), "{}", outcome.stderr);
     machine.have(64);
     let place = machine.place.path("framewright");
     machine.finish();

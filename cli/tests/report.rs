@@ -144,15 +144,15 @@ fn files_that_cannot_be_used_are_named_and_nothing_is_written() {
     for (text, expected) in [
         ("", "bad.json: is not JSON: EOF"),
         ("{\"format\": 7, \"rows\": []}", "bad.json: has format 7; this program reads format 1"),
-        ("[]", "bad.json: is no JSON object"),
+        ("[]", "bad.json: is not a JSON object"),
         ("{}", "bad.json: has no \"snapshot\""),
         (
             "{\"bench\": \"alloc\", \"rows\": []}",
-            "bad.json: has results of benchmarks: `framewright-bench report` makes a page of them",
+            "bad.json: holds benchmark results: `framewright-bench report` makes a page of them",
         ),
         (
             "{\"snapshot\": {\"cell_blocks\": 1, \"zones\": [{}]}}",
-            "bad.json: snapshot.zones[0].runs is no list",
+            "bad.json: snapshot.zones[0].runs is not a list",
         ),
     ] {
         fs::write(&bad, text).expect("a file");

@@ -37,9 +37,12 @@ fn a_map_of_more_cells_than_can_be_shown_is_refused_with_its_place() {
         (snapshot(1, &zones), "there are 6000 zones"),
         (
             snapshot(1, &[zone(1, json!([[0, 1, "F9"]])), zone(0, json!([[0, 1, "F9"]]))]),
-            "node 0 zone Normal: nodes ascend",
+            "node 0 zone Normal: nodes must ascend",
         ),
-        (snapshot(1, &[zone(9000, json!([[0, 1, "F9"]]))]), "node 9000 zone Normal: nodes ascend"),
+        (
+            snapshot(1, &[zone(9000, json!([[0, 1, "F9"]]))]),
+            "node 9000 zone Normal: nodes must ascend",
+        ),
     ] {
         let outcome = report(&folder, &value);
         assert_eq!(

@@ -63,19 +63,16 @@ fn mistakes_are_told() {
     assert!(said.contains("no device, pace adaptive"), "{said}");
     assert_eq!(
         (code, errors.as_str()),
-        (Some(2), "reporting: status, flush, pause, resume or pools on|off\n")
+        (Some(2), "reporting: expected status, flush, pause, resume or pools on|off\n")
     );
     let (code, _, errors) = exec(&["--reporting", "page_poison=1"], "reporting");
     assert!(code != Some(0) && errors.contains("would not leave in free memory"), "{errors}");
     for (words, why) in [
         (
             &["boot", "--memory", "512M", "--reporting"][..],
-            "--reporting goes on while commands run: add --exec",
+            "--reporting works only while commands run: add --exec",
         ),
-        (
-            &["shell", "--on", "qemu", "--reporting"],
-            "--balloon gives one on QEMU a device for reports",
-        ),
+        (&["shell", "--on", "qemu", "--reporting"], "on QEMU, --balloon adds a device for reports"),
         (&["shell", "--reporting=never"], "invalid value 'never' for '--reporting"),
     ] {
         let outcome = run(words);

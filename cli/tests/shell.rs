@@ -77,8 +77,8 @@ fn complaints_go_to_standard_error_and_the_shell_goes_on() {
         complaints,
         [
             "framewright: a line has at most 1000 bytes; this one was not run",
-            "framewright: a line is text in UTF-8; this one was not run",
-            "framewright: `|` means nothing here; put it in quotes to write it",
+            "framewright: a line must be UTF-8 text; this one was not run",
+            "framewright: `|` has no meaning here; quote it to use it as text",
             "cat: /proc: Is a directory",
             "echo: /proc/vmstat: Permission denied",
         ]
@@ -146,7 +146,7 @@ fn movable_memory_of_what_came_later_leaves_it_again() {
         check\nmovable free\nverify\n";
     let outcome = shell(&["--memory", "4G", "mem=256M"], input.as_bytes());
     let said = &outcome.stdout;
-    assert_eq!(said.matches("removed, and could be had: 256 MiB").count(), 2, "{said}");
+    assert_eq!(said.matches("removed, was available: 256 MiB").count(), 2, "{said}");
     assert_eq!(said.matches(": all intact").count(), 3, "{said}");
     assert_eq!(
         outcome.stderr,

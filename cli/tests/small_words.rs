@@ -64,5 +64,5 @@ fn one_of_a_thing_is_no_plural() {
 #[test]
 fn the_keys_of_top_are_in_its_help() {
     let help = run(&["top", "--help"]).stdout;
-    assert!(help.contains("q, Esc or Ctrl-C: end") && help.contains("s: zones"), "{help}");
+    assert!(help.contains("q, Esc or Ctrl-C: quit") && help.contains("s: sort zones"), "{help}");
 }

@@ -246,9 +246,9 @@ fn strangers_neither_write_nor_stop_the_shell() {
     assert_eq!(answer(&shell, b"7 /proc\n"), "=7\n!7 Is a directory\n");
     assert_eq!(
         answer(&shell, b"echo 1 > /proc/sys/vm/nr_hugepages\n"),
-        "=0\n!0 a request begins with a number\n"
+        "=0\n!0 a request must begin with a number\n"
     );
-    assert_eq!(answer(&shell, b"\xff\xfe\n"), "=0\n!0 the request is no text\n");
+    assert_eq!(answer(&shell, b"\xff\xfe\n"), "=0\n!0 the request is not text\n");
     let long = [&b"8 /"[..], &[b'x'; 100_000], b"\n"].concat();
     assert_eq!(answer(&shell, &long), "=0\n!0 the request is too long\n");
     assert!(answer(&shell, b"9 /proc/meminfo\n").starts_with("=9\n+MemTotal:"));
@@ -267,7 +267,11 @@ fn where_no_socket_can_be_the_shell_goes_on_without() {
             .env("XDG_RUNTIME_DIR", place.path()),
     );
     assert_eq!(outcome.json()["exec"]["output"], "x\n");
-    assert!(outcome.stderr.contains("note: nobody can watch: "), "{}", outcome.stderr);
+    assert!(
+        outcome.stderr.contains("note: `framewright top` cannot watch this process: "),
+        "{}",
+        outcome.stderr
+    );
 }
 
 #[test]
@@ -276,7 +280,10 @@ fn a_folder_that_others_may_enter_is_not_trusted() {
     let folder = place.path().join("framewright");
     fs::create_dir(&folder).expect("a folder");
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).expect("ours");
-    let expected = format!("framewright: {} is not this user's alone\n", folder.display());
+    let expected = format!(
+        "framewright: {} is not a folder that only this user can enter\n",
+        folder.display()
+    );
     for words in [&["top", "--once"][..], &["plug", "512M"]] {
         let outcome = finish(program().args(words).env("XDG_RUNTIME_DIR", place.path()));
         assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(1), expected.as_str()));

@@ -86,7 +86,7 @@ fn calls(cpus: u32) -> bool {
         .filter(|&cpu| CALLED[cpu as usize].load(Ordering::Relaxed) != expected)
         .count();
     let calls = calls.load(Ordering::Relaxed);
-    log!("check: {calls} calls, {wrong} CPUs were called other than {expected} times");
+    log!("check: {calls} calls, {wrong} CPUs were not called {expected} times");
     wrong == 0 && calls == u64::from(expected) * u64::from(cpus)
 }
 

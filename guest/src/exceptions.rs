@@ -170,7 +170,7 @@ impl fmt::Display for Place {
             return f.write_str(" (memory that is not accepted yet)");
         }
         if image::boot_only().into_iter().any(within) {
-            return f.write_str(" (what only boot needed, and is released)");
+            return f.write_str(" (boot-only memory, since released)");
         }
         if within(image::code()) || within(image::constants()) {
             return f.write_str(" (code and constants of this program, which are read-only)");

@@ -56,7 +56,7 @@ impl Fault {
     pub fn raise(self, manager: &Manager<GuestPlatform>) {
         match self {
             Self::Null => write_zero(0),
-            Self::Panic => panic!("asked for by fault=panic"),
+            Self::Panic => panic!("requested by fault=panic"),
             Self::Stack => overflow(),
             Self::Constants => write_zero(image::constants().start),
             Self::Released => write_zero(image::init().start),

@@ -42,9 +42,8 @@ pub fn run(manager: &Manager<GuestPlatform>, map: MemoryMap<'_>, vmemmap: &Guest
     match result {
         Ok(Some(flushes)) => {
             log!(
-                "map_space_test: {blocks} huge pages gave their memory map back \
-                 by {flushes} flush{}, \
-                 in part got it again, and were freed",
+                "map_space_test: {blocks} huge pages gave back their memory map with {flushes} \
+                 flush{}, got part of it again, and were freed",
                 if flushes == 1 { "" } else { "es" }
             );
             true
@@ -80,7 +79,7 @@ fn steps(
     let evicted = after.evicted_pages - before.evicted_pages;
     if change.blocks != blocks || evicted != blocks * MAP_PAGES || change.flushes > 2 {
         log!("map_space_test: {change:?} of {blocks} blocks, {evicted} pages evicted");
-        return Err("a reclaim did not do all, or flushed more than twice");
+        return Err("a reclaim was incomplete or flushed more than twice");
     }
     if runs[0].pages() >> Order::BLOCK.get() == u64::from(BLOCKS_PER_CALL)
         && after.evicted_sections == before.evicted_sections

@@ -115,8 +115,8 @@ impl fmt::Display for BootError {
                 let are = if *count == 1 { "is" } else { "are" };
                 write!(
                     f,
-                    "{count} of the guest's words {are} wrong, as listed above \
-                     (`framewright boot --help` has them all)"
+                    "{count} of the guest's parameters {are} wrong, see above (`framewright boot \
+                     --help` lists all)"
                 )
             }
             Self::Start(error) => error.fmt(f),
@@ -124,7 +124,7 @@ impl fmt::Display for BootError {
             Self::TooManyReserved => {
                 write!(
                     f,
-                    "the boot loader and ACPI left more than {RESERVED_CAPACITY} things in memory"
+                    "the boot loader and ACPI left more than {RESERVED_CAPACITY} ranges in memory"
                 )
             }
             Self::Early(error) => error.fmt(f),
@@ -179,7 +179,7 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
             if word == name {
                 log!("\"{word}\": its value is missing: {name}=...");
             } else {
-                log!("\"{word}\": unknown; is {name} meant?");
+                log!("\"{word}\": unknown; did you mean {name}?");
             }
             refused_words += 1;
         }
@@ -231,8 +231,8 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
 
     if lost_bytes > 0 {
         log!(
-            "{} KiB of memory lie at {map_end:#x} or above, beyond what the CPU or the direct map \
-             reaches: left out",
+            "{} KiB of memory lie at {map_end:#x} or above, beyond the reach of the CPU or the \
+             direct map: not used",
             lost_bytes.div_ceil(1024)
         );
     }
@@ -330,7 +330,7 @@ fn boot(start_info: u64) -> Result<Ending, BootError> {
             log!("Framewright: CPU {cpu} does not run");
             return Ok(Ending::Crash);
         }
-        log!("Framewright: the fault asked for did not come");
+        log!("Framewright: the requested fault did not occur");
         return Ok(Ending::Crash);
     }
     let with_memory = |memory: Option<&mut virtio_mem::Driver<'_>>| {

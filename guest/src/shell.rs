@@ -136,7 +136,9 @@ fn converse(
                 shell.run(editor.line(), out, errors);
             }
             Event::TooLong => shell.refuse_long_line(errors),
-            Event::NotText => shell.refuse("a line is text in UTF-8; this one was not run", errors),
+            Event::NotText => {
+                shell.refuse("a line must be UTF-8 text; this one was not run", errors)
+            }
             Event::Interrupted => {}
             Event::End => return,
         }

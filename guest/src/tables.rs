@@ -48,8 +48,8 @@ impl fmt::Display for Found {
         let mib = |bytes: u64| bytes >> 20;
         write!(
             f,
-            "tables as they should be: image {} pages, direct map {} MiB, \
-             vmemmap {} MiB present and {} sections absent, {} pages of others",
+            "tables are correct: image {} pages, direct map {} MiB, vmemmap {} MiB present and {} \
+             sections absent, {} pages of others",
             self.image_pages,
             mib(self.direct_bytes),
             mib(self.present_bytes),
@@ -114,7 +114,7 @@ impl Inspector<'_> {
                 self.fail(mapping, "the image is elsewhere")
             }
             Some((_, access)) if access != mapping.access => {
-                self.fail(mapping, "not the rights of this part")
+                self.fail(mapping, "wrong rights for this part")
             }
             Some(_) => {}
         }
@@ -231,9 +231,9 @@ pub fn inspect(
         (found.present_bytes == described, "the vmemmap does not hold what was populated"),
         (
             found.present_bytes <= manager.vmemmap().bytes(),
-            "the vmemmap has more than the manager knows of",
+            "the vmemmap maps more than the manager knows of",
         ),
-        (check_absent_table(vmemmap), "the absent table is not what it was"),
+        (check_absent_table(vmemmap), "the absent table has changed"),
         (vmemmap.base().addr().get() as u64 == vmemmap.range().start, "the vmemmap is elsewhere"),
     ];
     match sums.into_iter().find(|(holds, _)| !holds) {

@@ -82,7 +82,7 @@ pub fn report(vmemmap: &Result<&'static GuestVmemmap, VmemmapError>) {
             let store = vmemmap.store(&Line::ZERO).name();
             log!("vmemmap at {:?}, written with {store}", vmemmap.range());
         }
-        Err(error) => log!("{error}; going on without"),
+        Err(error) => log!("{error}; going on without one"),
     }
 }
 

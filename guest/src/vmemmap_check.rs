@@ -80,7 +80,7 @@ impl VmemmapSpaceTest {
         let cpus = fixture.cpus;
         for (seed, stand) in [(1, false), (2, false), (3, true)] {
             if !fixture.let_others_stand(stand) {
-                log!("map_space_test: no other CPU stands");
+                log!("map_space_test: no other CPU can be stopped");
                 break;
             }
             vmemmap_space_history(&fixture, seed, HISTORY_STEPS);
@@ -91,7 +91,7 @@ impl VmemmapSpaceTest {
                      on {cpus} CPU{}",
                     if cpus == 1 { "" } else { "s" }
                 ),
-                _ => log!("map_space_test: so does one during which all others stand"),
+                _ => log!("map_space_test: so does one while all others are stopped"),
             }
         }
         fixture.let_others_stand(false);
@@ -204,7 +204,7 @@ impl<'a> Trial<'a> {
         if target == smp::index() {
             access();
         } else {
-            assert!(!self.stand || smp::unpark(target), "CPU {target} does not go on");
+            assert!(!self.stand || smp::unpark(target), "CPU {target} does not resume");
             let called = smp::call_on(smp::CpuSet::EMPTY.with(target), access);
             assert_eq!(called, 1, "CPU {target} did not answer");
             assert!(!self.stand || smp::park(target), "CPU {target} does not stop");

@@ -15,12 +15,11 @@ use framewright_cli::error::Error;
 /// Describes what is done and counted, for readers of the numbers.
 const DONE: &str = "\
 one thread fills the memory page by page, frees half of the pages at random, then frees a random \
-page and allocates one, twice as often as \
-there are pages, then frees at random until a tenth stays allocated. Each repetition is another \
-history, the same in every run of this program. A block is whole when none of \
-its 512 pages is allocated, which is told from the pages that were handed out, the same for all; \
-own count is what the allocator itself \
-counts as free in blocks of 2 MiB and more, with its per-CPU caches emptied";
+page and allocates one, twice as often as there are pages, then frees at random until a tenth \
+stays allocated. Each repetition is another history, the same in every run of this program. A \
+block is whole when none of its 512 pages is allocated, judged by the pages that were handed out, \
+in the same way for all; own count is what the allocator itself counts as free in blocks of 2 MiB \
+and more, with its per-CPU caches emptied";
 
 /// The seed of each repetition.
 const SEEDS: [u64; 3] = [1, 2, 3];

@@ -15,9 +15,9 @@ use framewright_cli::grid::microseconds;
 /// Describes the timing, for readers of the numbers.
 const TIMED: &str = "\
 time of the call, on one thread, on a machine of 256 MiB; its memory is a mapping that the host \
-backs when it is touched. taken: by how much more free memory shrank, or grew less, than pages \
-came: the tables of what came that lie in memory that was there. Each repetition is a machine of \
-its own. No page descriptors";
+backs when it is touched. taken: how much more free memory shrank, or how much less it grew, than \
+pages were added: tables of the new memory in memory that was there. Each repetition has its own \
+machine. No page descriptors";
 
 /// The row that targets look for.
 pub const ADD_TEBIBYTE: &str = "add 1 TiB";

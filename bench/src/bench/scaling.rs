@@ -22,13 +22,12 @@ const LEAST_MS: f64 = 0.001;
 /// Describes the timing, for readers of the numbers.
 const TIMED: &str = "\
 boot: from the beginning of intake to the last page of what the row is about, by the library's \
-clock; init: that work alone. deferred: memmap_init=deferred with \
-memmap_init_threads=, the slowest node's job; 0 threads: there are no helpers at all. Pools: half \
-of the memory in pages of that size at boot with hugetlb_free_vmemmap=on and \
-hugepage_alloc_threads=; with one thread no job is made, so that there is no row of 0. speed-up: \
-by how much less than the first row; deviation: of the runs, \
-as a share of their mean. Threads are 12, 25, 37, 50, 75 and 100 % of a node's CPUs, each number \
-once";
+clock; init: that work alone. deferred: memmap_init=deferred with memmap_init_threads=, the \
+slowest node's job; 0 threads: there are no helpers at all. Pools: half of the memory in pages of \
+that size at boot with hugetlb_free_vmemmap=on and hugepage_alloc_threads=; with one thread no job \
+is made, so there is no row for 0. speed-up: by how much less than the first row; deviation: of \
+the runs, as a share of their mean. Threads are 12, 25, 37, 50, 75 and 100 % of a node's CPUs, \
+each number once";
 
 /// Shares of a node's CPUs.
 const PERCENT: [usize; 7] = [0, 12, 25, 37, 50, 75, 100];

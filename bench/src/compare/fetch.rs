@@ -34,13 +34,12 @@ pub fn provide() -> Result<PathBuf, Error> {
         .and_then(|text| debian_suite(&text))
         .ok_or_else(|| {
             Error::Usage(format!(
-                "no kernel to compare with: this is no Debian, whose kernel could be fetched; {HOW}"
+                "no kernel to compare with: one can be fetched only on Debian; {HOW}"
             ))
         })?;
     fetch(&folder, &suite)
         .map_err(|why| failed(format!("Debian's kernel cannot be fetched: {why}; {HOW}")))?;
-    kept(&folder)
-        .ok_or_else(|| failed(format!("the package that was fetched has no kernel; {HOW}")))
+    kept(&folder).ok_or_else(|| failed(format!("the fetched package has no kernel; {HOW}")))
 }
 
 /// The folder for fetched files.
@@ -93,7 +92,7 @@ fn fetch(folder: &Path, suite: &str) -> Result<(), String> {
     let listed = run(&folder, &mut list)?;
     let mirrors = mirrors(&listed, suite);
     if mirrors.is_empty() {
-        return Err(format!("apt's sources on this machine name no mirror of Debian's {suite}"));
+        return Err(format!("apt's sources on this machine name no mirror of Debian {suite}"));
     }
     // Backports have newer kernels; a new release has no backports yet.
     let backports = format!("{suite}-backports");
@@ -101,7 +100,7 @@ fn fetch(folder: &Path, suite: &str) -> Result<(), String> {
         update(&folder, &mirrors, &[suite]).map_err(|_| why)?;
     }
     let shown = run(&folder, apt("apt-cache", &folder).args(["show", META]))?;
-    let (package, version) = choose(&shown).ok_or_else(|| format!("apt knows no {META}"))?;
+    let (package, version) = choose(&shown).ok_or_else(|| format!("apt does not know {META}"))?;
     let packages = folder.join("packages");
     run(&packages, apt("apt-get", &folder).arg("download").arg(format!("{package}={version}")))?;
     let files = fs::read_dir(&packages).map_err(text)?;
@@ -110,7 +109,7 @@ fn fetch(folder: &Path, suite: &str) -> Result<(), String> {
         name.starts_with(&format!("{package}_")) && name.ends_with(".deb")
     };
     let file = files.filter_map(|file| Some(file.ok()?.path())).find(is_it);
-    let file = file.ok_or_else(|| format!("apt fetched no {package}"))?;
+    let file = file.ok_or_else(|| format!("apt did not fetch {package}"))?;
     // Only a complete folder gets the final name.
     let (unpacked, root) = (folder.join("unpacked"), folder.join("root"));
     let _ = fs::remove_dir_all(&unpacked);
@@ -180,7 +179,7 @@ fn run(folder: &Path, command: &mut Command) -> Result<String, String> {
     }
     let said = String::from_utf8_lossy(&output.stderr);
     let why = said.lines().find(|line| line.starts_with("E:")).or_else(|| said.lines().last());
-    Err(format!("{name}: {}", why.unwrap_or("failed without a word")))
+    Err(format!("{name}: {}", why.unwrap_or("failed without a message")))
 }
 
 /// Parses apt's description of all versions of the meta package. Returns the newest kernel package

@@ -42,8 +42,8 @@ pub fn open(path: &Path) -> Result<Kernel, Error> {
     let bytes = fs::read(path).map_err(|error| wrong(&error.to_string()))?;
     let version = version(&bytes).ok_or_else(|| {
         wrong(
-            "not a Linux kernel for PCs: it needs a bzImage, such as the files vmlinuz-* in \
-            /boot; an uncompressed vmlinux is none",
+            "not a Linux kernel for PCs: it needs a bzImage, such as the files vmlinuz-* in /boot; \
+             an uncompressed vmlinux is not one",
         )
     })?;
     let balloon = module(path, &version, BALLOON)?;

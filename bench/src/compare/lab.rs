@@ -209,12 +209,12 @@ impl Lab {
             if done && heard.text().any(|line| line == LAST) {
                 return Ok(heard);
             }
-            let failed = failed("Linux did not come to the end of its script", &ended);
+            let failed = failed("Linux did not reach the end of its script", &ended);
             if deaths > DEATHS || !is_dead(&heard) {
                 return Err(failed);
             }
             self.deaths.set(self.deaths.get() + 1);
-            error::note("Linux died; once more");
+            error::note("Linux died; trying again");
         }
         unreachable!("one of the runs is the last")
     }
@@ -240,7 +240,7 @@ impl Lab {
         let (heard, ended) =
             self.run(shape, &self.guest, &line, &memory(shape), self.listener(input))?;
         let done = matches!(ended.how, End::Exit(status) if status.code() == Some(GUEST_DONE));
-        if done { Ok(heard) } else { Err(failed("the guest did not come to its end", &ended)) }
+        if done { Ok(heard) } else { Err(failed("the guest did not finish", &ended)) }
     }
 
     fn run(
@@ -259,7 +259,7 @@ impl Lab {
         let mut monitor = None;
         if shape.more_bytes != 0 {
             let place = MonitorPlace::new()
-                .map_err(|error| Error::Failed(format!("no place for QEMU's monitor: {error}")))?;
+                .map_err(|error| Error::Failed(format!("no socket for QEMU's monitor: {error}")))?;
             let addition = Addition { bytes: shape.more_bytes, properties: String::new() };
             machine.add_virtio_mem(&addition, Some(&place.path));
             monitor = Some(place);
@@ -337,8 +337,8 @@ fn is_dead(heard: &Heard) -> bool {
 fn failed(what: &str, ended: &Ended) -> Error {
     let how = match ended.how {
         End::TimeOut => format!("no end within {} s", LONGEST_RUN.as_secs()),
-        End::Silence => "not a word".to_owned(),
-        End::KvmFailed => "KVM gave up the machine".to_owned(),
+        End::Silence => "it printed nothing".to_owned(),
+        End::KvmFailed => "KVM failed while running the machine".to_owned(),
         // The status may show that the system's OOM killer ended QEMU.
         End::Exit(status) => format!("QEMU: {status}"),
     };
@@ -369,7 +369,7 @@ impl Listener {
     /// Records a line that arrives now.
     fn keep(&mut self, now: Instant, line: String) -> Result<(), Error> {
         if self.lines.len() == MOST_LINES {
-            return Err(Error::Failed(format!("a machine said more than {MOST_LINES} lines")));
+            return Err(Error::Failed(format!("a machine printed more than {MOST_LINES} lines")));
         }
         if let Some(ears) = &self.ears {
             // A receiver that has heard enough may have gone.

@@ -64,20 +64,20 @@ const SECTIONS: [Section; 6] = [
         "reporting",
         "a guest whose memory comes as it is touched writes to half of it and frees all at once; \
          the host's Rss of the guest's memory (smaps of QEMU) falls. Linux has one pace; both of \
-         ours are beside it, by turns, five times as far as time allows; the course is that of the \
-         first run",
+         ours are beside it, in turn, five times if time allows; the course is that of the first \
+         run",
         sections::reporting::run,
     ),
     (
         "pools at boot",
-        "filling pools that boot parameters ask for: in Linux from the call of hugetlb_init to its \
+        "filling pools requested by boot parameters: in Linux from the call of hugetlb_init to its \
          first line about pools, by time stamps of its log (pages of 1 GiB are taken a little \
          before); ours by its own clock",
         sections::pools::run,
     ),
     (
         "compaction",
-        "memory is filled to 97 % with single movable pages, and pages are freed by chance until \
+        "memory is filled to 97 % with single movable pages, and pages are freed at random until \
          80 % is in use, three times over; then compact_memory is written, and the most pages of 2 \
          MiB asked for by nr_hugepages, which compacts in Linux, too; compaction in the background \
          is off, and Linux's min_free_kbytes what it is without transparent huge pages, as ours \
@@ -87,10 +87,10 @@ const SECTIONS: [Section; 6] = [
     ),
     (
         "virtio-mem",
-        "the host wants 2 GiB more in a machine of 1 GiB, then nothing more; from the wish until \
-         the machine says that it has the memory (in Linux MemTotal, looked at each millisecond) \
-         or has it no longer, and the device says the same. Nothing is in use. Requests are those \
-         that QEMU traces; Linux brings the memory online for what can be moved",
+        "the host requests 2 GiB more in a machine of 1 GiB, then none of it; from the request \
+         until the machine says that it has the memory (in Linux MemTotal, looked at each \
+         millisecond) or has it no longer, and the device says the same. Nothing is in use. \
+         Requests are those that QEMU traces; Linux brings the memory online for what can be moved",
         sections::virtio_mem::run,
     ),
 ];
@@ -114,7 +114,9 @@ pub fn run(options: &CompareLinux) -> Result<(), Error> {
     let kernel = match &options.kernel {
         Some(path) => kernel::open(path)?,
         None => {
-            plan.tell("looking for a kernel to compare with; without one Debian's is fetched");
+            plan.tell(
+                "looking for a kernel to compare with; if there is none, Debian's is fetched",
+            );
             kernel::open(&fetch::provide()?)?
         }
     };

@@ -69,7 +69,7 @@ fn large(memory_bytes: u64) -> Option<Pool> {
 pub fn skipped(memory_bytes: u64) -> Vec<Row> {
     let why = |least: &str| {
         Some(format!(
-            "{} MiB of memory are too little, at least {least} are needed",
+            "{} MiB of memory are too little: at least {least} are needed",
             memory_bytes >> 20
         ))
     };
@@ -210,7 +210,7 @@ mod tests {
         );
         let row = skipped(2 << 30)[0].value(&Compare::default());
         assert_eq!(row["what"], "pool of 1 GiB, fill");
-        assert_eq!(row["skipped"], "2048 MiB of memory are too little, at least 4 GiB are needed");
+        assert_eq!(row["skipped"], "2048 MiB of memory are too little: at least 4 GiB are needed");
     }
 
     #[test]

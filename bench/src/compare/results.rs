@@ -31,8 +31,8 @@ pub struct Results {
 impl Results {
     /// Starts without measurements.
     pub fn new(lab: &Lab, options: &CompareLinux) -> Self {
-        let taken = "QEMU takes a machine's memory before it begins (-mem-prealloc), but for times \
-            to the prompt and for reporting";
+        let taken = "QEMU takes a machine's memory before it begins (-mem-prealloc), except for \
+                     times to the prompt and for reporting";
         let cpu = if lab.accelerator() == Accelerator::Tcg { EMULATED_CPU } else { "host" };
         let conditions = vec![
             format!("both: {SAME_FOR_BOTH}"),
@@ -40,7 +40,7 @@ impl Results {
             "ours has no mitigations and clears no memory by default; neither is told to be quiet"
                 .to_owned(),
             format!(
-                "{taken}; both run by turns on the same machine (q35, -cpu {cpu}, console on the \
+                "{taken}; both run in turn on the same machine (q35, -cpu {cpu}, console on the \
                  serial port)"
             ),
         ];

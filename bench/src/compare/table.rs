@@ -33,9 +33,9 @@ pub fn show(results: &Results, output: &mut Output) -> Result<(), Error> {
         .first()
         .map_or(("unknown", "unknown"), |row| (row.kernel.as_str(), row.accel.as_str()));
     let mut notes = vec![format!(
-        "Linux {} and Framewright {} by turns in QEMU {} ({}) on {}, {}, {}; medians, in \
-         parentheses the least and the most. Linux / ours is the ratio of the medians, and in \
-         parentheses those of neighbouring runs.",
+        "Linux {} and Framewright {} in turn in QEMU {} ({}) on {}, {}, {}; medians, with minimum \
+         and maximum in parentheses. Linux / ours is the ratio of the medians, with those of \
+         neighbouring runs in parentheses.",
         kernel,
         env!("CARGO_PKG_VERSION"),
         text("qemu"),

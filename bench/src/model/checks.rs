@@ -48,7 +48,7 @@ pub fn rows(costs: &Costs, scale: Scale) -> Result<(Vec<Model>, Vec<String>), Er
     if cpus > 1 && costs.helper_share < LEAST_SHARE {
         let percent = costs.helper_share * 100.0;
         left_out.push(format!(
-            "several threads: a helper gets {percent:.0} % of a CPU here, since others are at work"
+            "several threads: a helper gets {percent:.0} % of a CPU here, since the machine is busy"
         ));
         rows.push(not_measured(cpus));
         cpus = 1;

@@ -204,7 +204,7 @@ impl Costs {
         let mut costs = Self::NONE;
         let number = |name: &str| {
             let value = object[name].as_f64().filter(|value| value.is_finite() && *value >= 0.0);
-            value.ok_or_else(|| format!("{name} is {}, no number that a cost can be", object[name]))
+            value.ok_or_else(|| format!("{name} is {}, which cannot be a cost", object[name]))
         };
         for (name, place) in FIELDS {
             let value = number(name)?;

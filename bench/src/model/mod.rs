@@ -35,22 +35,20 @@ use std::path::Path;
 const CHECKED: &str = "\
 costs are measured first: plain fills, releases and first touches of memory by one and by all \
 threads, bring-up of machines of 2 GiB to 8 TiB with one node, two and eight, one section brought \
-up by a request, \
-the start of a helper, a flush of one page with and without other CPUs, pools of 1 to 16384 pages; \
-then other machines and pools are predicted and measured, what the system does to memory and what \
-threads reach together being measured again beside them. measured: the least of the runs, \
-since what others do to the machine only adds, and where one thread resizes a pool with HVO \
-its CPU time; published: others' tables, predicted from their times of one thread, or of the \
-fewest and the most threads; \
-error: predicted against measured";
+up by a request, the start of a helper, a flush of one page with and without other CPUs, pools of \
+1 to 16384 pages; then other machines and pools are predicted and measured, what the system does \
+to memory and what threads reach together is measured again beside them. measured: the minimum of \
+the runs, since other load only adds, and where one thread resizes a pool with HVO its CPU time; \
+published: others' tables, predicted from their times with one thread, or with the fewest and the \
+most threads; error: predicted against measured";
 
 /// Describes the predictions for a machine.
 const PREDICTED: &str = "\
 predicted from costs of this machine: its processor, its memory and its system; each node is taken \
-to have as much bandwidth as this machine, and all nodes work at the same time. \
-Pools take half of the memory; giving up and restoring their map is what this system's madvise and \
-page faults take. error: the greatest of the same kind where it was measured \
-on the machine that the costs are from, and where the costs come from a file what the file says";
+to have as much bandwidth as this machine, and all nodes work at the same time. Pools take half of \
+the memory; giving up and restoring their map costs what this system's madvise and page faults \
+take. error: the largest of the same kind measured on the machine that the costs are from, or what \
+the file of the costs says";
 
 /// Measures the costs and how far predictions are off.
 ///
@@ -95,8 +93,8 @@ pub fn run(options: &ModelOptions) -> Result<(), Error> {
     if costs.helper_share < checks::LEAST_SHARE {
         let percent = costs.helper_share * 100.0;
         error::note(&format!(
-            "the costs were measured while others were at work (a helper got {percent:.0} % of a \
-             CPU): what several threads reach, and flushes, say little"
+            "the costs were measured on a busy machine (a helper got {percent:.0} % of a CPU): \
+             figures for several threads and for flushes mean little"
         ));
     }
     let rows = predictions(&costs, &shape, &checked);
@@ -139,7 +137,7 @@ fn read(path: &Path) -> Result<(Costs, Vec<Model>), Error> {
 /// its checks.
 fn costs_in(text: &str) -> Result<(Costs, Vec<Model>), String> {
     let file: Value =
-        serde_json::from_str(text).map_err(|error| format!("no file of results: {error}"))?;
+        serde_json::from_str(text).map_err(|error| format!("not a file of results: {error}"))?;
     let sections = file["sections"].as_array().map_or(&[][..], Vec::as_slice);
     let section = sections
         .iter()
@@ -257,7 +255,7 @@ fn summary(rows: &[&Model]) -> String {
         rows.iter().filter_map(|row| row.error_percent.0.get()).map(f64::abs).collect();
     let good = errors.iter().filter(|&&error| error <= 25.0).count();
     let worst = errors.iter().copied().fold(0.0, f64::max);
-    format!("{good} of {} within 25 %, the worst is off by {worst:.0} %", errors.len())
+    format!("{good} of {} within 25 %; the worst is off by {worst:.0} %", errors.len())
 }
 
 #[cfg(test)]

@@ -35,7 +35,7 @@ fn files_without_costs_say_so() {
     let failed =
         json!({ "format": 1, "sections": [{ "bench": "model", "failed": "x" }], "rows": [] });
     for (text, expected) in [
-        (String::new(), "no file of results"),
+        (String::new(), "not a file of results"),
         (failed.to_string(), "no costs"),
         (spoilt.to_string(), "section_ns"),
         ("[]".into(), "no costs"),

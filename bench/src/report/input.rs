@@ -78,33 +78,33 @@ impl Input {
         if let Some(rows) = object.get("rows") {
             let bench = object
                 .get("bench")
-                .map_or(Ok(None), |bench| bench.as_str().map(Some).ok_or("bench is no text"))?;
+                .map_or(Ok(None), |bench| bench.as_str().map(Some).ok_or("bench is not text"))?;
             let count = self.take_rows(rows, bench)?;
             self.take_notes(object);
             content.push(counted(count as u64, "row"));
         }
         if content.is_empty() {
-            return Err("has neither \"rows\" nor \"snapshot\": it is no file of results".into());
+            return Err("has neither \"rows\" nor \"snapshot\": it is not a file of results".into());
         }
         self.files.push(FileInfo::of(name, content.join(" and "), object));
         Ok(())
     }
 
     fn take_rows(&mut self, rows: &Value, bench: Option<&str>) -> Result<usize, String> {
-        let rows = rows.as_array().ok_or("rows is no list")?;
+        let rows = rows.as_array().ok_or("rows is not a list")?;
         if rows.is_empty() {
             return Err("rows is empty: nothing was measured".into());
         }
         for (index, row) in rows.iter().enumerate() {
             let place = format!("rows[{index}]");
-            let object = row.as_object().ok_or_else(|| format!("{place} is no object"))?;
+            let object = row.as_object().ok_or_else(|| format!("{place} is not an object"))?;
             let mut object = object.clone();
             match (object.get("bench"), bench) {
                 (Some(Value::String(_)), _) => {}
                 (None, Some(bench)) => {
                     object.insert("bench".into(), bench.into());
                 }
-                _ => return Err(format!("{place}.bench is no text, so it is in no table")),
+                _ => return Err(format!("{place}.bench is not text, so it is in no table")),
             }
             let bad = |(field, why)| format!("{place}.{field} {why}");
             check_series(&object).map_err(bad)?;
@@ -164,7 +164,7 @@ fn check_series(row: &Map<String, Value>) -> Result<(), (String, String)> {
         let Value::Array(values) = value else { continue };
         let wrong = |why: &str| Err((name.clone(), why.to_owned()));
         if !values.iter().all(Value::is_number) {
-            return wrong("is a series with something that is no number");
+            return wrong("is a series with a value that is not a number");
         }
         if values.is_empty() {
             return wrong("is an empty series");
@@ -239,15 +239,15 @@ mod tests {
     fn what_is_wrong_is_named() {
         let row = |row: Value| json!({ "rows": [{ "bench": "alloc", "alloc_ns": 1 }, row] });
         for (value, expected) in [
-            (json!([1]), "is no JSON object"),
+            (json!([1]), "is not a JSON object"),
             (json!({ "format": 2, "rows": [] }), "has format 2; this program reads format 1"),
             (json!({ "format": "1", "rows": [] }), "has format \"1\""),
             (json!({ "zones": [] }), "has neither"),
-            (json!({ "rows": {} }), "rows is no list"),
+            (json!({ "rows": {} }), "rows is not a list"),
             (json!({ "rows": [] }), "rows is empty"),
-            (json!({ "bench": 3, "rows": [{}] }), "bench is no text"),
+            (json!({ "bench": 3, "rows": [{}] }), "bench is not text"),
             (row(json!(3)), "rows[1] is no object"),
-            (row(json!({ "x_ns": 1 })), "rows[1].bench is no text"),
+            (row(json!({ "x_ns": 1 })), "rows[1].bench is not text"),
             (
                 row(json!({ "bench": "alloc", "alloc_ns": -0.5 })),
                 "rows[1].alloc_ns is -0.5, which cannot be negative",

@@ -20,14 +20,12 @@ pub fn part(outcomes: &[Outcome]) -> Part {
     out.push_str(&strip(met, short, open));
     out.push_str(
         "<p class=\"lead\">What the manager must reach, and the worst of the measurements that \
-         count for it. The bar shows how far that is from the \
-         limit, which is the middle: to the right the limit is met. Each half is a factor of \
-         ten.</p><div class=\"scroll\"><table class=\"limits\"><thead><tr><th \
-         scope=\"col\">What</th>\
-         <th scope=\"col\" class=\"n\">Must be</th><th scope=\"col\" class=\"n\">Is</th><th \
-         scope=\"col\" class=\"bar\"><span class=\"sr\">Distance from the limit</span></th><th \
-         scope=\"col\">Outcome</th>\
-         <th scope=\"col\">Compared with</th></tr></thead>",
+         count for it. The bar shows the distance from the limit, which is in the middle: right of \
+         it the limit is met. Each half is a factor of ten.</p><div class=\"scroll\"><table \
+         class=\"limits\"><thead><tr><th scope=\"col\">What</th><th scope=\"col\" class=\"n\">Must \
+         be</th><th scope=\"col\" class=\"n\">Is</th><th scope=\"col\" class=\"bar\"><span \
+         class=\"sr\">Distance from the limit</span></th><th scope=\"col\">Outcome</th><th \
+         scope=\"col\">Compared with</th></tr></thead>",
     );
     for outcomes in outcomes.chunk_by(|one, next| one.target.area == next.target.area) {
         let name = outcomes.first().map_or("", |outcome| outcome.target.area.name());

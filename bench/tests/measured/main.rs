@@ -220,10 +220,10 @@ fn an_interrupted_run_goes_on() {
     assert!(before["machine"]["cpus"].as_u64() > Some(0) && before["machine"]["qemu"].is_null());
     let done = list(before, "sections").len();
     assert!((1..17).contains(&done));
-    assert!(second.contains(&format!("goes on; {done} of 17 sections are there")), "{second}");
+    assert!(second.contains(&format!("resumes; {done} of 17 sections are there")), "{second}");
     assert!(second.contains("1 of 17 sections failed: jobs"), "{second}");
     assert!(list(failed, "rows").iter().all(|row| row["bench"] != "jobs"));
-    assert!(third.contains("goes on; 16 of 17 sections are there"), "{third}");
+    assert!(third.contains("resumes; 16 of 17 sections are there"), "{third}");
     let sections = list(after, "sections");
     assert_eq!((sections.len(), &sections[..done]), (17, list(before, "sections")));
     assert_eq!(after["started"], before["started"]);
@@ -271,8 +271,8 @@ fn bad_files_are_refused_before_anything_is_measured() {
     for (path, expected) in [
         (
             torn.clone(),
-            "is no file of results (EOF while parsing a list at line 1 column 24): name another, \
-             or remove it first",
+            "is not a file of results (EOF while parsing a list at line 1 column 24): name \
+             another, or remove it first",
         ),
         (scratch.path("absent/results.json"), "cannot be written: No such file or directory"),
         (folder, "is a folder"),
@@ -287,7 +287,7 @@ fn bad_files_are_refused_before_anything_is_measured() {
     }
     let outcome = finish(bench_all(&torn).arg("--fresh"));
     assert!(
-        outcome.code == Some(2) && outcome.stderr.contains("is no file of results"),
+        outcome.code == Some(2) && outcome.stderr.contains("is not a file of results"),
         "{}",
         outcome.stderr
     );
@@ -297,7 +297,10 @@ fn bad_files_are_refused_before_anything_is_measured() {
         (&["model"], "--machine"),
         (&["model", "--machine", "/nonexistent"], "/nonexistent"),
         (&["model", "--memory", "8G", "--results", "/nonexistent"], "/nonexistent: cannot be read"),
-        (&["model", "--memory", "8G", "--results", torn.to_str().unwrap()], "no file of results"),
+        (
+            &["model", "--memory", "8G", "--results", torn.to_str().unwrap()],
+            "not a file of results",
+        ),
     ] {
         let outcome = run(words);
         assert_eq!(outcome.code, Some(2), "{words:?}: {}", outcome.stderr);

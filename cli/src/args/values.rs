@@ -14,7 +14,7 @@ const BLOCK_BYTES: u64 = 2 << 20;
 /// Says what is wrong with the text.
 pub fn size(text: &str) -> Result<u64, String> {
     match framewright_hosted::parse_size(text) {
-        Ok(0) => Err("a machine has memory".into()),
+        Ok(0) => Err("a machine needs some memory".into()),
         Ok(bytes) => Ok(bytes),
         Err(error) => Err(error.to_string()),
     }
@@ -30,7 +30,7 @@ pub fn addition(text: &str) -> Result<Addition, String> {
     let (bytes, properties) = text.split_once(',').unwrap_or((text, ""));
     let bytes = size(bytes)?;
     if !bytes.is_multiple_of(BLOCK_BYTES) {
-        return Err("memory is added by 2M".into());
+        return Err("memory is added in multiples of 2M".into());
     }
     Ok(Addition { bytes, properties: properties.to_owned() })
 }
@@ -53,7 +53,7 @@ pub fn cpus(text: &str) -> Result<u32, String> {
 
 fn count(text: &str, what: &str, most: u64) -> Result<u32, String> {
     match number(text)? {
-        0 => Err(format!("a machine has at least one {what}")),
+        0 => Err(format!("a machine needs at least one {what}")),
         count => u32::try_from(count)
             .ok()
             .filter(|&count| u64::from(count) <= most)
@@ -66,14 +66,14 @@ pub fn yes_or_no(text: &str) -> Result<bool, String> {
     match text {
         "yes" => Ok(true),
         "no" => Ok(false),
-        _ => Err("yes or no".into()),
+        _ => Err("must be yes or no".into()),
     }
 }
 
 /// Parses a whole number of seconds, at least one.
 pub fn seconds(text: &str) -> Result<u64, String> {
     match number(text)? {
-        0 => Err("at least one second".into()),
+        0 => Err("must be at least one second".into()),
         _ => patience(text),
     }
 }
@@ -87,7 +87,7 @@ pub fn patience(text: &str) -> Result<u64, String> {
 pub fn interval(text: &str) -> Result<Duration, String> {
     match text.parse() {
         Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err("a number of seconds from 0.1 to 3600".into()),
+        _ => Err("must be 0.1 to 3600 seconds".into()),
     }
 }
 

@@ -25,7 +25,7 @@ impl Answer {
             if byte != b'\n' {
                 self.line.push(byte);
                 return (self.line.len() > LONGEST_LINE)
-                    .then(|| Err("the answer has no lines".to_owned()));
+                    .then(|| Err("a line of the answer is too long".to_owned()));
             }
             let line = std::mem::take(&mut self.line);
             // The text may end up on a terminal, which it must not control.

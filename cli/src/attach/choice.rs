@@ -35,7 +35,7 @@ impl Sort {
             (None, [only]) => Ok(only.pid),
             (_, []) => Err(Error::Failed(self.none.into())),
             (Some(pid), _) => {
-                Err(Error::Usage(format!("process {pid} {}; there are{}", self.other, list())))
+                Err(Error::Usage(format!("process {pid} {}; running now:{}", self.other, list())))
             }
             (None, _) => Err(Error::Usage(format!("{}{}", self.several, list()))),
         }
@@ -58,6 +58,6 @@ mod tests {
         let Err(Error::Usage(why)) = find(None, &[process(7), process(8)]) else { panic!("two") };
         assert_eq!(why, "several:\n  7  framewright shell 7\n  8  framewright shell 8");
         let Err(Error::Usage(why)) = find(Some(9), &[process(7)]) else { panic!("another") };
-        assert_eq!(why, "process 9 is no shell of yours; there are\n  7  framewright shell 7");
+        assert_eq!(why, "process 9 is no shell of yours; running now:\n  7  framewright shell 7");
     }
 }

@@ -34,7 +34,7 @@ impl GuestLine {
     /// Fails if the system has no descriptors left.
     pub fn new() -> Result<(Self, OwnedFd), Error> {
         let (ours, theirs) = UnixStream::pair()
-            .map_err(|error| Error::Failed(format!("no line to the guest: {error}")))?;
+            .map_err(|error| Error::Failed(format!("cannot open a line to the guest: {error}")))?;
         let ours = Mutex::new(Ours { stream: ours, next: 1 });
         Ok((Self { ours, is_up: AtomicBool::new(false) }, theirs.into()))
     }
@@ -72,13 +72,13 @@ impl GuestLine {
             return Err("the guest is booting".into());
         }
         let text = self.ask(path).map_err(|error| match error.kind() {
-            ErrorKind::TimedOut => "the guest does not answer; it is busy, perhaps".to_owned(),
+            ErrorKind::TimedOut => "the guest does not answer; it may be busy".to_owned(),
             ErrorKind::UnexpectedEof | ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => {
                 "the guest has ended".to_owned()
             }
-            _ => format!("the guest cannot be asked: {error}"),
+            _ => format!("cannot query the guest: {error}"),
         })??;
-        out.write_str(&text).map_err(|_| "the text could not be passed on".to_owned())
+        out.write_str(&text).map_err(|_| "the guest's answer could not be stored".to_owned())
     }
 
     fn ask(&self, path: &str) -> io::Result<Result<String, String>> {

@@ -185,7 +185,7 @@ fn check(folder: &Path) -> io::Result<()> {
     } else {
         Err(io::Error::new(
             ErrorKind::PermissionDenied,
-            format!("{} is not this user's alone", folder.display()),
+            format!("{} is not a folder that only this user can enter", folder.display()),
         ))
     }
 }

@@ -32,7 +32,7 @@ pub fn with_watchers<R>(read: &ReadFile<'_>, work: impl FnOnce() -> R) -> R {
             result
         }),
         Err(error) => {
-            error::note(&format!("nobody can watch: {error}"));
+            error::note(&format!("`framewright top` cannot watch this process: {error}"));
             work()
         }
     }
@@ -71,7 +71,7 @@ fn converse(mut peer: Peer<'_>, read: &ReadFile<'_>) {
             let mut answer = String::new();
             let answered = requests.answer(&mut |path, out| read(path, out), &mut answer);
             if answered.is_err() {
-                let _ = writeln!(answer, "\n!0 the answer could not be put together");
+                let _ = writeln!(answer, "\n!0 the answer could not be written");
             }
             peer.have_patience(PATIENCE);
             if peer.write_all(answer.as_bytes()).is_err() {

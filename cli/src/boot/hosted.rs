@@ -15,7 +15,7 @@ use serde_json::json;
 /// Fails if the machine cannot be read or brought up.
 pub fn run(boot: &Boot) -> Result<u8, Error> {
     if boot.target.reporting.is_some() && boot.exec.is_none() {
-        return Err(Error::Usage("--reporting goes on while commands run: add --exec".into()));
+        return Err(Error::Usage("--reporting works only while commands run: add --exec".into()));
     }
     let _deadline = Deadline::start(boot.target.timeout);
     let machine = machine(&boot.target)?;

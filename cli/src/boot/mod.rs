@@ -24,7 +24,7 @@ pub fn run(boot: &Boot) -> Result<u8, Error> {
     let has_no_table = boot.json || boot.exec.is_some() || boot.target.on == Where::Qemu;
     if boot.policy_table == Some(true) && has_no_table {
         return Err(Error::Usage(
-            "--policy-table=yes is for machines in this process, without --json and --exec".into(),
+            "--policy-table=yes needs --on hosted and cannot be used with --json or --exec".into(),
         ));
     }
     if let Some(path) = &boot.snapshot {

@@ -46,7 +46,7 @@ pub fn show(output: &mut Output, pass: Pass<'_>, command_line: &str) -> Result<(
     let style = output.style();
     grid.render(style).iter().try_for_each(|line| output.line(line))?;
     let note = format!(
-        "memmap_init=, middle of {REPETITIONS} bring-ups each, tables and array backed and dirty"
+        "memmap_init=, median of {REPETITIONS} bring-ups each, tables and array backed and dirty"
     );
     output.line(&style.dim(&note))
 }

@@ -40,7 +40,9 @@ pub fn run(boot: &Boot) -> Result<u8, Error> {
     let seen = !boot.json && viewer.output.is_terminal();
     let mut report = attempts.report(ended, seen)?;
     if boot.exec.is_some() && status.is_none() {
-        return Err(Error::Failed("the guest ended without the status of its commands".into()));
+        return Err(Error::Failed(
+            "the guest ended without reporting the status of its commands".into(),
+        ));
     }
     let status = status.unwrap_or(0);
     snapshot::keep(boot, memory)?;

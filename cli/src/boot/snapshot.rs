@@ -13,10 +13,8 @@ use crate::snapshot::Snapshot;
 pub fn keep(boot: &Boot, memory: Option<String>) -> Result<(), Error> {
     let (Some(path), Some(memory)) = (&boot.snapshot, memory) else { return Ok(()) };
     let commands = boot.exec.as_deref().unwrap_or_default();
-    let snapshot =
-        Snapshot::from_text(&memory, &machine(&boot.target), commands).map_err(|why| {
-            Error::Failed(format!("the snapshot of memory is not as it should be: {why}"))
-        })?;
+    let snapshot = Snapshot::from_text(&memory, &machine(&boot.target), commands)
+        .map_err(|why| Error::Failed(format!("the snapshot of memory is malformed: {why}")))?;
     let mut text = snapshot.to_json().to_string();
     text.push('\n');
     file::replace(path, text.as_bytes())

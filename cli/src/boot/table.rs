@@ -93,7 +93,7 @@ fn summary(report: &Value) -> String {
     };
     // The time is that of the first allocation of a whole block.
     let first_alone = totals["first_alloc_us"].is_null() && totals["all_memory_us"].is_number();
-    let why = if first_alone { " (no block of 2 MiB is whole)" } else { "" };
+    let why = if first_alone { " (no 2 MiB block is whole)" } else { "" };
     format!(
         "{}, {}, {}: first allocation after {}{why}, all memory after {}; metadata {}{share}\
          {unaccepted}",
@@ -109,8 +109,8 @@ fn summary(report: &Value) -> String {
 fn first_touch(report: &Value) -> Option<String> {
     let first = report.get("first_touch")?;
     Some(format!(
-        "first touch: {} to the first allocation and {} to all memory in this fresh process, where \
-         the tables had no memory yet; all other times are of a second bring-up, whose tables have",
+        "first touch: {} to the first allocation and {} to all memory in this fresh process, whose \
+         tables had no memory yet; all other times are of a second bring-up, whose tables did",
         time(&first["first_alloc_us"]),
         time(&first["all_memory_us"]),
     ))

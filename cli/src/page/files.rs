@@ -47,14 +47,14 @@ fn read(path: &Path) -> io::Result<Result<Vec<u8>, String>> {
     let metadata = std::fs::metadata(path)?;
     let kind = metadata.file_type();
     if kind.is_char_device() || kind.is_block_device() {
-        return Ok(Err("is no file, but a device".into()));
+        return Ok(Err("is a device, not a file".into()));
     }
     let file = File::open(path)?;
     let mut text = Vec::new();
     file.take(MOST_BYTES + 1).read_to_end(&mut text)?;
     if text.len() as u64 > MOST_BYTES {
         let bytes = metadata.len().max(MOST_BYTES + 1);
-        return Ok(Err(format!("{bytes} bytes are more than results ever have")));
+        return Ok(Err(format!("has {bytes} bytes, too many for a file of results")));
     }
     Ok(Ok(text))
 }
@@ -64,7 +64,8 @@ fn read(path: &Path) -> io::Result<Result<Vec<u8>, String>> {
 /// # Errors
 /// Fails if the file has no such object.
 pub fn object(value: &Value) -> Result<&Map<String, Value>, String> {
-    let object = value.as_object().ok_or("is no JSON object, so neither results nor a snapshot")?;
+    let object =
+        value.as_object().ok_or("is not a JSON object, so neither results nor a snapshot")?;
     match object.get("format") {
         Some(format) if format.as_u64() != Some(FORMAT) => {
             Err(format!("has format {format}; this program reads format {FORMAT}"))
@@ -87,7 +88,7 @@ fn busy(object: &Map<String, Value>) -> Option<String> {
     let (load, cpus) = (machine.get("load_average")?.as_f64()?, machine.get("cpus")?.as_u64()?);
     (load > cpus as f64 / 2.0).then(|| {
         let word = if cpus == 1 { "CPU" } else { "CPUs" };
-        format!("when it began, {load:.1} others were at work on {cpus} {word}")
+        format!("at the start, {load:.1} other tasks were running on {cpus} {word}")
     })
 }
 
@@ -124,7 +125,7 @@ mod tests {
     #[test]
     fn what_has_no_end_is_not_read() {
         let why = |path: &Path| load(path).expect_err("no results");
-        assert_eq!(why(Path::new("/dev/zero")), "is no file, but a device");
+        assert_eq!(why(Path::new("/dev/zero")), "is a device, not a file");
         assert!(why(Path::new("/")).starts_with("cannot be read: Is a directory"));
     }
 

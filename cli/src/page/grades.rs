@@ -123,7 +123,7 @@ fn words(run: &Graded, areas: &[Area]) -> String {
         name(run.grade)
     );
     if run.graded_blocks != run.blocks {
-        put!(words, ", with {} of others between", {
+        put!(words, ", with {} of other blocks between", {
             size((run.blocks - run.graded_blocks).saturating_mul(BLOCK_SIZE))
         });
     }
@@ -264,7 +264,7 @@ mod tests {
         // Cells two to four; the first and the last are only partly covered.
         assert_eq!(lines(&text, "kr"), ["M124 17.5h60"]);
         for expected in [
-            "6.00 MiB: lent to what can be moved, with 14.0 MiB of others between</title>",
+            "6.00 MiB: lent to what can be moved, with 14.0 MiB of other blocks between</title>",
             "25 % allocated whole, order 9; parts of it lent to what can be moved</title>",
         ] {
             assert!(text.contains(expected), "{expected}\n{text}");

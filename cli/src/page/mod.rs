@@ -59,13 +59,13 @@ impl Page<'_> {
         if page.len() > MOST_BYTES {
             page = self.render(Detail::Fields);
             error::note(
-                "the maps of memory say nothing about single runs: the page would be larger than \
-                 2 MiB",
+                "the memory maps leave out details of single runs, so that the page stays below 2 \
+                 MiB",
             );
         }
         if page.len() > MOST_BYTES {
             return Err(Error::Usage(format!(
-                "the page would have {} KiB, 2048 at most are sensible: give fewer files",
+                "the page would have {} KiB, but the limit is 2048: give fewer files",
                 page.len() >> 10
             )));
         }
@@ -134,7 +134,7 @@ impl Page<'_> {
                 put!(
                     out,
                     "<p class=\"busy\" role=\"alert\"><b>Measured on a busy machine:</b> {}, {}. \
-                     Times, ratios and outcomes below may say more about the others than about \
+                     Times, ratios and outcomes below may say more about those tasks than about \
                      the memory manager.</p>",
                     Escaped(&file.name),
                     Escaped(busy)

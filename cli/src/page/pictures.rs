@@ -56,7 +56,7 @@ impl<'a> Pictures<'a> {
     /// Fails if the folder cannot be made or a file cannot be written; earlier files stay written.
     pub fn write(&self) -> Result<(), Error> {
         fs::create_dir_all(self.folder).map_err(|error| {
-            Error::Usage(format!("{}: cannot be made: {error}", self.folder.display()))
+            Error::Usage(format!("{}: cannot be created: {error}", self.folder.display()))
         })?;
         self.files.iter().try_for_each(|(path, text)| file::replace(path, text.as_bytes()))
     }

@@ -89,8 +89,8 @@ impl<'a> Attempts<'a> {
         let command_line = command_line.trim();
         if command_line.len() >= MOST_COMMAND_LINE {
             return Err(Error::Usage(format!(
-                "the guest's command line would have {} bytes, {} at most are possible; `shell` \
-                 takes longer commands",
+                "the guest's command line would have {} bytes, but at most {} are possible; \
+                 `shell` takes longer commands",
                 command_line.len(),
                 MOST_COMMAND_LINE - 1
             )));
@@ -122,7 +122,9 @@ impl<'a> Attempts<'a> {
     /// Says why the machine is emulated, or fails if the user insists on KVM.
     fn emulate(&self, why: &str) -> Result<(), Error> {
         if self.target.accel == Some(Accel::Kvm) {
-            return Err(Error::Failed(format!("{why}; without --accel kvm it is emulated")));
+            return Err(Error::Failed(format!(
+                "{why}; without --accel kvm the machine is emulated"
+            )));
         }
         error::note(&format!("{why}: the machine is emulated (tcg)"));
         Ok(())
@@ -162,7 +164,9 @@ impl<'a> Attempts<'a> {
                 self.target.timeout
             )),
             End::Silence => fail("the guest said nothing and was stopped"),
-            End::KvmFailed => fail("KVM gave up the machine; --accel tcg does without it"),
+            End::KvmFailed => {
+                fail("KVM failed while running the machine; --accel tcg does without KVM")
+            }
             End::Exit(status) => match status.code() {
                 Some(DONE) => Ok(()),
                 Some(PANICKED) => fail("the guest panicked"),
@@ -184,7 +188,7 @@ impl<'a> Attempts<'a> {
                 report["log"] = ended.transcript.log.lines().map(Cow::into_owned).collect();
                 Ok(report)
             }
-            Some(Ok(_)) => fail("the guest's report is no JSON object"),
+            Some(Ok(_)) => fail("the guest's report is not a JSON object"),
             Some(Err(ref why)) => fail(&format!("the guest's report is not JSON: {why}")),
             None => fail("the guest ended without a report"),
         }
@@ -194,7 +198,7 @@ impl<'a> Attempts<'a> {
 /// Where QEMU's monitor listens. If no socket can be made, tells the user and returns `None`.
 fn monitor_place() -> Option<MonitorPlace> {
     MonitorPlace::new()
-        .map_err(|why| error::note(&format!("nobody can add memory later: {why}")))
+        .map_err(|why| error::note(&format!("memory cannot be added later: {why}")))
         .ok()
 }
 

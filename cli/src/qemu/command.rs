@@ -64,9 +64,7 @@ impl Machine {
     pub fn new(model: Model, memory_bytes: u64, nodes: u32, cpus: u32) -> Result<Self, Error> {
         let nodes = u64::from(nodes);
         if !memory_bytes.is_multiple_of(MIB) {
-            return Err(Error::Usage(format!(
-                "--memory {memory_bytes}: QEMU's memory comes in whole MiB"
-            )));
+            return Err(Error::Usage(format!("--memory {memory_bytes}: QEMU needs whole MiB")));
         }
         let memory_mib = memory_bytes / MIB;
         if memory_mib < LEAST_MIB {
@@ -81,7 +79,7 @@ impl Machine {
         }
         if nodes > memory_mib {
             return Err(Error::Usage(format!(
-                "--nodes {nodes} is more than the memory allows: {memory_mib} MiB in whole MiB for \
+                "--nodes {nodes} is too many: {memory_mib} MiB of memory leave less than 1 MiB for \
                  each node"
             )));
         }

@@ -40,7 +40,7 @@ pub fn provide(package: &Package) -> Result<PathBuf, Error> {
             if path.is_file() {
                 Ok(path)
             } else {
-                Err(Error::Usage(format!("{name} names {}, which is no file", path.display())))
+                Err(Error::Usage(format!("{name} names {}, which is not a file", path.display())))
             }
         }
         None => build(package),
@@ -72,7 +72,7 @@ fn build(package: &Package) -> Result<PathBuf, Error> {
     if !output.status.success() {
         let messages = String::from_utf8_lossy(&output.stderr);
         return Err(Error::Failed(format!(
-            "the {title} cannot be built; set {override_by} to the path of a built one, or mend \
+            "the {title} cannot be built; set {override_by} to the path of a built one, or fix \
              this:\n{}",
             messages.trim_end()
         )));

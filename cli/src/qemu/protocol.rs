@@ -151,8 +151,8 @@ impl Log {
 
     /// All lines that are kept, in order, with a line in between that counts the others.
     pub fn lines(&self) -> impl DoubleEndedIterator<Item = Cow<'_, str>> {
-        let middle = (self.left_out != 0)
-            .then(|| Cow::Owned(format!("({} lines are left out here)", self.left_out)));
+        let middle =
+            (self.left_out != 0).then(|| Cow::Owned(format!("({} lines left out)", self.left_out)));
         let first = self.first.iter().map(|line| Cow::Borrowed(line.as_str()));
         first.chain(middle).chain(self.last.iter().map(|line| Cow::Borrowed(line.as_str())))
     }
@@ -232,10 +232,7 @@ mod tests {
             (log[0].as_str(), log.last().map(String::as_str)),
             ("line 0", Some("line 199999"))
         );
-        assert_eq!(
-            log[KEPT_LINES],
-            format!("({} lines are left out here)", 200_000 - 2 * KEPT_LINES)
-        );
+        assert_eq!(log[KEPT_LINES], format!("({} lines left out)", 200_000 - 2 * KEPT_LINES));
         // A few lines that are long.
         let mut transcript = Transcript::default();
         for _ in 0..64 {

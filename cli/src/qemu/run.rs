@@ -289,7 +289,7 @@ impl Process {
                 Ok(None) if start.elapsed() >= limit => return Ok(End::TimeOut),
                 Ok(None) => thread::sleep(Duration::from_millis(1)),
                 Err(error) => {
-                    return Err(Error::Failed(format!("QEMU's end cannot be awaited: {error}")));
+                    return Err(Error::Failed(format!("cannot wait for QEMU to end: {error}")));
                 }
             }
         }

@@ -286,7 +286,7 @@ fn converse(
             }
             Event::TooLong => shell.refuse_long_line(&mut Errors),
             Event::NotText => {
-                shell.refuse("a line is text in UTF-8; this one was not run", &mut Errors)
+                shell.refuse("a line must be UTF-8 text; this one was not run", &mut Errors)
             }
             Event::Interrupted => {}
             Event::End => break,

@@ -37,10 +37,9 @@ pub fn run(target: &Target) -> Result<u8, Error> {
     let (_, ended) = attempts.run(words, true, &mut line)?;
     drop(line);
     attempts.check(&ended, false)?;
-    ended
-        .transcript
-        .status
-        .ok_or_else(|| Error::Failed("the guest ended without the status of its shell".into()))
+    ended.transcript.status.ok_or_else(|| {
+        Error::Failed("the guest ended without reporting the status of its shell".into())
+    })
 }
 
 /// The user's end of the serial line.

@@ -66,7 +66,7 @@ impl Snapshot {
     /// Says where the value is wrong, and why.
     pub fn from_json(value: &Value) -> Result<Self, String> {
         let words = |name: &str| value[name].as_str().unwrap_or_default().to_owned();
-        let zones = value["zones"].as_array().ok_or("snapshot.zones is no list")?;
+        let zones = value["zones"].as_array().ok_or("snapshot.zones is not a list")?;
         let read =
             |(index, zone)| zone_of(zone).map_err(|why| format!("snapshot.zones[{index}]{why}"));
         let snapshot = Self {
@@ -74,7 +74,7 @@ impl Snapshot {
             commands: words("commands"),
             cell_blocks: value["cell_blocks"]
                 .as_u64()
-                .ok_or("snapshot.cell_blocks is no whole number")?,
+                .ok_or("snapshot.cell_blocks is not a whole number")?,
             zones: zones.iter().enumerate().map(read).collect::<Result<_, _>>()?,
             areas: list(&value["areas"], "snapshot.areas", area_of)?,
             moved: moved_of(&value["moved"]).map_err(|why| format!("snapshot.moved{why}"))?,
@@ -93,13 +93,13 @@ fn list<T>(
     if value.is_null() {
         return Ok(Vec::new());
     }
-    let parts = value.as_array().ok_or_else(|| format!("{name} is no list"))?;
+    let parts = value.as_array().ok_or_else(|| format!("{name} is not a list"))?;
     let read = |(index, part)| read(part).map_err(|why| format!("{name}[{index}]{why}"));
     parts.iter().enumerate().map(read).collect()
 }
 
 fn count(value: &Value, name: &str) -> Result<u64, String> {
-    value[name].as_u64().ok_or_else(|| format!(".{name} is no whole number"))
+    value[name].as_u64().ok_or_else(|| format!(".{name} is not a whole number"))
 }
 
 fn area_of(area: &Value) -> Result<Area, String> {
@@ -107,7 +107,7 @@ fn area_of(area: &Value) -> Result<Area, String> {
         first_pfn: count(area, "first_pfn")?,
         pages: count(area, "pages")?,
         available_pages: count(area, "available_pages")?,
-        name: area["name"].as_str().ok_or(".name is no text")?.to_owned(),
+        name: area["name"].as_str().ok_or(".name is not text")?.to_owned(),
     })
 }
 
@@ -137,11 +137,11 @@ fn graded_of(run: &Value) -> Result<Graded, String> {
 
 fn zone_of(zone: &Value) -> Result<Zone, String> {
     let count = |name: &str| count(zone, name);
-    let runs = zone["runs"].as_array().ok_or(".runs is no list")?;
+    let runs = zone["runs"].as_array().ok_or(".runs is not a list")?;
     let read = |(index, run)| run_of(run).map_err(|why| format!(".runs[{index}] {why}"));
     Ok(Zone {
         node: count("node")?,
-        name: zone["zone"].as_str().ok_or(".zone is no text")?.to_owned(),
+        name: zone["zone"].as_str().ok_or(".zone is not text")?.to_owned(),
         present_pages: count("present_pages")?,
         managed_pages: count("managed_pages")?,
         free_pages: count("free_pages")?,
@@ -209,17 +209,21 @@ mod tests {
     fn what_is_wrong_is_named_with_its_place() {
         let good = with_grades().to_json();
         for (place, bad, expected) in [
-            ("/snapshot/cell_blocks", json!(-4), "snapshot.cell_blocks is no whole number"),
-            ("/snapshot/zones", json!({}), "snapshot.zones is no list"),
+            ("/snapshot/cell_blocks", json!(-4), "snapshot.cell_blocks is not a whole number"),
+            ("/snapshot/zones", json!({}), "snapshot.zones is not a list"),
             ("/snapshot/zones", json!([]), "snapshot: there is no zone"),
             (
                 "/snapshot/zones/0/free_pages",
                 json!(0.5),
-                "snapshot.zones[0].free_pages is no whole number",
+                "snapshot.zones[0].free_pages is not a whole number",
             ),
             ("/snapshot/zones/0/runs/1", json!([0, 1]), "snapshot.zones[0].runs[1] is not ["),
-            ("/snapshot/zones/0/runs/1/2", json!("Z"), "snapshot.zones[0].runs[1] \"Z\" is no use"),
-            ("/snapshot/zones/0/grades", json!(1), "snapshot.zones[0].grades is no list"),
+            (
+                "/snapshot/zones/0/runs/1/2",
+                json!("Z"),
+                "snapshot.zones[0].runs[1] \"Z\" is not a use",
+            ),
+            ("/snapshot/zones/0/grades", json!(1), "snapshot.zones[0].grades is not a list"),
             (
                 "/snapshot/zones/0/grades/1",
                 json!(["movable"]),
@@ -235,14 +239,14 @@ mod tests {
                 json!(8),
                 "snapshot: node 0 zone DMA, removable run 0: 8 of 7 blocks",
             ),
-            ("/snapshot/areas", json!("a"), "snapshot.areas is no list"),
-            ("/snapshot/areas/0/name", json!(7), "snapshot.areas[0].name is no text"),
+            ("/snapshot/areas", json!("a"), "snapshot.areas is not a list"),
+            ("/snapshot/areas/0/name", json!(7), "snapshot.areas[0].name is not text"),
             ("/snapshot/areas/0/pages", json!(7), "snapshot: area \"a\": 7 pages at 0x200"),
-            ("/snapshot/moved", json!(7), "snapshot.moved.pages is no whole number"),
+            ("/snapshot/moved", json!(7), "snapshot.moved.pages is not a whole number"),
             (
                 "/snapshot/zones/0/runs/1/0",
                 json!(0),
-                "snapshot: node 0 zone DMA, run 1: 0x0 is not behind",
+                "snapshot: node 0 zone DMA, run 1: 0x0 is misaligned or not behind",
             ),
         ] {
             let mut value = good.clone();

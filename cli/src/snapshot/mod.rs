@@ -230,7 +230,7 @@ impl Use {
 /// # Errors
 /// Says what is wrong with the text.
 fn parse_uses(text: &str, blocks: u64) -> Result<Vec<(Use, u64)>, String> {
-    let unknown = |text: &str| format!("{text:?} is no use of blocks");
+    let unknown = |text: &str| format!("{text:?} is not a use of blocks");
     if !text.contains(':') {
         return Ok(vec![(Use::parse(text).ok_or_else(|| unknown(text))?, blocks)]);
     }
@@ -238,15 +238,16 @@ fn parse_uses(text: &str, blocks: u64) -> Result<Vec<(Use, u64)>, String> {
     let mut cell: u64 = 0;
     for part in text.split(',') {
         let (name, count) = part.split_once(':').ok_or_else(|| unknown(part))?;
-        let count: u64 = count.parse().map_err(|_| format!("{count:?} is no number of blocks"))?;
-        cell = cell.checked_add(count).ok_or("there are more blocks than there can be")?;
+        let count: u64 =
+            count.parse().map_err(|_| format!("{count:?} is not a number of blocks"))?;
+        cell = cell.checked_add(count).ok_or("there are more blocks than memory can have")?;
         if uses.len() == MOST_USES {
             return Err(format!("a cell has more than {MOST_USES} uses"));
         }
         uses.push((Use::parse(name).ok_or_else(|| unknown(name))?, count));
     }
     if cell == 0 || !blocks.is_multiple_of(cell) {
-        return Err(format!("cells of {cell} blocks do not make a run of {blocks}"));
+        return Err(format!("a run of {blocks} blocks is not in whole cells of {cell} blocks"));
     }
     Ok(uses)
 }
@@ -297,7 +298,7 @@ impl Snapshot {
         }
         if self.cell_blocks > MOST_BLOCKS {
             return Err(format!(
-                "cells of {} blocks in cell_blocks; all memory has {MOST_BLOCKS}",
+                "cells of {} blocks in cell_blocks: all memory has only {MOST_BLOCKS}",
                 self.cell_blocks
             ));
         }
@@ -305,19 +306,22 @@ impl Snapshot {
             return Err("there is no zone".into());
         }
         if self.zones.len() > MOST_ZONES {
-            return Err(format!("there are {} zones; {MOST_ZONES} are the most", self.zones.len()));
+            return Err(format!(
+                "there are {} zones, more than the limit of {MOST_ZONES}",
+                self.zones.len()
+            ));
         }
         let mut node = 0;
         let mut cells = 0;
         for zone in &self.zones {
             let name = format!("node {} zone {}", zone.node, zone.name);
             if zone.node < node || zone.node >= MAX_NODES as u64 {
-                return Err(format!("{name}: nodes ascend, from 0 to {}", MAX_NODES - 1));
+                return Err(format!("{name}: nodes must ascend from 0 to {}", MAX_NODES - 1));
             }
             node = zone.node;
             for pages in [zone.present_pages, zone.managed_pages, zone.free_pages] {
                 if pages > END_PFN {
-                    return Err(format!("{name}: {pages} pages, and all memory has {END_PFN}"));
+                    return Err(format!("{name}: {pages} pages, but all memory has {END_PFN}"));
                 }
             }
             let mut end = 0;
@@ -342,14 +346,17 @@ impl Snapshot {
 
     fn check_areas(&self) -> Result<(), String> {
         if self.areas.len() > MOST_AREAS {
-            return Err(format!("there are {} areas; {MOST_AREAS} are the most", self.areas.len()));
+            return Err(format!(
+                "there are {} areas, more than the limit of {MOST_AREAS}",
+                self.areas.len()
+            ));
         }
         for Area { first_pfn, pages, available_pages, name } in &self.areas {
             let end = first_pfn.checked_add(*pages).filter(|end| *end <= END_PFN);
             if end.is_none() || available_pages > pages {
                 return Err(format!(
-                    "area {name:?}: {pages} pages at {first_pfn:#x} cannot be, or not \
-                     {available_pages} available"
+                    "area {name:?}: {pages} pages at {first_pfn:#x} with {available_pages} \
+                     available are impossible"
                 ));
             }
         }
@@ -361,7 +368,7 @@ impl Zone {
     /// Checks that the runs of each grade ascend, and that there are not more than a map can show.
     fn check_grades(&self) -> Result<(), String> {
         if self.grades.len() as u64 > 2 * MOST_CELLS {
-            return Err(format!("it has {} runs of grades", self.grades.len()));
+            return Err(format!("it has {} runs of grades, too many", self.grades.len()));
         }
         for grade in Grade::ALL {
             let mut end = 0;
@@ -371,7 +378,9 @@ impl Zone {
                 check_blocks(run.first_pfn, run.blocks, &mut end).map_err(place)?;
                 if run.graded_blocks == 0 || run.graded_blocks > run.blocks {
                     let Graded { blocks, graded_blocks, .. } = run;
-                    return Err(place(format!("{graded_blocks} of {blocks} blocks cannot be")));
+                    return Err(place(format!(
+                        "{graded_blocks} of {blocks} blocks are impossible"
+                    )));
                 }
             }
         }
@@ -382,14 +391,14 @@ impl Zone {
 /// Checks that blocks lie where memory can lie and at or behind `end`, and moves `end` behind them.
 fn check_blocks(first_pfn: u64, blocks: u64, end: &mut u64) -> Result<(), String> {
     if blocks == 0 || blocks > MOST_BLOCKS || first_pfn >= END_PFN {
-        return Err(format!("{blocks} blocks at {first_pfn:#x} cannot be"));
+        return Err(format!("{blocks} blocks at {first_pfn:#x} are impossible"));
     }
     if first_pfn < *end || !first_pfn.is_multiple_of(1 << BLOCK_ORDER) {
-        return Err(format!("{first_pfn:#x} is not behind the run before it"));
+        return Err(format!("{first_pfn:#x} is misaligned or not behind the previous run"));
     }
     *end = first_pfn + (blocks << BLOCK_ORDER);
     if *end > END_PFN {
-        return Err(format!("it ends at {end:#x}, and memory at {END_PFN:#x}"));
+        return Err(format!("it ends at {end:#x}, but memory ends at {END_PFN:#x}"));
     }
     Ok(())
 }

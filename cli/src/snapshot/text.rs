@@ -16,7 +16,7 @@ impl Snapshot {
             _ => None,
         };
         let cell_blocks =
-            cell_blocks.ok_or_else(|| format!("line 1: {head:?} is no head of version 1"))?;
+            cell_blocks.ok_or_else(|| format!("line 1: {head:?} is not a header of version 1"))?;
         let mut snapshot = Self {
             machine: machine.into(),
             commands: commands.into(),
@@ -36,7 +36,7 @@ impl Snapshot {
             }
         }
         if !has_end {
-            return Err("its end is missing".into());
+            return Err("the line `end` is missing".into());
         }
         snapshot.check().map(|()| snapshot)
     }
@@ -56,12 +56,12 @@ impl Snapshot {
                 Ok(())
             }
             ["grade", name, first, ref counts @ ..] => {
-                let grade =
-                    Grade::parse(name).ok_or_else(|| format!("{name:?} is no grade of blocks"))?;
+                let grade = Grade::parse(name)
+                    .ok_or_else(|| format!("{name:?} is not a grade of blocks"))?;
                 let (blocks, graded) = match *counts {
                     [blocks] => (blocks, blocks),
                     [blocks, graded] => (blocks, graded),
-                    _ => return Err(format!("{line:?} is no run of blocks with a grade")),
+                    _ => return Err(format!("{line:?} is not a run of blocks with a grade")),
                 };
                 let zone = self.zones.last_mut().ok_or("a grade before the first zone")?;
                 let (first_pfn, blocks, graded_blocks) =
@@ -100,12 +100,12 @@ impl Snapshot {
 }
 
 fn number(text: &str) -> Result<u64, String> {
-    text.parse().map_err(|_| format!("{text:?} is no number"))
+    text.parse().map_err(|_| format!("{text:?} is not a number"))
 }
 
 fn frame(text: &str) -> Result<u64, String> {
     let digits = text.strip_prefix("0x").unwrap_or("-");
-    u64::from_str_radix(digits, 16).map_err(|_| format!("{text:?} is no frame number"))
+    u64::from_str_radix(digits, 16).map_err(|_| format!("{text:?} is not a frame number"))
 }
 
 #[cfg(test)]
@@ -157,19 +157,27 @@ mod tests {
         assert_eq!(snapshot.moved, Moved { pages: 5120, failed_pages: 2, emptied_blocks: 8 });
         let area = "area 0x0 1 1 a\n";
         for (from, to, expected) in [
-            ("grade movable 0x0", "grade other 0x0", "line 4: \"other\" is no grade"),
-            ("0x600 5 3", "0x600 5 3 1", "line 5: \"grade removable 0x600 5 3 1\" is no run"),
-            ("0x600 5 3", "0x600", "line 5: \"grade removable 0x600\" is no run"),
-            ("0x600 5 3", "600 5 3", "line 5: \"600\" is no frame number"),
+            ("grade movable 0x0", "grade other 0x0", "line 4: \"other\" is not a grade"),
+            ("0x600 5 3", "0x600 5 3 1", "line 5: \"grade removable 0x600 5 3 1\" is not a run"),
+            ("0x600 5 3", "0x600", "line 5: \"grade removable 0x600\" is not a run"),
+            ("0x600 5 3", "600 5 3", "line 5: \"600\" is not a frame number"),
             ("0x600 5 3", "0x600 5 6", "node 0 zone Normal, removable run 0: 6 of 5 blocks"),
             ("0x600 5 3", "0x600 5 0", "node 0 zone Normal, removable run 0: 0 of 5 blocks"),
-            ("0x1200 1", "0x400 1", "node 0 zone Normal, movable run 1: 0x400 is not behind"),
-            ("0x1200 1", "0x1201 1", "node 0 zone Normal, movable run 1: 0x1201 is not behind"),
+            (
+                "0x1200 1",
+                "0x400 1",
+                "node 0 zone Normal, movable run 1: 0x400 is misaligned or not behind",
+            ),
+            (
+                "0x1200 1",
+                "0x1201 1",
+                "node 0 zone Normal, movable run 1: 0x1201 is misaligned or not behind",
+            ),
             ("0x1200 1", "0x1200 0", "node 0 zone Normal, movable run 1: 0 blocks"),
-            ("1536 1400", "1536 1537", "area \"camera\": 1536 pages at 0x600 cannot be"),
+            ("1536 1400", "1536 1537", "area \"camera\": 1536 pages at 0x600 with 1537"),
             ("area 0x600", "area 0xffffffffffffffff", "area \"camera\": 1536 pages at"),
             ("1400 camera", "1400", "line 7: \"area 0x600 1536 1400\" is neither"),
-            ("moved 5120", "moved -1", "line 8: \"-1\" is no number"),
+            ("moved 5120", "moved -1", "line 8: \"-1\" is not a number"),
             ("area 0x600", &format!("{}area 0x600", area.repeat(20)), "there are 21 areas"),
         ] {
             let text = MORE.replacen(from, to, 1);
@@ -191,9 +199,9 @@ mod tests {
             ("present 3998", "present 18446744073709551615", "node 0 zone DMA: 1844674407"),
             ("managed 3998", "managed 1099511627777", "node 0 zone DMA: 1099511627777 pages"),
             ("free 1\n", "free 1099511627777\n", "node 1 zone Normal: 1099511627777 pages"),
-            ("end\n", "", "its end is missing"),
+            ("end\n", "", "the line `end` is missing"),
             ("end\n", "end\n0x0 1 F9\n", "line 8: something follows"),
-            ("0x0 1 S3", "0x0 1 S9", "line 3: \"S9\" is no use"),
+            ("0x0 1 S3", "0x0 1 S9", "line 3: \"S9\" is not a use"),
             ("0x0 1 S3", "0x0 1 F8", "line 3: \"F8\""),
             ("0x0 1 S3", "0x0 1 F+9", "line 3: \"F+9\""),
             ("0x0 1 S3", "0x0 1 \u{e4}9", "line 3"),
@@ -201,11 +209,15 @@ mod tests {
             (
                 "0x0 1 S3",
                 "0x0 99999999999999999999 S3",
-                "line 3: \"99999999999999999999\" is no number",
+                "line 3: \"99999999999999999999\" is not a number",
             ),
-            ("0x200 7", "0x0 7", "node 0 zone DMA, run 1: 0x0 is not behind"),
+            ("0x200 7", "0x0 7", "node 0 zone DMA, run 1: 0x0 is misaligned or not behind"),
             ("0x200 7", "0xffffffffffffffff 7", "node 0 zone DMA, run 1: "),
-            ("512 F9:2", "510 F9:2", "line 6: cells of 4 blocks do not make a run of 510"),
+            (
+                "512 F9:2",
+                "510 F9:2",
+                "line 6: a run of 510 blocks is not in whole cells of 4 blocks",
+            ),
             ("F9:2,", "F9:18446744073709551615,", "line 6: there are more blocks"),
             (
                 "zone 0 DMA present 3998 managed 3998 free 100\n",

@@ -42,10 +42,9 @@ pub fn run(top: &Top) -> Result<u8, Error> {
 
 /// Messages about the choice of a shell.
 const SHELLS: Sort = Sort {
-    none: "you have no shell running; `framewright shell`, or `boot --exec`, is what can be \
-           watched",
+    none: "you have no shell running to watch: start `framewright shell` or `boot --exec`",
     other: "is not a shell of yours that can be watched",
-    several: "several shells are running; say which, by its number",
+    several: "several shells are running; choose one by its process ID",
 };
 
 fn take(pid: u32) -> Result<Sample, ReadError> {
@@ -58,7 +57,7 @@ fn cannot(pid: u32, error: &ReadError) -> Error {
         ReadError::Refused(why) => format!("process {pid} cannot be read: {why}"),
         ReadError::Gone => format!("process {pid} has ended"),
         ReadError::Silent => format!("process {pid} does not answer"),
-        ReadError::Failed(error) => format!("process {pid} cannot be asked: {error}"),
+        ReadError::Failed(error) => format!("cannot query process {pid}: {error}"),
     })
 }
 

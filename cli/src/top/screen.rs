@@ -49,7 +49,7 @@ impl Screen {
             }));
         });
         let terminal = Terminal::open()
-            .ok_or_else(|| Error::Failed("the terminal does not say how it is set".into()))?;
+            .ok_or_else(|| Error::Failed("the terminal's settings cannot be read".into()))?;
         terminal.take_keys();
         *TAKEN.lock().unwrap_or_else(PoisonError::into_inner) = Some(terminal);
         let screen = Self { size: size() };

@@ -232,7 +232,7 @@ impl View {
         }
         let [given, refused] = ["cma_alloc_success", "cma_alloc_fail"].map(count);
         if given | refused != 0 {
-            put!(words, "; areas gave {}, {refused} in vain", counted(given, "page"));
+            put!(words, "; areas handed out {}, {refused} refused", counted(given, "page"));
         }
         words
     }
@@ -353,8 +353,8 @@ mod tests {
         let expected = [
             "moving: 2000 pages, 500 a second, 3 failed; 1 block emptied; 5 waits for compaction, \
              2 in vain",
-            "free memory: 87.5 % in pieces; 64.0 MiB lent, 32.0 MiB of it free; areas gave 700 \
-             pages, 0 in vain",
+            "free memory: 87.5 % in pieces; 64.0 MiB lent, 32.0 MiB of it free; areas handed \
+             out 700 pages, 0 refused",
         ];
         assert_eq!(view.lines(Style::PLAIN)[2..4], expected);
         let emptied = view.lines(Style::PLAIN);

@@ -46,7 +46,7 @@ pub enum StartError {
 impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotABalloon(kind) => write!(f, "the virtio device is no balloon but {kind:?}"),
+            Self::NotABalloon(kind) => write!(f, "the virtio device is {kind:?}, not a balloon"),
             Self::Legacy => write!(f, "the virtio balloon {}", HandshakeError::Legacy),
             &Self::NeedsPlatform { access, order } => {
                 write!(f, "the virtio balloon {}", HandshakeError::NeedsPlatform { access, order })
@@ -62,7 +62,7 @@ impl fmt::Display for StartError {
                 )
             }
             Self::Changed => {
-                f.write_str("the virtio balloon offers something else than before its reset")
+                f.write_str("the virtio balloon offers other features than before its reset")
             }
             Self::OutOfMemory => f.write_str("no memory for the queues of the virtio balloon"),
             Self::Configuration(error) => write!(f, "configuration of the virtio balloon: {error}"),
@@ -132,11 +132,7 @@ impl fmt::Display for DeviceFault {
                 write!(f, "virtio balloon: {}", RingFault::NotGiven { queue, descriptor })
             }
             Self::TooLong { queue, written } => {
-                write!(
-                    f,
-                    "virtio balloon: queue {queue}: {written} bytes written, \
-                     more than there is room for"
-                )
+                write!(f, "virtio balloon: queue {queue}: {written} bytes written, more than fit")
             }
             Self::NeedsReset => f.write_str("virtio balloon: the device asks to be reset"),
             Self::Resetting => f.write_str("virtio balloon: a reset is not complete"),

@@ -39,9 +39,9 @@ impl fmt::Display for SubmitError {
         match self {
             Self::NotSupported => f.write_str("the virtio balloon takes no reports"),
             Self::Busy => f.write_str("the virtio balloon has no room for a report at the moment"),
-            Self::BadCount { count } => write!(f, "a report of {count} ranges"),
+            Self::BadCount { count } => write!(f, "a report cannot have {count} ranges"),
             Self::BadRange { index } => {
-                write!(f, "range {index} of a report is not of whole pages")
+                write!(f, "range {index} of a report is not whole pages")
             }
             Self::Fault(fault) => fault.fmt(f),
         }
@@ -61,7 +61,7 @@ impl fmt::Display for BadAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "the virtio balloon says that it wrote {} bytes, more than a report has",
+            "the virtio balloon claims to have written {} bytes, more than a report has",
             self.written
         )
     }

@@ -280,8 +280,8 @@ fn forked_inside_a_job() -> ! {
     // The standard library's functions are avoided, because a thread of the parent may have held
     // their lock at the fork.
     system::write_stderr(
-        "framewright: a process that was forked inside a job went on with the job, \
-         whose other threads it does not have\n",
+        "framewright: a child forked inside a job continued the job, whose other threads it does \
+         not have\n",
     );
     std::process::abort()
 }

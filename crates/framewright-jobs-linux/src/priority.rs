@@ -46,7 +46,7 @@ impl fmt::Display for Priority {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Lent => {
-                "helpers run at nice 19 and are lent their caller's when it waits for them"
+                "helpers run at nice 19 and get their caller's nice value when it waits for them"
             }
             Self::Kept => {
                 "helpers run at their caller's priority, in chunks of at most 1 ms, because this \

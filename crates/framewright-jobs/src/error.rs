@@ -74,7 +74,7 @@ impl fmt::Display for InvalidJob {
                 write!(f, "size: {size} units from {start} end beyond 2^64")
             }
             Self::AlignZero => write!(f, "align: must not be 0"),
-            Self::MaxThreadsZero => write!(f, "max_threads: must not be 0, the caller is one"),
+            Self::MaxThreadsZero => write!(f, "max_threads: must not be 0, as the caller is one"),
             Self::PlacementNode { node } => {
                 write!(f, "placement: node {node} is beyond the limit of {nodes} nodes")
             }
@@ -83,7 +83,7 @@ impl fmt::Display for InvalidJob {
             }
             Self::PartReversed { index } => write!(f, "parts: part {index} ends before its start"),
             Self::PartOutOfOrder { index } => {
-                write!(f, "parts: part {index} begins before the one in front of it ends")
+                write!(f, "parts: part {index} begins before the previous one ends")
             }
             Self::PartNode { index, node } => {
                 write!(f, "parts: node {node} of part {index} is beyond the limit of {nodes} nodes")
@@ -91,7 +91,7 @@ impl fmt::Display for InvalidJob {
             Self::BeyondSlice { end, len } => {
                 write!(f, "range: ends at {end}, beyond a slice of {len} elements")
             }
-            Self::NoStates => write!(f, "states: must not be empty, the caller needs one"),
+            Self::NoStates => write!(f, "states: must not be empty, as the caller needs one"),
         }
     }
 }

@@ -60,7 +60,7 @@ impl<'a> Session<'a> {
             HostedPlatform::open
         };
         let platform = open(intake.map, machine.cpu_count()).map_err(|error| {
-            Error::Failed(format!("this process cannot stand in for the machine: {error}"))
+            Error::Failed(format!("this process cannot simulate the machine: {error}"))
         })?;
         let several = intake.topology.node_count() > 1;
         let placed = several.then(|| platform.place_nodes(intake.map, &intake.topology));

@@ -83,13 +83,13 @@ impl Requests {
             return Err("the request is too long");
         }
         let line = self.line.get(..self.len).unwrap_or(&[]);
-        let line = core::str::from_utf8(line).map_err(|_| "the request is no text")?;
+        let line = core::str::from_utf8(line).map_err(|_| "the request is not text")?;
         let (number, path) = line
             .trim_end_matches('\r')
             .split_once(' ')
-            .ok_or("a request is a number and a path")?;
-        let number = number.parse().map_err(|_| "a request begins with a number")?;
-        if path.starts_with('/') { Ok((number, path)) } else { Err("a path begins with /") }
+            .ok_or("a request must be a number and a path")?;
+        let number = number.parse().map_err(|_| "a request must begin with a number")?;
+        if path.starts_with('/') { Ok((number, path)) } else { Err("a path must begin with /") }
     }
 }
 
@@ -160,12 +160,12 @@ mod tests {
     fn what_is_no_request_is_answered_and_forgotten() {
         let requests = &mut Requests::new();
         for (bytes, why) in [
-            (&b"\n"[..], "a request is a number and a path"),
-            (b"/two\n", "a request is a number and a path"),
-            (b"x /two\n", "a request begins with a number"),
-            (b"99999999999999999999 /two\n", "a request begins with a number"),
-            (b"1 two\n", "a path begins with /"),
-            (b"1 /\xff\n", "the request is no text"),
+            (&b"\n"[..], "a request must be a number and a path"),
+            (b"/two\n", "a request must be a number and a path"),
+            (b"x /two\n", "a request must begin with a number"),
+            (b"99999999999999999999 /two\n", "a request must begin with a number"),
+            (b"1 two\n", "a path must begin with /"),
+            (b"1 /\xff\n", "the request is not text"),
         ] {
             assert_eq!(ask(requests, bytes), format!("=0\n!0 {why}\n"));
         }

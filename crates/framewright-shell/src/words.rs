@@ -27,11 +27,11 @@ pub enum SyntaxError {
 impl fmt::Display for SyntaxError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::OpenQuote(quote) => write!(f, "there is no second {quote}"),
+            Self::OpenQuote(quote) => write!(f, "the closing {quote} is missing"),
             Self::NotSupported(sign) => {
-                write!(f, "`{sign}` means nothing here; put it in quotes to write it")
+                write!(f, "`{sign}` has no meaning here; quote it to use it as text")
             }
-            Self::Redirection => f.write_str("one file belongs behind `>`"),
+            Self::Redirection => f.write_str("exactly one file must follow `>`"),
             Self::OpenBackslash => f.write_str("nothing follows the backslash"),
             Self::TooLong => write!(f, "a command has at most {LONGEST_LINE} bytes"),
             Self::TooManyWords => write!(f, "a command has at most {MOST_WORDS} words"),

@@ -68,29 +68,31 @@ impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::BlockSize { block_bytes } => {
-                write!(f, "blocks of {block_bytes} bytes: no power of two, or less than a page")
+                write!(f, "blocks of {block_bytes} bytes: not a power of two, or less than a page")
             }
             Self::Alignment { bytes, block_bytes } => {
-                write!(f, "{bytes:#x} is no multiple of the block's {block_bytes:#x} bytes")
+                write!(f, "{bytes:#x} is not a multiple of the block's {block_bytes:#x} bytes")
             }
-            Self::Wraps { start_bytes, size_bytes } => write!(
-                f,
-                "{size_bytes:#x} bytes from {start_bytes:#x} on reach beyond the last address"
-            ),
+            Self::Wraps { start_bytes, size_bytes } => {
+                write!(f, "{size_bytes:#x} bytes at {start_bytes:#x} reach beyond the last address")
+            }
             Self::Usable { usable_bytes, region_bytes } => {
-                write!(f, "{usable_bytes:#x} bytes usable of {region_bytes:#x}")
+                write!(f, "{usable_bytes:#x} bytes usable, but the region has {region_bytes:#x}")
             }
             Self::Requested { requested_bytes, usable_bytes } => {
-                write!(f, "{requested_bytes:#x} bytes requested, {usable_bytes:#x} usable")
+                write!(f, "{requested_bytes:#x} bytes requested, but only {usable_bytes:#x} usable")
             }
             Self::Plugged { plugged_bytes, region_bytes } => {
-                write!(f, "{plugged_bytes:#x} bytes plugged of {region_bytes:#x}")
+                write!(f, "{plugged_bytes:#x} bytes plugged, but the region has {region_bytes:#x}")
             }
             Self::Shrank { before_bytes, now_bytes } => {
                 write!(f, "{before_bytes:#x} bytes were usable, now only {now_bytes:#x} are")
             }
             Self::Count { plugged_bytes, acknowledged_bytes } => {
-                write!(f, "{plugged_bytes:#x} bytes plugged, {acknowledged_bytes:#x} acknowledged")
+                write!(
+                    f,
+                    "{plugged_bytes:#x} bytes plugged, but {acknowledged_bytes:#x} acknowledged"
+                )
             }
         }
     }
@@ -155,21 +157,21 @@ impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotVirtioMem(kind) => {
-                write!(f, "the virtio device is no virtio-mem but {kind:?}")
+                write!(f, "the virtio device is {kind:?}, not virtio-mem")
             }
             Self::Handshake(error) => write!(f, "the virtio-mem device {error}"),
             Self::ResetPending => f.write_str("the virtio-mem device does not complete its reset"),
             Self::MissingQueue => {
-                f.write_str("the virtio-mem device has no queue with room for a request")
+                f.write_str("the virtio-mem device has no queue large enough for a request")
             }
             Self::BadGrain { grain_bytes } => {
-                write!(f, "a grain of {grain_bytes} bytes, which is no power of two")
+                write!(f, "a grain of {grain_bytes} bytes is not a power of two")
             }
             Self::Configuration(error) => {
                 write!(f, "configuration of the virtio-mem device: {error}")
             }
             Self::Unsteady => {
-                f.write_str("the configuration of the virtio-mem device changes all the time")
+                f.write_str("the configuration of the virtio-mem device keeps changing")
             }
             Self::Rule(rule) => write!(f, "configuration of the virtio-mem device: {rule}"),
             Self::BeyondLimit { end_bytes, limit_bytes } => write!(
@@ -179,14 +181,14 @@ impl fmt::Display for StartError {
             ),
             Self::Taken { start_bytes, end_bytes } => write!(
                 f,
-                "something else is in the region of the virtio-mem device, \
+                "the region of the virtio-mem device is in use already, \
                  {start_bytes:#x}..{end_bytes:#x}"
             ),
             Self::TooLarge { units } => {
-                write!(f, "the region of the virtio-mem device has {units} units, too many")
+                write!(f, "the region of the virtio-mem device has too many units, {units}")
             }
-            Self::Changed => f.write_str("the virtio-mem device is another than before its reset"),
-            Self::Broken(fault) => write!(f, "not started again after this: {fault}"),
+            Self::Changed => f.write_str("the virtio-mem device is not the one before its reset"),
+            Self::Broken(fault) => write!(f, "not restarted after a fault: {fault}"),
             Self::OutOfMemory => f.write_str("no memory for the queue of the virtio-mem device"),
         }
     }
@@ -258,12 +260,14 @@ impl fmt::Display for DeviceFault {
         f.write_str("virtio-mem: ")?;
         match self {
             Self::Ring(fault) => fault.fmt(f),
-            Self::Length { written } => write!(f, "an answer of {written} bytes"),
-            Self::UnknownAnswer { answer } => write!(f, "answer {answer:#x}, which there is not"),
-            Self::Unexpected { request, answer } => write!(f, "answer {answer} to {request}"),
+            Self::Length { written } => write!(f, "an answer cannot have {written} bytes"),
+            Self::UnknownAnswer { answer } => write!(f, "unknown answer {answer:#x}"),
+            Self::Unexpected { request, answer } => {
+                write!(f, "answer {answer} to {request} is not possible")
+            }
             Self::Refused { request } => write!(f, "the device answers ERROR to {request}"),
             Self::Partial { start_bytes } => {
-                write!(f, "the device did a request at {start_bytes:#x} in part")
+                write!(f, "the device did only part of a request at {start_bytes:#x}")
             }
             Self::Rule(rule) => write!(f, "configuration: {rule}"),
             Self::Configuration(error) => write!(f, "configuration: {error}"),

@@ -73,17 +73,17 @@ impl fmt::Display for Obstacle {
         match self {
             Self::Silent => f.write_str("the device does not answer"),
             Self::Busy => f.write_str("the device is busy"),
-            Self::Nack => f.write_str("the device does not give what it is asked for"),
-            Self::Unsteady => f.write_str("the device's configuration changes all the time"),
+            Self::Nack => f.write_str("the device refuses the request"),
+            Self::Unsteady => f.write_str("the device's configuration keeps changing"),
             Self::Unwanted => f.write_str("new memory could not be used"),
             Self::NoSpace => f.write_str("the usable region is full"),
-            Self::NoMemory => f.write_str("no memory to keep account of more"),
-            Self::InUse { obstacles: 0 } => f.write_str("nothing can be taken out of use"),
+            Self::NoMemory => f.write_str("no memory to keep track of more"),
+            Self::InUse { obstacles: 0 } => f.write_str("no memory can be taken out of use"),
             Self::InUse { obstacles } => {
-                write!(f, "nothing can be taken out of use ({obstacles} in the way)")
+                write!(f, "no memory can be taken out of use ({obstacles} in the way)")
             }
             Self::BadRun { start_bytes, size_bytes } => {
-                write!(f, "{size_bytes:#x} bytes at {start_bytes:#x} were taken out of use wrongly")
+                write!(f, "{size_bytes:#x} bytes at {start_bytes:#x} were wrongly taken out of use")
             }
         }
     }

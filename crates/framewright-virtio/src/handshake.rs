@@ -44,17 +44,17 @@ pub enum HandshakeError {
 impl fmt::Display for HandshakeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Legacy => f.write_str("offers no version 1 of the protocol"),
+            Self::Legacy => f.write_str("does not offer version 1 of the protocol"),
             Self::NeedsPlatform { access, order } => {
                 let features = match (access, order) {
                     (true, true) => "ACCESS_PLATFORM and ORDER_PLATFORM",
                     (true, false) => "ACCESS_PLATFORM",
                     (false, _) => "ORDER_PLATFORM",
                 };
-                write!(f, "asks for {features}, which is not supported: it is left alone")
+                write!(f, "requires {features}, which is not supported: it is left alone")
             }
             Self::FeaturesRefused { asked } => {
-                write!(f, "refuses features {asked:#x}, which it has offered")
+                write!(f, "rejects features {asked:#x} that it had offered")
             }
         }
     }

@@ -131,7 +131,7 @@ impl fmt::Display for RegistersError {
         match self {
             Self::Pci(error) => error.fmt(f),
             Self::EndlessCapabilities => {
-                f.write_str("its list of capabilities has no end; the device is left alone")
+                f.write_str("its list of capabilities is circular; the device is left alone")
             }
             Self::CapabilityCut { at, bytes } => write!(
                 f,
@@ -140,14 +140,13 @@ impl fmt::Display for RegistersError {
             ),
             Self::CapabilityOutside { at, number, offset, length } => write!(
                 f,
-                "its capability at {at:#x} names {length:#x} bytes from {offset:#x} on of BAR \
-                 {number}, which has no such registers; the device is left alone"
+                "its capability at {at:#x} names {length:#x} bytes at {offset:#x} of BAR {number}, \
+                 which has no such registers; the device is left alone"
             ),
             Self::Wrap { number, address, bytes } => {
                 write!(
                     f,
-                    "BAR {number}: {bytes:#x} bytes from {address:#x} on \
-                     reach beyond the last address"
+                    "BAR {number}: {bytes:#x} bytes at {address:#x} reach beyond the last address"
                 )
             }
             Self::OverMemory(registers) => {
@@ -556,7 +555,7 @@ mod tests {
             RegistersError::CapabilityOutside { at: 96, number: 6, offset: 16, length: 64 };
         assert_eq!(
             std::format!("{outside}"),
-            "its capability at 0x60 names 0x40 bytes from 0x10 on of BAR 6, which has no such \
+            "its capability at 0x60 names 0x40 bytes at 0x10 of BAR 6, which has no such \
              registers; the device is left alone"
         );
         assert_eq!(

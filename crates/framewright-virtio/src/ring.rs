@@ -63,10 +63,10 @@ impl fmt::Display for RingFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::IndexOutOfStep { queue, returned, given } => {
-                write!(f, "queue {queue}: {returned} requests returned of {given}")
+                write!(f, "queue {queue}: {returned} requests returned, but it had {given}")
             }
             Self::NotGiven { queue, descriptor } => {
-                write!(f, "queue {queue}: descriptor {descriptor} returned, which it was not given")
+                write!(f, "queue {queue}: descriptor {descriptor} returned, which it did not have")
             }
         }
     }

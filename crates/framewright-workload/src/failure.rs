@@ -71,22 +71,24 @@ impl fmt::Display for Failure {
             Self::Stamp { pfn, wanted, found } => {
                 write!(
                     f,
-                    "pfn {pfn} belongs to two: its owner wrote {wanted:#x}, it holds {found:#x}"
+                    "pfn {pfn} has two owners: one wrote {wanted:#x}, but it holds {found:#x}"
                 )
             }
             Self::NotZero { pfn } => write!(f, "pfn {pfn} was allocated zeroed and is not zero"),
             Self::NotAsAsked { request, range } => {
-                write!(f, "{range:?} is not what was asked for: {request:?}")
+                write!(f, "{range:?} does not match the request: {request:?}")
             }
             Self::Allocate { request, error } => write!(f, "{error}: {request:?}"),
             Self::Free { range, error } => write!(f, "{range:?} is held, but {error}"),
-            Self::Drain(error) => write!(f, "a cache holds what it may not: {error}"),
+            Self::Drain(error) => write!(f, "a cache holds a frame that it must not: {error}"),
             Self::NotRefused { what } => write!(f, "{what} was not refused"),
             Self::Tables(fault) => write!(f, "the tables are wrong: {fault}"),
-            Self::OtherManager => f.write_str("the workers share with those on another manager"),
+            Self::OtherManager => {
+                f.write_str("the workers share runs with those of another manager")
+            }
             Self::Counters => f.write_str("the tables and the counters differ"),
             Self::Pages { held_pages, allocated_pages } => {
-                write!(f, "{held_pages} pages are held, {allocated_pages} are allocated")
+                write!(f, "{held_pages} pages are held, but {allocated_pages} are allocated")
             }
         }
     }

@@ -48,11 +48,11 @@ impl fmt::Display for PileError {
             Self::Free(error) => error.fmt(f),
             Self::Damaged(pfn) => write!(
                 f,
-                "pfn {pfn} does not hold what was written there: somebody else has it too"
+                "pfn {pfn} does not hold what was written there: it has another owner, too"
             ),
             Self::Window(error) => error.fmt(f),
             Self::Tables(frames) => {
-                write!(f, "page tables of a window that shows nothing still have {frames} frames")
+                write!(f, "the page tables of an empty window still have {frames} frames")
             }
         }
     }

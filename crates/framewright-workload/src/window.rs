@@ -16,7 +16,7 @@ pub enum WindowError {
 impl fmt::Display for WindowError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::NoPlace => "the window has no such place",
+            Self::NoPlace => "the place is outside the window",
             Self::OutOfMemory => "no memory is left for page tables",
         })
     }

@@ -450,7 +450,7 @@ impl<'a, P: Platform> Worker<'a, P> {
                 let node = NodeChoice::Exact(NodeId::new(MAX_NODES - 1).unwrap_or_default());
                 let exists = manager.nodes().len() == MAX_NODES;
                 (
-                    "a node that is not",
+                    "a node that does not exist",
                     exists || manager.allocate(&Request { node, ..Request::pages(1) }).is_err(),
                 )
             }
@@ -463,7 +463,7 @@ impl<'a, P: Platform> Worker<'a, P> {
             }
             // SAFETY: there is no memory at this address that could have an owner.
             5 => (
-                "freeing what is no memory",
+                "freeing what is not memory",
                 unsafe { manager.free_order(beyond, Order::BLOCK) }.is_err(),
             ),
             6 => {

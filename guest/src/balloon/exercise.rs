@@ -87,7 +87,7 @@ fn run(
     }
     let usable = blocks.iter().filter(|&&block| is_filled(block)).count();
     log!(
-        "Balloon test: {kept} of {} blocks held what they did, {usable} can be written to",
+        "Balloon test: {kept} of {} blocks kept their contents, {usable} can be written to",
         blocks.len()
     );
     let count = blocks.len();
@@ -144,7 +144,7 @@ fn reset_under_way(balloon: &mut GuestBalloon, blocks: &[u64]) {
     let left = balloon.reports_in_flight();
     match (submitted, error) {
         (Ok(_), None) if is_reset && left == 0 => {
-            log!("Balloon test: reset with a report under way, and started again")
+            log!("Balloon test: reset during a report, and started again")
         }
         (submitted, error) => {
             log!("Balloon test: reset: {submitted:?}, {error:?}, {left} reports left")

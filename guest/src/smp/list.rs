@@ -93,7 +93,7 @@ impl LeftOut {
     /// Logs which CPUs were left out, and why.
     pub fn log(&self) {
         if self.boot_cpu_unlisted && count() > 1 {
-            log!("smp: the CPU that boots, with APIC ID {}, is not in the MADT", initial_id());
+            log!("smp: the boot CPU, with APIC ID {}, is not in the MADT", initial_id());
         }
         self.twice.log(format_args!("listed twice"));
         self.unreachable.log(format_args!("it needs x2APIC, which this CPU lacks"));

@@ -177,7 +177,7 @@ impl Started {
     pub fn finish(self) {
         self.left_out.log();
         if let Some(fault) = self.fault {
-            log!("smp: no interrupts and no other CPUs: {fault}");
+            log!("smp: going on without interrupts and other CPUs: {fault}");
         }
         let Some(apic) = self.apic else { return };
         let mut called_twice = false;
@@ -200,8 +200,8 @@ impl Started {
             let (index, id) = (cpu.index(), cpu.apic_id());
             if self.page.is_none() {
                 log!(
-                    "smp: CPU {index} (APIC ID {id}) left out: \
-                     no memory below 1 MiB for its first code"
+                    "smp: CPU {index} (APIC ID {id}) left out: no memory below 1 MiB for its \
+                     startup code"
                 );
             } else if !has_stack(cpu) {
                 log!("smp: CPU {index} (APIC ID {id}) left out: no memory for its stacks");

@@ -59,7 +59,7 @@ unsafe impl PrivateMemory for GuestHal {
         // (invariants 33 and 42).
         let freed = Self::manager().map(|manager| unsafe { manager.free(page) });
         if let Some(Err(error)) = freed {
-            crate::console::log!("virtio: a page of a driver is lost: {error}");
+            crate::console::log!("virtio: a driver's page is lost: {error}");
         }
     }
 }

@@ -47,7 +47,7 @@ impl fmt::Display for OpenError {
             Self::Registers(error) => write!(f, "its registers: {error}"),
             Self::Place(error) => error.fmt(f),
             Self::Taken(registers) => {
-                write!(f, "{registers} lies over registers of others; the device is left alone")
+                write!(f, "{registers} overlaps other registers; the device is left alone")
             }
             Self::Transport(error) => error.fmt(f),
         }

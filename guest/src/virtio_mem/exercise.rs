@@ -31,7 +31,7 @@ pub fn test(
         let passed = match open(manager, topology, map) {
             Some(mut driver) => run(&mut driver, manager, wait_seconds),
             None => {
-                log!("virtio-mem test: no device that can be used");
+                log!("virtio-mem test: no usable device");
                 false
             }
         };
@@ -80,7 +80,7 @@ fn wait_for(driver: &mut Driver<'_>, wants_some: bool, seconds: u64) -> bool {
         })
     });
     if !came {
-        log!("virtio-mem test: the host's wish did not come, or could not be fulfilled");
+        log!("virtio-mem test: the host's request did not come, or could not be met");
     }
     came
 }

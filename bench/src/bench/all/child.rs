@@ -19,7 +19,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Fails if a signal comes, or no process can be started.
 pub fn run(arguments: &[&str]) -> Result<Result<String, String>, Error> {
     let failed = |error: std::io::Error| {
-        Error::Failed(format!("this program cannot be started once more: {error}"))
+        Error::Failed(format!("this program cannot be started again: {error}"))
     };
     let mut child = Command::new(std::env::current_exe().map_err(failed)?)
         .args(arguments)

@@ -83,12 +83,12 @@ impl ResultsFile {
             Err(error) => return Err(usage(format!("cannot be read: {error}"))),
         };
         let earlier = earlier(&text, &file.header).map_err(|why| {
-            usage(format!("is no file of results ({why}): name another, or remove it first"))
+            usage(format!("is not a file of results ({why}): name another, or remove it first"))
         })?;
         let why = match earlier {
             Earlier::GoOn { started, sections, rows } => {
                 let why =
-                    format!("goes on; {} of {} sections are there", sections.len(), PARTS.len());
+                    format!("resumes; {} of {} sections are there", sections.len(), PARTS.len());
                 (file.started, file.sections, file.rows) = (started, sections, rows);
                 why
             }
@@ -98,7 +98,7 @@ impl ResultsFile {
                 let kept = unused(&target);
                 fs::rename(&target, &kept)
                     .map_err(|error| usage(format!("cannot be renamed: {error}")))?;
-                format!("begins anew, because {why}; the old one is {}", kept.display())
+                format!("starts over, because {why}; the old file is {}", kept.display())
             }
         };
         Ok((file, Some(why)))
@@ -196,7 +196,7 @@ fn earlier(text: &str, header: &Header) -> Result<Earlier, String> {
         serde_json::from_str(text).map_err(|error| error.to_string())?;
     let format = file.get("format").and_then(Value::as_u64).ok_or("it has no \"format\"")?;
     if format != FORMAT {
-        return Err(format!("format {format}, this program knows {FORMAT}"));
+        return Err(format!("it has format {format}, but this program reads {FORMAT}"));
     }
     let list = |value: Option<Value>| match value {
         Some(Value::Array(list)) => Ok(list),
@@ -206,20 +206,20 @@ fn earlier(text: &str, header: &Header) -> Result<Earlier, String> {
     let word = |name: &str| file.get(name).and_then(Value::as_str).unwrap_or("none").to_owned();
     let (version, command) = (word("framewright"), word("command"));
     if version != VERSION {
-        return Ok(Earlier::Anew(format!("it is of version {version}, this program of {VERSION}")));
+        return Ok(Earlier::Anew(format!("it is from version {version}, but this is {VERSION}")));
     }
     if word("program") != header.program {
-        return Ok(Earlier::Anew("it is of another build of this program".into()));
+        return Ok(Earlier::Anew("it is from another build of this program".into()));
     }
     if command != header.command {
-        return Ok(Earlier::Anew(format!("it is of another command ({command:?})")));
+        return Ok(Earlier::Anew(format!("it is from another command ({command:?})")));
     }
     for name in ["cpu", "cpus", "memory_bytes", "kernel", "qemu", "build"] {
         let (theirs, ours) =
             (&file.get("machine").unwrap_or(&Value::Null)[name], &header.machine[name]);
         if theirs != ours {
             return Ok(Earlier::Anew(format!(
-                "it is of another machine ({name}: {theirs}, now {ours})"
+                "it is from another machine ({name}: {theirs}, now {ours})"
             )));
         }
     }

@@ -181,7 +181,8 @@ fn warn_if_busy(results: &ResultsFile) {
         && load > cpus * BUSY
     {
         error::note(&format!(
-            "the machine is busy (a load of {load:.2} on {cpus} CPUs): times are longer and waver"
+            "the machine is busy (a load of {load:.2} on {cpus} CPUs): times will be longer and \
+             less steady"
         ));
     }
 }

@@ -68,7 +68,7 @@ fn check(ours: &Ours<'_>, order: Order, is_away: bool) -> Result<(), Error> {
     if is_own == is_away {
         let [found, wanted] = [is_own, !is_away].map(|own| if own { "own" } else { "other" });
         return Err(failed(format!(
-            "a run of order {order_shown} is of the {found} node rather than the {wanted}"
+            "a run of order {order_shown} came from the {found} node rather than the {wanted} one"
         )));
     }
     Ok(())

@@ -21,17 +21,17 @@ use objects::{Copy, Objects};
 
 /// Describes the timing, for readers of the numbers.
 const TIMED: &str = "\
-CPU time of the call, on one thread. Memory is filled with movable pages that are all written \
-to; each repetition has another seed. compact: a fifth is freed by chance and all blocks are \
-compacted, of single pages, and then of runs of orders 0 to 3; over ideal is what was moved over \
-what the emptiest blocks held, as many as became whole. vacate: the range is all in use, a \
-quarter of the pages behind it; then a page in the middle of another is pinned, and named is the \
-time till that was said. over copy is over a plain copy, pages done once before it is timed, and \
-of two the faster: before the call of as many pages between places as far apart (those that are \
-to be emptied, and the others), and after it of the same pages from and to the same places. get: \
-allocations in one run before anything is compacted. find: on a machine of 1 TiB, where every \
-other block has every second page in use; 64 calls a repetition. grades: an allocation or a \
-free, pairs and sets of 512 MiB, over the same without grades, by turns. No page descriptors";
+CPU time of the call, on one thread. Memory is filled with movable pages that are all written to; \
+each repetition has another seed. compact: a fifth is freed at random and all blocks are \
+compacted, of single pages, and then of runs of orders 0 to 3; over ideal: what was moved over \
+what the emptiest blocks held, as many as became whole. vacate: all of the range is in use, and \
+a quarter of the pages behind it; then a page in the middle of another range is pinned, and named \
+is the time until the call names it. over copy: over a plain copy, warmed up once, the faster of \
+two: one before the call, of as many pages between places as far apart (those to be emptied, and \
+the others), and one after it, of the same pages from and to the same places. get: allocations in \
+one run before anything is compacted. find: on a machine of 1 TiB, where every other block has \
+every second page in use; 64 calls a repetition. grades: an allocation or a free, pairs and sets \
+of 512 MiB, over the same without grades, in turn. No page descriptors";
 
 /// The rows that targets look for.
 pub const COMPACT: &str = "compact";

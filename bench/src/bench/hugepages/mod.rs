@@ -22,19 +22,16 @@ use std::time::Instant;
 /// Describes the timing, for readers of the numbers.
 const TIMED: &str = "\
 fill: writing nr_hugepages of an empty pool, until all pages are in it; empty: writing 0, until \
-all memory is free again and in \
-whole blocks of 1 GiB; the memory itself is not touched. Each row is the median of its runs, fill \
-and empty in turn. backed: all tables were used before; \
-first touch: the first time in this process, where the system supplies the tables' memory page by \
-page during the run. \
-threads: the caller alone, or with as many helpers as the job finds worth it. HVO: pages in \
-the pool give up their part of the vmemmap, which goes back to the system; \
-restore lazy: a page that is freed has its descriptors inside when it is split, eager: it gets its \
-part of the array back while the pool is emptied. \
-serial, and serial, empty: by all threads against by the caller alone, in turn; of up to 64 pages \
-a fill and an empty are the mean of 64 there and in their own columns. \
-madvise: giving back the same parts of the array, backed again, by one call for each run of \
-neighbours, in turn with the fills";
+all memory is free again and in whole blocks of 1 GiB; the memory itself is not touched. Each row \
+is the median of its runs, fill and empty in turn. backed: all tables were used before; first \
+touch: the first time in this process, where the system supplies the tables' memory page by page \
+during the run. threads: the caller alone, or with as many helpers as the job considers \
+worthwhile. HVO: pages in the pool give up their part of the vmemmap, which goes back to the \
+system; restore lazy: a page that is freed has its descriptors inside when it is split, eager: it \
+gets its part of the array back while the pool is emptied. serial, and serial, empty: by all \
+threads against by the caller alone, in turn; up to 64 pages, a fill and an empty are the mean of \
+64 there and in their own columns. madvise: giving back the same parts of the array, backed again, \
+by one call for each run of neighbours, in turn with the fills";
 
 const HOSTED: &str = "hosted";
 

@@ -29,13 +29,13 @@ const RESTORE: &str = "/sys/module/framewright/parameters/hugetlb_restore";
 /// Describes the timing, for readers of the numbers.
 const TIMED: &str = "\
 fill: writing nr_hugepages of an empty pool in the guest's shell; empty: writing 0; times by the \
-guest's clock, each row the median of its runs, fill and empty in turn, \
-one boot for each way of HVO. The guest's memory was taken from the host before the guest \
-began (-mem-prealloc). HVO: pages in the pool give up their part of the vmemmap, \
-which becomes free memory; restore lazy: a page that is freed has its descriptors inside when it \
-is split, eager: it gets its part of the array back while the pool is \
-emptied. flushes and ipis: of one fill and one empty, by the guest's counters. off: a fill with \
-HVO against the fill without before it; off, empty: an empty likewise";
+guest's clock, each row the median of its runs, fill and empty in turn, one boot for each way of \
+HVO. The guest's memory was taken from the host before the guest began (-mem-prealloc). HVO: pages \
+in the pool give up their part of the vmemmap, which becomes free memory; restore lazy: a page \
+that is freed has its descriptors inside when it is split, eager: it gets its part of the array \
+back while the pool is emptied. flushes and ipis: of one fill and one empty, by the guest's \
+counters. off: a fill with HVO against the fill without it just before; off, empty: an empty \
+likewise";
 
 /// Measures everything. Returns the rows, the number of runs of a row, and what was timed.
 ///

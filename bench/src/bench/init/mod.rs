@@ -23,11 +23,10 @@ timed by the library on the platform's clock from the beginning of intake to all
 the limit is the fastest plain fill of the array's own bytes by as many threads, in turn with the \
 bring-ups in one process: every store of this CPU is tried (clzero, rep stosb and memset for zero, \
 movnti, movdir64b, SSE2, AVX2 and AVX-512 past the caches for all), as the rows of stores show; \
-ratio: limit over time of neighbouring runs, the middle and the quarters around it; \
-memory backed and dirty, or in the rows of first touch never touched; CPU time: of the process \
-meanwhile; deferred over eager in neighbouring runs; \
-growth: one section of 128 MiB brought up by the request that wants it, beside its share of the \
-same work in the job";
+ratio: limit over time of neighbouring runs, median and quartiles; memory backed and dirty, or in \
+the rows of first touch never touched; CPU time: of the process meanwhile; deferred over eager in \
+neighbouring runs; growth: one section of 128 MiB brought up by the request that needs it, beside \
+its share of the same work in the job";
 
 /// How much is measured.
 #[derive(Clone, Copy)]

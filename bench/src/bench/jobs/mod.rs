@@ -22,20 +22,18 @@ use std::time::Duration;
 /// Describes the timing, for readers of the numbers.
 const TIMED: &str = "\
 seconds for one job, from the call to its return; short jobs are timed many at a time. The engines \
-of a case take turns in rounds, in random order and with a pause before each \
-sample; a row is the median of its rounds, with the least and the most, and the median of the \
-ratios to the loop and to framewright in the same round, with its 95 % interval by the bootstrap. \
-A unit is a chain of multiplications that takes about unit_ns, or, in memory, 4 KiB that are read. \
-A unit begins when the one before it in its chunk has ended. uniform: all units alike; apart: \
-likewise, but they wait for nothing, in small jobs only; one-heavy: one in the middle costs a \
-thousand of the others; ramp: costs rise from nothing to twice the mean; \
-two-empty: two units without work, for which two threads are asked; \
-busy-*: while another process spins on one CPU. \
-framewright keeps what units cost from one job of a case to the next, as others keep their \
-threads; framewright-new does not, in jobs of up to 2 ms and beside a busy process. \
-rayon is called from a thread that is not one of its own, as a program does; rayon-inside from one \
-of its own, in short jobs only. \
-scoped: threads of std::thread::scope, one share each";
+of a case take turns in rounds, in random order and with a pause before each sample; a row is the \
+median of its rounds, with the least and the most, and the median of the ratios to the loop and to \
+framewright in the same round, with its 95 % bootstrap interval. A unit is a chain of \
+multiplications that takes about unit_ns, or, in memory, 4 KiB that are read. A unit begins when \
+the one before it in its chunk has ended. uniform: all units alike; apart: likewise, but they wait \
+for nothing, in small jobs only; one-heavy: one in the middle costs as much as a thousand others; \
+ramp: costs rise from nothing to twice the mean; two-empty: two units without work, for which two \
+threads are requested; busy-*: while another process spins on one CPU. framewright keeps what \
+units cost from one job of a case to the next, as others keep their threads; framewright-new does \
+not, in jobs of up to 2 ms and beside a busy process. rayon is called from a thread that is not \
+one of its own, as a program does; rayon-inside from one of its own, in short jobs only. scoped: \
+threads of std::thread::scope, one share each";
 
 /// How often each case is measured, and how much work it has.
 const FULL: (Effort, Scale) =

@@ -22,11 +22,10 @@ use states::{State, give_back};
 const TIMED: &str = "\
 time that a CPU spent on the calling thread, so that what the host did meanwhile does not count, \
 read around each call and where interrupts go off and on, which adds up to half a microsecond to \
-each. Of each repetition, on a machine that nothing was done to before, the longest of the calls \
-counts; the table has the shortest of the repetitions. get and put are allocations by general \
-request and their frees; below is under the middle of memory, refused where that is in use; free \
-areas is what /proc/buddyinfo shows; isolate takes 1 GiB out of use, unisolate puts it back. One \
-node, no page descriptors";
+each. Each repetition, on a fresh machine, counts as its longest call; the table has the shortest \
+of the repetitions. get and put are allocations by general request and their frees; below is under \
+the middle of memory, refused where that is in use; free areas is what /proc/buddyinfo shows; \
+isolate takes 1 GiB out of use, unisolate puts it back. One node, no page descriptors";
 
 const REPETITIONS: usize = 5;
 const QUICK_REPETITIONS: usize = 2;

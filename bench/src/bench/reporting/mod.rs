@@ -23,19 +23,17 @@ use std::time::Duration;
 /// Describes the timing, for readers of the numbers.
 const TIMED: &str = "\
 reporting: all that is free is reported, then memory is dirtied and freed at once, and the host's \
-Rss of the machine's memory is read again and again; t50 and t95: from the \
-free until so much of what was dirtied is back; left: at the end, above what was there before it \
-was dirtied; twice: reported beyond what was dirtied, or while idle \
-afterwards. fault: every CPU allocates 128 MiB, in pages of 2 MiB (page_fault1) or 4 KiB \
-(page_fault2), clears and touches all of it, and frees it; \
-iterations are pages of 4 KiB a second over all CPUs, the middle of runs; configurations take \
-turns in rounds, in random order forwards and then backwards, each with the same memory; \
+Rss of the machine's memory is read again and again; t50 and t95: from the free until that \
+percentage of what was dirtied is back; left: Rss at the end above that before it was dirtied; \
+twice: reported beyond what was dirtied, or while idle afterwards. fault: every CPU allocates 128 \
+MiB, in pages of 2 MiB (page_fault1) or 4 KiB (page_fault2), clears and touches all of it, and \
+frees it; iterations are pages of 4 KiB a second over all CPUs, the median of runs; configurations \
+take turns in rounds, in random order forwards and then backwards, each with the same memory; \
 deviation: of the runs from their mean; per CPU second: by the CPU time of the whole process, \
-reports included, which neighbours on the machine disturb less; \
-reported: meanwhile; host faults: pages that the system had to find for the process meanwhile; \
-off, again: the benchmark's own error; shuffle: all free memory of a machine of 1 TiB, once more; \
-against off: per CPU second, the middle of the ratios of all rounds and its 95 % interval by the \
-bootstrap";
+reports included, which neighbours on the machine disturb less; reported: meanwhile; host faults: \
+pages that the system had to find for the process meanwhile; off, again: the benchmark's own \
+error; shuffle: all free memory of a machine of 1 TiB, once more; against off: per CPU second, the \
+median of the ratios of all rounds and its 95 % bootstrap interval";
 
 /// How much is measured.
 #[derive(Clone, Copy)]

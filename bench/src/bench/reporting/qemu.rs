@@ -41,7 +41,7 @@ pub fn fall(scale: Scale, pace: Pace) -> Result<Fall, Error> {
     fall_of(&script, &samples, scale, pace).ok_or_else(|| {
         let (said, count) = (&script.said, samples.len());
         failed(format!(
-            "the guest was not seen to free its memory ({count} looks at it); it said:\n{said}"
+            "the guest was not seen to free its memory (in {count} samples); it printed:\n{said}"
         ))
     })
 }

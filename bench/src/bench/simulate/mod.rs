@@ -99,7 +99,7 @@ pub fn section(quick: bool) -> Result<Section, Error> {
         rows.extend(simulate(pattern, &costs, lines, &machines, ns));
     }
     if line_ns.is_none() {
-        let why = "what it costs that a lock changes hands, and real threads: the host has 1 CPU";
+        let why = "the cost of a lock changing hands, and real threads: the host has 1 CPU";
         section.left_out.push(why.into());
     }
     section.rows = crate::rows::to_json(&rows);

@@ -41,26 +41,21 @@ use trace::{Length, Trace};
 const TIMED: &str = "\
 nanoseconds per operation, an operation being one allocation or one free, in each thread; the cost \
 of the harness (harness), which is the same trace replayed on an array used as a stack, is \
-subtracted. Traces are recorded before and are the same for all. \
-mixed: 70 % of the requests are of order 0, 10 % of orders 1 to 3, 10 % of orders 4 to 8 and \
-10 % of order 9; up to 256 are made in a burst, then random runs are freed until memory is as full \
-as before. \
-producer/consumer: one thread allocates, single pages or that mix, and another frees, 256 runs at \
-a time; passing them on is not timed. \
-server: orders 0 to 3, each run freed after a time of which Pareto's law with exponent 1 says how \
-long it is; one run in eight is handed to the next thread and freed there. \
-boot: unmovable memory where the allocator knows it, 86 % single pages and 1 % of order 9; one \
-request in 32 is followed by a free, and at the end an eighth is freed; each repetition begins \
-with free memory. \
-Percent full are of memory that is held besides; in producer/consumer and server it is held \
-throughout, in the sizes of mixed. \
-refused is the share of the requests that found no memory; what was refused is not freed. \
-Each call: the same traces again, the clock read around every call, its own cost (clock_ns) \
-subtracted; get has those that were refused, and refused has them once more. A share of calls is \
-left out where fewer calls were made than tell it from the longest; times are exact to 3 %, or to \
-the step of the host's clock. The rows of the array are the limit: what the host took away from \
-the threads, which max shows, it took away there as well. No frame is \
-touched";
+subtracted. Traces are recorded before and are the same for all. mixed: 70 % of the requests are \
+of order 0, 10 % of orders 1 to 3, 10 % of orders 4 to 8 and 10 % of order 9; up to 256 are made \
+in a burst, then random runs are freed until memory is as full as before. producer/consumer: one \
+thread allocates, single pages or that mix, and another frees, 256 runs at a time; passing them on \
+is not timed. server: orders 0 to 3, each run freed after a time from a Pareto distribution with \
+exponent 1; one run in eight is handed to the next thread and freed there. boot: unmovable memory \
+where the allocator knows it, 86 % single pages and 1 % of order 9; one request in 32 is followed \
+by a free, and at the end an eighth is freed; each repetition begins with free memory. Percent \
+full is memory that is held in addition; in producer/consumer and server it is held throughout, in \
+the sizes of mixed. refused is the share of the requests that found no memory; what was refused is \
+not freed. Each call: the same traces again, the clock read around every call, its own cost \
+(clock_ns) subtracted; get includes refused calls, and refused shows them once more. A percentile \
+is left out where there are too few calls to tell it from the longest; times are exact to 3 %, or \
+to the step of the host's clock. The rows of the array are the limit: max shows what the host took \
+away from the threads, and it did so there as well. No frame is touched";
 
 /// The control's name in results.
 const CONTROL: &str = "array";

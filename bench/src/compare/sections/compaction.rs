@@ -104,7 +104,7 @@ impl Done {
 }
 
 fn shown(done: Option<&Done>) -> String {
-    done.map_or("said not all of it".into(), |done| {
+    done.map_or("did not print all results".into(), |done| {
         format!(
             "{} pages of 2 MiB of {} MiB free, {:.2} s and {:.2} s, {} pages moved",
             done.pool.reached,
@@ -172,7 +172,7 @@ impl Table {
         let missing =
             [("Linux", linux), ("ours", ours)].into_iter().find(|(_, done)| done.is_none());
         let add = |row: &mut Row, of: &dyn Fn(&Done) -> Option<f64>| match missing {
-            Some((who, _)) => row.skipped = Some(format!("{who} did not say all of it")),
+            Some((who, _)) => row.skipped = Some(format!("{who} did not print all results")),
             None => row.add(linux.and_then(of), ours.and_then(of)),
         };
         add(&mut self.compact, &|done| Some(done.compact_ms));
@@ -239,7 +239,7 @@ mod tests {
         table.add(of_linux(&linux_said()).as_ref(), ours.as_ref());
         for row in table.rows() {
             let value = row.value(&Compare::default());
-            assert_eq!(value["skipped"], "ours did not say all of it", "{value}");
+            assert_eq!(value["skipped"], "ours did not print all results", "{value}");
         }
         assert_eq!(of_linux(&Heard::of(&["@init"])), None);
     }

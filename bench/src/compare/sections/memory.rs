@@ -149,7 +149,7 @@ impl OfPolicy {
         if linux_map.is_none() {
             for row in [&mut self.map, &mut self.all] {
                 row.skipped = Some(
-                    "this Linux says nothing of it; with little memory it leaves nothing for later"
+                    "this Linux does not report it; with little memory it defers nothing"
                         .to_owned(),
                 );
             }

@@ -166,7 +166,7 @@ fn cut(heard: Heard, samples: &[Sample]) -> Result<Observed, Error> {
     // Linux's program puts an `@` in front of all that it says.
     let time = |mark: &str| heard.time_of(mark).or_else(|| heard.time_of(&format!("@{mark}")));
     let (Some(ready), Some(freed), Some(over)) = (time(READY), time(FREED), time(OVER)) else {
-        return Err(failed("a machine was not heard to free its memory"));
+        return Err(failed("a machine did not report freeing its memory"));
     };
     let relative = |at: Instant| {
         let after = at.saturating_duration_since(freed).as_secs_f64();

@@ -146,7 +146,7 @@ fn because(error: MonitorError) -> String {
         MonitorError::Refused(why) => format!("QEMU refuses: {why}"),
         MonitorError::Gone => "the machine has ended".into(),
         MonitorError::Silent => "QEMU does not answer".into(),
-        MonitorError::Failed(error) => format!("QEMU cannot be asked: {error}"),
+        MonitorError::Failed(error) => format!("cannot query QEMU: {error}"),
     }
 }
 
@@ -158,7 +158,9 @@ fn until(heard: &Receiver<String>, is_it: &dyn Fn(&str) -> bool) -> Result<(), S
         match heard.recv_timeout(left) {
             Ok(line) if is_it(&line) => return Ok(()),
             Ok(_) => {}
-            Err(_) => return Err("a machine did not say that it has what the host wants".into()),
+            Err(_) => {
+                return Err("a machine did not report that it has what the host requested".into());
+            }
         }
     }
 }

@@ -47,9 +47,10 @@ pub fn section(rows: &Rows) -> Section {
     Section {
         id: "bring-up",
         title: "Bring-up",
-        lead: "From the firmware's map to all memory available, and what the description of an \
-            idle machine takes."
-            .into(),
+        lead:
+            "From the firmware's map to all memory available, and how much the tables of an idle \
+               machine take."
+                .into(),
         benches: &["bring-up"],
         groups: vec![Group::new(
             tables,

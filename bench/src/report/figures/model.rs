@@ -71,8 +71,8 @@ pub fn section(rows: &Rows) -> Section {
         title: "Model",
         lead: format!(
             "Bring-up, pools and flushes predicted from costs of a single CPU, bandwidth and the \
-             chunk rule. An error of zero is a prediction that was \
-             measured; {BAND_PERCENT:.0} % are what the model is held to.{worst}"
+             chunk rule. At an error of zero, the prediction is what was measured; the model is \
+             held to {BAND_PERCENT:.0} %.{worst}"
         ),
         benches: &["model"],
         groups: vec![

@@ -22,7 +22,7 @@ pub fn section(rows: &Rows) -> Section {
         id: "reporting",
         title: "Page reporting",
         lead: "Memory is dirtied and freed at once; then the host watches how much of it is still \
-            there. Below, what those who allocate notice of it."
+               there. Below: what it costs those who allocate."
             .into(),
         benches: &["reporting", "series", "fault", "shuffle"],
         groups: vec![

@@ -37,8 +37,8 @@ pub fn section(rows: &Rows) -> Section {
         title: "Traffic",
         lead:
             "Recorded traces of four kinds, replayed on each allocator: what an operation takes, \
-            and the slowest calls, where pNN is the time that NN % of the calls keep. The array is \
-            the limit; what the host takes away shows in its longest calls, too."
+             and the slowest calls, where NN % of the calls take at most pNN. The array is the \
+             limit; what the host takes away shows in its longest calls, too."
                 .into(),
         benches: &["traffic", "tail"],
         groups: vec![

@@ -129,7 +129,7 @@ impl fmt::Display for AcpiError {
                 write!(f, "the checksum is wrong (the bytes sum to {sum:#04x} instead of 0)")
             }
             Fault::WrongLength { length, least, most } => {
-                write!(f, "a length of {length} bytes cannot be (it must be {least} to {most})")
+                write!(f, "a length of {length} bytes is invalid (it must be {least} to {most})")
             }
             Fault::WrongEntryLength { kind, length, least, left } => {
                 write!(
@@ -137,7 +137,7 @@ impl fmt::Display for AcpiError {
                     "an entry of kind {kind} has {length} bytes (it must have {least} to {left})"
                 )
             }
-            Fault::TooManyEntries { most } => write!(f, "more than {most} entries of one sort"),
+            Fault::TooManyEntries { most } => write!(f, "more than {most} entries of one kind"),
             Fault::MemoryWraps { start, size_bytes } => {
                 write!(f, "memory of {size_bytes:#x} bytes at {start:#x} wraps around")
             }

@@ -51,7 +51,7 @@ impl fmt::Display for SpaceError {
                 write!(f, "virtual address {address:#x} is mapped already")
             }
             Self::BadRange { address } => {
-                write!(f, "what begins at {address:#x} is not whole pages of the window")
+                write!(f, "the range at {address:#x} is not whole pages of the window")
             }
             Self::OutOfFrames => f.write_str("no frame left for the window's tables"),
         }

@@ -78,7 +78,7 @@ impl fmt::Display for PvhError {
                 write!(f, "PVH: the start information begins with {found:#x} instead of {MAGIC:#x}")
             }
             Self::TooMany { what, count, most } => {
-                write!(f, "PVH: {count} {what}, at most {most} are believed")
+                write!(f, "PVH: {count} {what}, but at most {most} are accepted")
             }
             Self::NoRoom { what, length, left } => {
                 write!(

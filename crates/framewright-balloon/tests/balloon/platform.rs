@@ -13,15 +13,15 @@ fn a_device_that_needs_the_platform_is_refused_and_left_alone() {
     for (bits, text) in [
         (
             ACCESS,
-            "the virtio balloon asks for ACCESS_PLATFORM, which is not supported: it is left alone",
+            "the virtio balloon requires ACCESS_PLATFORM, which is not supported: it is left alone",
         ),
         (
             ORDER,
-            "the virtio balloon asks for ORDER_PLATFORM, which is not supported: it is left alone",
+            "the virtio balloon requires ORDER_PLATFORM, which is not supported: it is left alone",
         ),
         (
             ACCESS | ORDER,
-            "the virtio balloon asks for ACCESS_PLATFORM and ORDER_PLATFORM, \
+            "the virtio balloon requires ACCESS_PLATFORM and ORDER_PLATFORM, \
              which is not supported: it is left alone",
         ),
     ] {

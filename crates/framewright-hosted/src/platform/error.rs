@@ -91,9 +91,9 @@ impl fmt::Display for HostedError {
             }
             Self::CannotReserve { needed_bytes, limit_bytes, error } => write!(
                 f,
-                "the machine's memory needs {} MiB of addresses, this process can reserve at most \
-                 {} MiB in one piece ({error}); \
-                 the limits are the size of the address space and `ulimit -v`",
+                "the machine's memory needs {} MiB of addresses, but this process can reserve at \
+                 most {} MiB in one piece ({error}); the limits are the size of the address space \
+                 and `ulimit -v`",
                 needed_bytes.div_ceil(1 << 20),
                 limit_bytes >> 20
             ),
@@ -110,12 +110,16 @@ impl fmt::Display for HostedError {
                 )
             }
             Self::NoSuchCpu { cpu, cpus } => {
-                write!(f, "there is no CPU {cpu}: the machine has {cpus}, from 0")
+                write!(f, "there is no CPU {cpu}: the machine has {cpus}, counted from 0")
             }
-            Self::CpuTaken { cpu } => write!(f, "another thread is CPU {cpu}"),
+            Self::CpuTaken { cpu } => write!(f, "another thread is CPU {cpu} already"),
             Self::AlreadyCpu { cpu } => write!(f, "this thread is CPU {cpu} already"),
-            Self::NotMemory { range } => write!(f, "{range:?} is not all memory of this machine"),
-            Self::Unaligned { range } => write!(f, "{range:?} does not begin and end at a page"),
+            Self::NotMemory { range } => {
+                write!(f, "not all of {range:?} is memory of this machine")
+            }
+            Self::Unaligned { range } => {
+                write!(f, "{range:?} does not begin and end at page boundaries")
+            }
             Self::CannotDiscard { range, error } => {
                 write!(f, "cannot give {range:?} back: {error}")
             }

@@ -36,7 +36,7 @@ impl fmt::Display for HostNodes {
             Self::One => f.write_str("all nodes lie on the host's one node"),
             Self::Refused { errno } => {
                 let error = errno.map(io::Error::from_raw_os_error);
-                f.write_str("nodes lie wherever the host puts them, which lets none be chosen")?;
+                f.write_str("nodes lie wherever the host puts them, as it offers no choice")?;
                 error.map_or(Ok(()), |error| write!(f, ": {error}"))
             }
         }

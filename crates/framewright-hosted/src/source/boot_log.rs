@@ -64,8 +64,8 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Machine, SourceError> {
             Some(cpus) => {
                 machine.set_cpus(cpus)?;
                 machine.notes.push(format!(
-                    "the log says only that there are {cpus} CPUs; they are dealt to the \
-                    nodes in turn"
+                    "the log says only that there are {cpus} CPUs; they are assigned to the nodes \
+                     in turn"
                 ));
             }
             None => machine.notes.push("the log names no CPU".to_owned()),

@@ -155,8 +155,8 @@ impl fmt::Display for SourceError {
             Self::Topology { name, error } => write!(f, "{name}: {error}"),
             Self::MoreNodesThanMemory { nodes, node_bytes, memory_bytes } => write!(
                 f,
-                "more nodes than memory: {nodes} nodes of at least {} MiB need {} MiB, the machine \
-                 has {} MiB",
+                "too many nodes: {nodes} nodes of at least {} MiB need {} MiB, but the machine has \
+                 {} MiB",
                 node_bytes >> 20,
                 (u64::from(*nodes) * node_bytes) >> 20,
                 memory_bytes >> 20

@@ -59,7 +59,7 @@ fn firmware(root: &Path, machine: &mut Machine) -> Result<(), String> {
         let range =
             range.ok_or_else(|| format!("entry {number} goes from {start:?} to {end:?}"))?;
         let kind = kinds::kind(&kind).unwrap_or_else(|| {
-            machine.notes.push(format!("memory of unknown type {kind:?} is taken for reserved"));
+            machine.notes.push(format!("memory of unknown type {kind:?} is treated as reserved"));
             MemoryKind::Reserved
         });
         machine.ranges.push(MapRange { range, kind });
@@ -93,7 +93,7 @@ fn blocks(root: &Path, machine: &mut Machine) -> Result<(), String> {
             continue;
         }
         let range = block_range(number, bytes)
-            .ok_or_else(|| format!("memory{number} lies beyond any address"))?;
+            .ok_or_else(|| format!("memory{number} lies beyond all addresses"))?;
         match machine.ranges.last_mut() {
             Some(last) if last.range.end == range.start => last.range.end = range.end,
             _ => machine.ranges.push(MapRange { range, kind: MemoryKind::Conventional }),
@@ -103,7 +103,7 @@ fn blocks(root: &Path, machine: &mut Machine) -> Result<(), String> {
         return Err("no block is online".to_owned());
     }
     machine.notes.push(format!(
-        "memory is known only in blocks of {} MiB; small holes in them are not",
+        "memory is known only in blocks of {} MiB; smaller holes are not seen",
         bytes >> 20
     ));
     Ok(())
@@ -111,7 +111,7 @@ fn blocks(root: &Path, machine: &mut Machine) -> Result<(), String> {
 
 fn total(root: &Path, machine: &mut Machine) -> Result<(), String> {
     let text = value(&root.join("proc/meminfo"))?;
-    let bytes = mem_total(&text, "MemTotal:").ok_or("it has no readable line MemTotal")?;
+    let bytes = mem_total(&text, "MemTotal:").ok_or("it has no readable MemTotal line")?;
     machine.ranges = Machine::synthetic(bytes, 1, 1).map_err(|error| error.to_string())?.ranges;
     machine.notes.push("only the amount of memory is known; where it lies is made up".to_owned());
     Ok(())

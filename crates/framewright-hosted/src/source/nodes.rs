@@ -29,7 +29,7 @@ pub(super) fn read(root: &Path, machine: &mut Machine) {
         })
         .collect();
     if nodes.is_empty() {
-        machine.notes.push(format!("one node: {} names none", folder.display()));
+        machine.notes.push(format!("using one node: {} names none", folder.display()));
     }
     read_cpus(root, &nodes, machine);
     // A single node 0 owns all memory without being listed.

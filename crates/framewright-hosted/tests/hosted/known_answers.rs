@@ -207,7 +207,7 @@ fn a_made_up_machine_is_a_q35() {
     assert!(matches!(Machine::synthetic(1 << 30, 1025, 1), Err(SourceError::NodeCount { .. })));
     assert!(matches!(Machine::synthetic(1 << 30, 1, 0), Err(SourceError::CpuCount { .. })));
     let error = Machine::synthetic(16 << 20, 4, 1).unwrap_err().to_string();
-    assert!(error.starts_with("more nodes than memory: 4 nodes"), "{error}");
+    assert!(error.starts_with("too many nodes: 4 nodes"), "{error}");
 }
 
 #[test]
@@ -238,7 +238,7 @@ fn nodes_are_emulated_evenly() {
     let mut small = Machine::synthetic(128 << 20, 1, 1).unwrap();
     let error = small.emulate_nodes(4).unwrap_err().to_string();
     assert!(
-        error.starts_with("more nodes than memory: 4 nodes of at least 32 MiB need 128 MiB"),
+        error.starts_with("too many nodes: 4 nodes of at least 32 MiB need 128 MiB"),
         "{error}"
     );
     small.emulate_nodes(3).unwrap();

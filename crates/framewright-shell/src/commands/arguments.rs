@@ -23,22 +23,24 @@ pub(super) fn number(what: &str, text: &str, io: &mut Io<'_>) -> Result<u64, Fai
     // In files a leading zero means octal, which nobody expects here.
     let decimal = text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok());
     let number = decimal.flatten().or_else(|| parse_number(text).ok());
-    number.ok_or_else(|| io.wrong(format_args!("{what} is a number, not {text:?}")))
+    number.ok_or_else(|| io.wrong(format_args!("{what} must be a number, not {text:?}")))
 }
 
 pub(super) fn order(what: &str, text: &str, io: &mut Io<'_>) -> Result<Order, Failed> {
     let order = text.parse().ok().and_then(Order::new);
-    order.ok_or_else(|| io.wrong(format_args!("{what} is 0 to {}, not {text:?}", Order::MAX.get())))
+    order.ok_or_else(|| {
+        io.wrong(format_args!("{what} must be 0 to {}, not {text:?}", Order::MAX.get()))
+    })
 }
 
 pub(super) fn node(text: &str, io: &mut Io<'_>) -> Result<NodeId, Failed> {
     let node = text.parse().ok().and_then(NodeId::new);
-    node.ok_or_else(|| io.wrong(format_args!("node is the number of a node, not {text:?}")))
+    node.ok_or_else(|| io.wrong(format_args!("node must be the number of a node, not {text:?}")))
 }
 
 pub(super) fn zone(text: &str, io: &mut Io<'_>) -> Result<ZoneKind, Failed> {
     let kind = ZoneKind::ALL.into_iter().find(|kind| kind.name().eq_ignore_ascii_case(text));
-    kind.ok_or_else(|| io.wrong(format_args!("zone is DMA, DMA32 or Normal, not {text:?}")))
+    kind.ok_or_else(|| io.wrong(format_args!("zone must be DMA, DMA32 or Normal, not {text:?}")))
 }
 
 pub(super) fn migrate_type(text: &str, io: &mut Io<'_>) -> Result<MigrateType, Failed> {
@@ -46,7 +48,7 @@ pub(super) fn migrate_type(text: &str, io: &mut Io<'_>) -> Result<MigrateType, F
     let kinds = MigrateType::ALL.into_iter().filter(|kind| kind.is_mergeable());
     let kind = kinds.into_iter().find(|kind| kind.name().eq_ignore_ascii_case(text));
     kind.ok_or_else(|| {
-        io.wrong(format_args!("type is Unmovable, Movable or Reclaimable, not {text:?}"))
+        io.wrong(format_args!("type must be Unmovable, Movable or Reclaimable, not {text:?}"))
     })
 }
 
@@ -65,9 +67,7 @@ pub(super) fn address(what: &str, text: &str, io: &mut Io<'_>) -> Result<Pfn, Fa
     if address.is_multiple_of(PAGE_SIZE) {
         Ok(Pfn::containing(address))
     } else {
-        Err(io.wrong(format_args!(
-            "{what} is the address of a page, a multiple of {PAGE_SIZE:#x}, not {text:?}"
-        )))
+        Err(io.wrong(format_args!("{what} must be a multiple of {PAGE_SIZE:#x}, not {text:?}")))
     }
 }
 
@@ -88,14 +88,15 @@ pub(super) fn range(text: &str, io: &mut Io<'_>) -> Result<PfnRange, Failed> {
         let end = number("the frame after the last", end, io)?;
         (Pfn(first), end.saturating_sub(first))
     } else {
-        return Err(io.wrong(format_args!("SIZE@ADDRESS or FRAME..FRAME, not {text:?}")));
+        return Err(io.wrong(format_args!("expected SIZE@ADDRESS or FRAME..FRAME, not {text:?}")));
     };
     if pages == 0 {
-        return Err(io.wrong(format_args!("{text}: at least one page")));
+        return Err(io.wrong(format_args!("{text}: the range must have at least one page")));
     }
     let end = start.0.checked_add(pages).map(Pfn);
     let end = end.filter(|end| end.0 <= PHYSICAL_ADDRESS_END / PAGE_SIZE);
-    let end = end.ok_or_else(|| io.wrong(format_args!("{text}: no memory has such an address")))?;
+    let end =
+        end.ok_or_else(|| io.wrong(format_args!("{text}: the range ends beyond all addresses")))?;
     Ok(PfnRange { start, end })
 }
 
@@ -109,7 +110,7 @@ pub(super) fn blocks(text: &str, io: &mut Io<'_>) -> Result<BlockRange, Failed> 
     match (block(start), block(end)) {
         (Some(start), Some(end)) => Ok(BlockRange { start, end }),
         _ => Err(io.wrong(format_args!(
-            "{text}: whole blocks of {}, at least one",
+            "{text}: the range must be whole blocks of {}, at least one",
             Size::of_pages(PAGES_PER_BLOCK)
         ))),
     }
@@ -121,7 +122,7 @@ pub(super) fn seconds(text: &str, io: &mut Io<'_>) -> Result<u64, Failed> {
     if seconds <= u64::from(u32::MAX) {
         Ok(seconds)
     } else {
-        Err(io.wrong(format_args!("{text} seconds are more than anybody waits")))
+        Err(io.wrong(format_args!("{text} seconds are too many")))
     }
 }
 
@@ -179,7 +180,7 @@ impl Timed {
         let (length, seed) = match arguments {
             [length] => (length, 1),
             [length, "seed", seed] => (length, number("seed", seed, io)?),
-            _ => return Err(io.wrong(format_args!("SECONDS, and perhaps seed N"))),
+            _ => return Err(io.wrong(format_args!("expected SECONDS [seed N]"))),
         };
         let length = seconds(length, io)?;
         let clock = shell.manager.platform().now_ns();

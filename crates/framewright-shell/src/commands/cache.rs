@@ -32,7 +32,7 @@ pub(super) fn cache<P: Platform, H: Host>(
             shell.close_cache();
             whole?;
         }
-        _ => return Err(io.wrong(format_args!("read SIZE, free, or nothing"))),
+        _ => return Err(io.wrong(format_args!("expected read SIZE, free, or no argument"))),
     }
     status(shell, io)
 }
@@ -71,11 +71,11 @@ fn status<P: Platform, H: Host>(shell: &Shell<'_, P, H>, io: &mut Io<'_>) -> Res
     let events = shell.manager.pressure().events();
     writeln!(
         io.out,
-        "{} cached; {} given up{}; of all that was ever freed, {} in the background and {} while a \
-         request waited",
+        "{} cached; {} given up{}; reclaimed so far: {} in the background and {} while a request \
+         waited",
         Size::of_pages(cache.pages()),
         Size::of_pages(cache.given_up()),
-        if is_registered { "" } else { " (nobody asks for them here)" },
+        if is_registered { "" } else { " (not registered for reclaim)" },
         Size::of_pages(events.background_pages),
         Size::of_pages(events.reclaim_pages),
     )?;

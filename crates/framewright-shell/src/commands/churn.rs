@@ -108,7 +108,7 @@ pub(super) fn fragment<P: Platform, H: Host>(
         [size] => (Some(size), "1"),
         ["seed", seed] => (None, *seed),
         [size, "seed", seed] => (Some(size), *seed),
-        _ => return Err(io.wrong(format_args!("perhaps SIZE, and perhaps seed N"))),
+        _ => return Err(io.wrong(format_args!("expected [SIZE] [seed N]"))),
     };
     let most = size.map(|size| arguments::size_pages(size, io)).transpose()?.unwrap_or(u64::MAX);
     let mut random = Random::new(arguments::number("seed", seed, io)?);

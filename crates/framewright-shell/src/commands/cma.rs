@@ -24,9 +24,9 @@ pub(super) fn cma<P: Platform, H: Host>(
         ["alloc", ..] => Err(io.wrong(format_args!("which area, and how much? `cma` lists areas"))),
         ["create", name, range] => create(shell, name, range, io),
         ["create", ..] => {
-            Err(io.wrong(format_args!("a name, and where: SIZE@ADDRESS or FRAME..FRAME")))
+            Err(io.wrong(format_args!("expected a name and SIZE@ADDRESS or FRAME..FRAME")))
         }
-        [what, ..] => Err(io.wrong(format_args!("{what}: alloc, create or nothing"))),
+        [what, ..] => Err(io.wrong(format_args!("{what}: expected alloc, create or no argument"))),
     }
 }
 
@@ -62,7 +62,7 @@ fn list<P: Platform, H: Host>(shell: &Shell<'_, P, H>, io: &mut Io<'_>) -> Resul
     }
     if let failed @ 1.. = moving.failed_area_bytes() {
         let failed = Size::of_pages(failed.div_ceil(PAGE_SIZE));
-        writeln!(io.out, "{failed} that the command line asks for could not be set aside")?;
+        writeln!(io.out, "{failed} requested on the command line could not be set aside")?;
     }
     Ok(())
 }
@@ -100,7 +100,7 @@ fn alloc<P: Platform, H: Host>(
         }
         [option, ..] => {
             return Err(io.wrong(format_args!(
-                "{option}: after the size comes align=ORDER, and last within MS"
+                "{option}: only align=ORDER and then within MS may follow the size"
             )));
         }
     };
@@ -122,7 +122,9 @@ fn create<P: Platform, H: Host>(
     io: &mut Io<'_>,
 ) -> Result<(), Failed> {
     let known = AreaName::new(name).ok_or_else(|| {
-        io.wrong(format_args!("{name:?}: a name is 1 to 16 printable characters without a slash"))
+        io.wrong(format_args!(
+            "{name:?}: a name must be 1 to 16 printable characters without a slash"
+        ))
     })?;
     let blocks = arguments::blocks(range, io)?;
     if !grade::is_there(shell, grade::bytes(blocks)) {

@@ -67,7 +67,7 @@ pub(super) fn cpu<P: Platform, H: Host>(
         ["storm", rounds] => return storm(shell, rounds, "1", io),
         ["storm", rounds, "seed", seed] => return storm(shell, rounds, seed, io),
         _ => {
-            let usage = "offline N, online N, storm ROUNDS [seed N]";
+            let usage = "expected offline N, online N or storm ROUNDS [seed N]";
             return Err(io.wrong(format_args!("{usage}")));
         }
     }
@@ -121,7 +121,7 @@ fn storm<P: Platform, H: Host>(
     let seed = arguments::number("seed", seed, io)?;
     let (manager, platform) = (shell.manager, shell.manager.platform());
     if manager.cpus().count() == 1 {
-        return Err(io.fail(format_args!("there is no other CPU that is online")));
+        return Err(io.fail(format_args!("no other CPU is online")));
     }
     let shared = shell.undisturbed(|| Shared::new(manager));
     let is_over = AtomicBool::new(false);

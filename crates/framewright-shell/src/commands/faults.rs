@@ -60,7 +60,7 @@ pub(super) fn page_fault<P: Platform, H: Host>(
     let (seconds, only) = match arguments {
         [seconds] => (seconds, None),
         [seconds, "cpus", cpus] => (seconds, Some(arguments::number("cpus", cpus, io)?)),
-        _ => return Err(io.wrong(format_args!("SECONDS, and perhaps cpus N"))),
+        _ => return Err(io.wrong(format_args!("expected SECONDS [cpus N]"))),
     };
     let seconds = arguments::seconds(seconds, io)?;
     let there = Cpus::of(shell.host);
@@ -68,9 +68,7 @@ pub(super) fn page_fault<P: Platform, H: Host>(
     match only {
         Some(cpus) => match u32::try_from(cpus) {
             Ok(cpus) if (1..=all).contains(&cpus) => one(shell, order, seconds, (&there, cpus), io),
-            _ => Err(io.wrong(format_args!(
-                "this machine has 1 to {all} CPUs that take part, not {cpus}"
-            ))),
+            _ => Err(io.wrong(format_args!("cpus must be 1 to {all} on this machine, not {cpus}"))),
         },
         None => {
             let powers = (0..u32::BITS).map(|shift| 1 << shift).take_while(|&cpus| cpus < all);

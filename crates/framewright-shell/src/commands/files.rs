@@ -56,7 +56,7 @@ pub(super) fn ls<P: Platform, H: Host>(
         _ => (false, arguments),
     };
     if let Some(option) = paths.iter().find(|path| path.starts_with('-')) {
-        return Err(io.wrong(format_args!("{option}: the one option is -l")));
+        return Err(io.wrong(format_args!("{option}: the only option is -l")));
     }
     each(if paths.is_empty() { &["/"] } else { paths }, io, |path, io| {
         let mut result = Ok(());

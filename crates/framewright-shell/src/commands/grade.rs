@@ -31,11 +31,13 @@ pub(super) fn grade<P: Platform, H: Host>(
         [range, grade] => {
             let range = arguments::blocks(range, io)?;
             let known = arguments::grade(grade).ok_or_else(|| {
-                io.wrong(format_args!("{grade}: a grade is any, movable or removable"))
+                io.wrong(format_args!("{grade}: a grade must be any, movable or removable"))
             })?;
             set(shell, range, known, io)
         }
-        [_, _, more, ..] => Err(io.wrong(format_args!("{more}: a range, and perhaps a grade"))),
+        [_, _, more, ..] => {
+            Err(io.wrong(format_args!("{more}: only a grade may follow the range")))
+        }
     }
 }
 

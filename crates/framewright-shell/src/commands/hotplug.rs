@@ -29,14 +29,15 @@ impl Wanted {
     fn parse(what: &str, arguments: &[&str], io: &mut Io<'_>) -> Result<Self, Failed> {
         let [takes_node, takes_grade] = [what == "add", what == "add" || what == "online"];
         let [start, size, rest @ ..] = arguments else {
-            return Err(io.wrong(format_args!("an address and a size")));
+            return Err(io.wrong(format_args!("expected an address and a size")));
         };
         let bytes = |text: &str, io: &mut Io<'_>| {
             parse_size(text).map_err(|error| io.wrong(format_args!("{text:?}: {error}")))
         };
         let (start, size) = (bytes(start, io)?, bytes(size, io)?);
         let end = start.checked_add(size);
-        let end = end.ok_or_else(|| io.wrong(format_args!("it ends beyond all addresses")))?;
+        let end =
+            end.ok_or_else(|| io.wrong(format_args!("the range ends beyond all addresses")))?;
         let range = PhysRange::new(start, end);
         let (node, grade) = (NodeId::ZERO, None);
         let mut wanted = Self { range, node, grade, is_offline: false };
@@ -52,16 +53,16 @@ impl Wanted {
                     let known = match (takes_node, takes_grade) {
                         (true, _) => "any, movable, removable, offline or node=N",
                         (_, true) => "any, movable or removable",
-                        _ => "nothing follows the size",
+                        _ => "nothing after the size",
                     };
-                    return Err(io.wrong(format_args!("{word}: {known}")));
+                    return Err(io.wrong(format_args!("{word}: expected {known}")));
                 }
             }
         }
         if wanted.is_offline && wanted.grade.is_some() {
-            return Err(io.wrong(format_args!(
-                "what is offline has no grade: `hotplug online` gives it one"
-            )));
+            return Err(
+                io.wrong(format_args!("offline memory has no grade: `hotplug online` sets it"))
+            );
         }
         Ok(wanted)
     }
@@ -78,7 +79,7 @@ pub(super) fn hotplug<P: Platform, H: Host>(
     let hotplug = shell.movable().map_or(hotplug, |memory| hotplug.by(memory));
     let started = shell.manager.platform().now_ns();
     if !WORDS.contains(what) {
-        return Err(io.wrong(format_args!("{what}: add, remove, online or offline")));
+        return Err(io.wrong(format_args!("{what}: expected add, remove, online or offline")));
     }
     let wanted = Wanted::parse(what, rest, io)?;
     let range = wanted.range;
@@ -107,30 +108,31 @@ pub(super) fn hotplug<P: Platform, H: Host>(
                 // (invariant 1).
                 None => unsafe { hotplug.add_offline(range, wanted.node) },
             };
-            ("added, and can be had", added.map(|added| added.pages))
+            ("added, available", added.map(|added| added.pages))
         }
         "online" => {
             let grade =
                 wanted.grade.or_else(|| hotplug.grade_for(range, wanted.node, OnlineType::Online));
             let online = hotplug.online(range, grade.unwrap_or(Grade::Any));
-            ("online, and can be had", online.map(|added| added.pages))
+            ("online, available", online.map(|added| added.pages))
         }
         "offline" => {
             let offline = hotplug.offline(range, budget);
-            ("offline, and could be had", offline.map(|gone| gone.pages))
+            ("offline, was available", offline.map(|gone| gone.pages))
         }
         _ => {
             let of_device = hotplug.group_at(range).filter(|group| group.unit_bytes.is_some());
             if let Some(group) = of_device {
                 return Err(io.wrong(format_args!(
-                    "{range} is of the device at {}, which gives and takes it itself: `plug`",
+                    "{range} belongs to the device at {}, which adds and removes it itself: use \
+                     `plug`",
                     group.region
                 )));
             }
             // SAFETY: the shell reads no page descriptor while it waits for this call (invariant
             // 49).
             let removed = unsafe { hotplug.remove(range, budget) };
-            ("removed, and could be had", removed.map(|gone| gone.pages))
+            ("removed, was available", removed.map(|gone| gone.pages))
         }
     };
     let pages = pages.map_err(|error| io.fail(format_args!("{error}")))?;

@@ -157,7 +157,7 @@ fn what_to_use<P: Platform, H: Host>(
         [size] => (Some(size), None, None),
         [size, count] => (Some(size), Some(count), None),
         [size, count, seconds] => (Some(size), Some(count), Some(seconds)),
-        _ => return Err(io.wrong(format_args!("SIZE, COUNT and SECONDS, and perhaps node N"))),
+        _ => return Err(io.wrong(format_args!("expected [SIZE [COUNT [SECONDS]]] [node N]"))),
     };
     let size =
         size.map_or(Ok(shell.manager.hugetlb().default_size()), |size| pool_size(size, io))?;
@@ -167,13 +167,14 @@ fn what_to_use<P: Platform, H: Host>(
     }
     let counts = shell.manager.pool(size).counts();
     let all = counts.all.free.saturating_sub(counts.reserved);
-    let count = count.map_or(Ok(all), |count| arguments::number("how many pages", count, io))?;
+    let count =
+        count.map_or(Ok(all), |count| arguments::number("the number of pages", count, io))?;
     Ok(Use { size, count, seconds, node })
 }
 
 fn pool_size(text: &str, io: &mut Io<'_>) -> Result<PoolSize, Failed> {
     let size = parse_size(text).ok().and_then(PoolSize::of_bytes);
-    size.ok_or_else(|| io.wrong(format_args!("{text:?}: pools are of pages of 2M and 1G")))
+    size.ok_or_else(|| io.wrong(format_args!("{text:?}: pools have pages of 2M or 1G")))
 }
 
 fn node_exists<P: Platform, H: Host>(
@@ -195,10 +196,10 @@ fn which<P: Platform, H: Host>(
     let (size, count, node) = match arguments {
         [size, count] => (size, count, None),
         [size, count, "node", node] => (size, count, Some(arguments::node(node, io)?)),
-        _ => return Err(io.wrong(format_args!("SIZE COUNT, and perhaps node N"))),
+        _ => return Err(io.wrong(format_args!("expected SIZE COUNT [node N]"))),
     };
     let size = pool_size(size, io)?;
-    let count = arguments::number("how many pages", count, io)?;
+    let count = arguments::number("the number of pages", count, io)?;
     if let Some(node) = node {
         node_exists(shell, size, node, io)?;
     }

@@ -36,7 +36,7 @@ impl Wanted {
                     Some(name) => (name, argument),
                     None => {
                         return Err(
-                            io.wrong(format_args!("{argument}: order and count are there already"))
+                            io.wrong(format_args!("{argument}: order and count are given already"))
                         );
                     }
                 },
@@ -100,7 +100,7 @@ pub(super) fn alloc<P: Platform, H: Host>(
     let pages = wanted.request.pages;
     let order = Order::for_pages(pages).filter(|order| order.pages() == pages);
     if wanted.count == 0 {
-        return Err(io.wrong(format_args!("count is at least 1")));
+        return Err(io.wrong(format_args!("count must be at least 1")));
     }
     if wanted.at.is_some() && order.is_none() {
         return Err(io.wrong(format_args!("at= takes an order, not {pages} pages")));
@@ -128,7 +128,7 @@ pub(super) fn alloc<P: Platform, H: Host>(
                 io,
                 index,
                 wanted.count,
-                format_args!("the shell has no room to note more"),
+                format_args!("the shell has no room to record more"),
             ));
         }
     }
@@ -167,7 +167,7 @@ pub(super) fn failed(
     if count == 1 {
         io.fail(why)
     } else {
-        io.fail(format_args!("after {index} of {count}, all given back: {why}"))
+        io.fail(format_args!("after {index} of {count}, all freed again: {why}"))
     }
 }
 
@@ -195,7 +195,7 @@ pub(super) fn free<P: Platform, H: Host>(
                     return Err(io.fail(format_args!("there is no handle {handle}")));
                 }
                 if handles.iter().take(index).any(|earlier| number(earlier) == found) {
-                    return Err(io.fail(format_args!("handle {handle} is there once")));
+                    return Err(io.fail(format_args!("handle {handle} is given twice")));
                 }
             }
             let mut freed = 0;
@@ -230,7 +230,7 @@ fn free_at<P: Platform, H: Host>(
             Some(("pages", value)) => arguments::number("pages", value, io)?,
             _ => {
                 return Err(
-                    io.wrong(format_args!("{size}: behind an address comes order=N or pages=N"))
+                    io.wrong(format_args!("{size}: only order=N or pages=N may follow an address"))
                 );
             }
         }),
@@ -241,7 +241,7 @@ fn free_at<P: Platform, H: Host>(
         (Some((_, run)), pages) if pages.is_none_or(|pages| pages == run.range.pages()) => {
             if !shell.held.can_forget() {
                 return Err(io.fail(format_args!(
-                    "the shell has no room to note what is left of the handle"
+                    "the shell has no room to record what is left of the handle"
                 )));
             }
             run

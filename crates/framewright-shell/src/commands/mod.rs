@@ -78,8 +78,8 @@ const ALL: &[Entry] = &[
         Builtin::Cache,
         "cache",
         "[read SIZE|free]",
-        "keep pages as long as nobody needs their memory, as a kernel keeps those of files: read \
-         SIZE more, free all, or show how many there are and how many were given up",
+        "keep pages until their memory is needed, like a kernel's file cache: read SIZE more, free \
+         all, or show how many are cached and how many were given up",
     ),
     (Builtin::Cat, "cat", "FILE...", "show control files"),
     (
@@ -92,41 +92,41 @@ const ALL: &[Entry] = &[
         Builtin::Cma,
         "cma",
         "[alloc NAME SIZE|pages=N [align=ORDER] [within MS]|create NAME SIZE@ADDRESS|FRAME..FRAME]",
-        "show reserve areas; allocate a run of one, moving what is lent there for MS milliseconds \
-         at most, and keep it under a handle; make one, for ever",
+        "show reserve areas; allocate a run from one, moving lent pages away for at most MS \
+         milliseconds, and keep it under a handle; create one, permanently",
     ),
     (
         Builtin::Compact,
         "compact",
         "[NODE [BLOCKS]|background SECONDS]",
-        "move what is in the emptiest split blocks into the fullest, until BLOCKS, or all that can \
-         be, are whole; or poll one more compactor for a while, beside the program's own, which \
-         works all the time as compaction_proactiveness says",
+        "move pages from the emptiest split blocks into the fullest until BLOCKS, or as many as \
+         possible, are whole; or run another compactor for SECONDS beside the program's own, which \
+         always works as compaction_proactiveness says",
     ),
     (
         Builtin::Contig,
         "contig",
         "SIZE [align=ORDER] [node=N] [zone=NAME] [below=ADDRESS] [type=NAME] [within MS]|\
          SIZE@ADDRESS [within MS]|FRAME..FRAME [within MS]",
-        "allocate SIZE in one run, or the frames at a place, moving what is in the way for MS \
-         milliseconds at most, and keep it under a handle",
+        "allocate SIZE in one run, or the frames at a place, moving pages out of the way for at \
+         most MS milliseconds, and keep it under a handle",
     ),
     (
         Builtin::Cpu,
         "cpu",
         "[offline N|online N|storm ROUNDS [seed N]]",
-        "show which CPUs are online; stop one, which keeps no memory then; let it go on; stop \
-         others and let them go on again and again while the rest allocates, frees and drains",
+        "show which CPUs are online; take one offline, which then keeps no memory; bring it back; \
+         do both again and again with others while the rest allocate, free and drain",
     ),
     (Builtin::Cpus, "cpus", "", "show CPUs, their nodes and their caches"),
-    (Builtin::Dmesg, "dmesg", "", "show the log since the machine began"),
+    (Builtin::Dmesg, "dmesg", "", "show the log since the machine started"),
     (
         Builtin::Echo,
         "echo",
         "[-n] [WORD...] [> FILE]",
         "print words, or write them to a control file",
     ),
-    (Builtin::Exit, "exit", "[STATUS]", "end, with the status of the last command or this one"),
+    (Builtin::Exit, "exit", "[STATUS]", "exit with STATUS, or that of the last command"),
     (
         Builtin::Fragment,
         "fragment",
@@ -144,8 +144,8 @@ const ALL: &[Entry] = &[
         Builtin::Grade,
         "grade",
         "[SIZE@ADDRESS|FRAME..FRAME [any|movable|removable]]",
-        "show or say for whom blocks are: for all, or for what can be moved, which takes the \
-         removable ones last",
+        "show or set what blocks may hold: anything, or only movable memory, which takes removable \
+         blocks last",
     ),
     (Builtin::Held, "held", "", "show what handles hold"),
     (Builtin::Help, "help", "[COMMAND]", "show commands"),
@@ -154,29 +154,28 @@ const ALL: &[Entry] = &[
         "hotplug",
         "[add START SIZE [node=N] [any|movable|removable|offline]|remove START SIZE|\
          online START SIZE [any|movable|removable]|offline START SIZE]",
-        "show what memory there is; add some; move what is in it elsewhere and take it out of use",
+        "show memory; add some; move its contents elsewhere and take it out of use",
     ),
     (
         Builtin::Hugetlb,
         "hugetlb",
         "[SIZE [COUNT [SECONDS]]] [node N]",
-        "reserve huge pages of a pool, take them, use every 4 KiB of them, check, free",
+        "reserve huge pages of a pool, allocate them, write every 4 KiB, check, free",
     ),
     (Builtin::Ls, "ls", "[-l] [FILE...]", "list control files"),
     (
         Builtin::Memhog,
         "memhog",
         "SIZE [hold SECONDS] [untouched]",
-        "allocate SIZE, in the largest runs there are, write to it unless untouched, free it",
+        "allocate SIZE in the largest runs there are, write to it unless untouched, free it",
     ),
     (
         Builtin::Movable,
         "movable",
         "[fill PERCENT [ORDER,...] [seed N]|check|pin COUNT|busy on|busy off|free]",
-        "use memory that can be moved: fill all and free by chance until PERCENT is in use, look \
-         at what is in it, pin runs by chance, those that are in memory for what moves elsewhere, \
-         have other CPUs use it during compact, contig and \
-         vacate, free it",
+        "use movable memory: fill all and free at random until PERCENT is in use; check its \
+         contents; pin random runs, moving them out of movable-only memory first; have other CPUs \
+         use it during compact, contig and vacate; free it",
     ),
     (
         Builtin::Numa,
@@ -185,9 +184,8 @@ const ALL: &[Entry] = &[
          NODES [weights=N,N,...]] [count=N] [order=N|pages=N] [type=NAME], or tier NODE TIER, or \
          bandwidth NODE MB/S",
         "allocate under a policy, keep under a handle, and show which nodes served; show nodes; \
-         say how slow a node is, so that pages are demoted from nodes of lower tiers to it, or how \
-         fast, which weights follow until one is written to \
-         /sys/kernel/mm/mempolicy/weighted_interleave",
+         set a node's tier, so that nodes of lower tiers demote pages to it, or its bandwidth, \
+         which weights follow until one is written to /sys/kernel/mm/mempolicy/weighted_interleave",
     ),
     (
         Builtin::PageFault1,
@@ -210,18 +208,13 @@ const ALL: &[Entry] = &[
         "write COUNT into the pool's nr_hugepages, and show how long that took and the result",
     ),
     (Builtin::Sleep, "sleep", "SECONDS", "wait"),
-    (Builtin::Stat, "stat", "", "show zones and what became of their memory"),
-    (
-        Builtin::Stress,
-        "stress",
-        "SECONDS [seed N]",
-        "random traffic on all CPUs that checks itself",
-    ),
+    (Builtin::Stat, "stat", "", "show zones and how their memory is used"),
+    (Builtin::Stress, "stress", "SECONDS [seed N]", "random traffic on all CPUs, with checks"),
     (
         Builtin::Vacate,
         "vacate",
         "SIZE@ADDRESS|FRAME..FRAME [within MS]",
-        "move everything out of whole blocks, in MS milliseconds at most, and keep them under a \
+        "move everything out of whole blocks in at most MS milliseconds, and keep them under a \
          handle",
     ),
     (Builtin::Verify, "verify", "", "recount all memory from the tables"),
@@ -282,10 +275,10 @@ fn exit<P: Platform, H: Host>(
 ) -> Result<(), Failed> {
     let status = match arguments {
         [] => shell.status(),
-        [status] => {
-            status.parse().map_err(|_| io.wrong(format_args!("{status}: a status is 0 to 255")))?
-        }
-        [_, ..] => return Err(io.wrong(format_args!("one status"))),
+        [status] => status
+            .parse()
+            .map_err(|_| io.wrong(format_args!("{status}: a status must be 0 to 255")))?,
+        [_, ..] => return Err(io.wrong(format_args!("expected one status"))),
     };
     shell.is_over = true;
     if status == 0 { Ok(()) } else { Err(Failed(status)) }
@@ -306,8 +299,8 @@ fn help<P: Platform, H: Host>(
             }
             writeln!(
                 io.out,
-                "\n`help COMMAND` shows how a command is called; `;` separates commands, \
-                 `> FILE` writes to a control file"
+                "\n`help COMMAND` shows how to use a command; `;` separates commands, `> FILE` \
+                 writes to a control file"
             )?;
             Ok(())
         }
@@ -332,6 +325,6 @@ fn help<P: Platform, H: Host>(
 fn none(arguments: &[&str], io: &mut Io<'_>) -> Result<(), Failed> {
     match arguments.first() {
         None => Ok(()),
-        Some(first) => Err(io.wrong(format_args!("{first}: no argument is known"))),
+        Some(first) => Err(io.wrong(format_args!("{first}: this command takes no arguments"))),
     }
 }

@@ -48,8 +48,8 @@ pub(super) fn movable<P: Platform, H: Host>(
         }
         ["free"] => free(shell, io),
         _ => Err(io.wrong(format_args!(
-            "fill PERCENT [ORDER,...] [seed N], check, pin COUNT, busy on, busy off, free, or \
-             nothing"
+            "expected fill PERCENT [ORDER,...] [seed N], check, pin COUNT, busy on, busy off, \
+             free, or no argument"
         ))),
     }
 }
@@ -71,8 +71,7 @@ impl Fill {
             [orders, "seed", seed] => (*orders, *seed),
             _ => {
                 return Err(io.wrong(format_args!(
-                    "after the percentage come perhaps orders, with commas between them, and \
-                     perhaps seed N"
+                    "only orders separated by commas and then seed N may follow the percentage"
                 )));
             }
         };
@@ -353,7 +352,7 @@ fn pin<P: Platform, H: Host>(
     }
     write!(io.out, "{} pinned", Counted(wanted - refused.count, "handle"))?;
     if moved != 0 {
-        write!(io.out, ", {moved} of them moved first out of memory for what moves")?;
+        write!(io.out, ", {moved} of them moved out of movable-only memory first")?;
     }
     writeln!(io.out)?;
     match refused.first {

@@ -66,9 +66,7 @@ pub(super) fn vacate<P: Platform, H: Host>(
 ) -> Result<(), Failed> {
     let (arguments, within) = Within::split(shell, arguments, io)?;
     let [range] = arguments else {
-        return Err(io.wrong(format_args!(
-            "which range? SIZE@ADDRESS or FRAME..FRAME, and perhaps within MS"
-        )));
+        return Err(io.wrong(format_args!("which range? SIZE@ADDRESS or FRAME..FRAME [within MS]")));
     };
     let range = arguments::blocks(range, io)?;
     let platform = shell.manager.platform();
@@ -112,7 +110,7 @@ fn keep<P: Platform, H: Host>(
     if shell.held.add(handle, taken).is_err() {
         // It was just allocated, so freeing it cannot fail.
         let _ = give_back(shell.manager, taken);
-        return Err(io.fail(format_args!("the shell has no room to note more")));
+        return Err(io.fail(format_args!("the shell has no room to record more")));
     }
     writeln!(
         io.out,
@@ -159,7 +157,7 @@ pub(super) fn contig<P: Platform, H: Host>(
     if size.contains('@') || size.contains("..") {
         let range = arguments::range(size, io)?;
         if let Some(option) = options.first() {
-            return Err(io.wrong(format_args!("{option}: only within MS follows a place")));
+            return Err(io.wrong(format_args!("{option}: only within MS may follow a place")));
         }
         return take(shell, io, |moving| moving.allocate_range(range, within.budget(platform)));
     }
@@ -177,8 +175,8 @@ pub(super) fn contig<P: Platform, H: Host>(
             Some(("type", value)) => request.migrate_type = arguments::migrate_type(value, io)?,
             _ => {
                 return Err(io.wrong(format_args!(
-                    "{option}: after the size come align=ORDER, node=N, zone=NAME, \
-                     below=ADDRESS, type=NAME, and last within MS"
+                    "{option}: expected align=ORDER, node=N, zone=NAME, below=ADDRESS, type=NAME, \
+                     or within MS at the end"
                 )));
             }
         }
@@ -196,7 +194,7 @@ impl fmt::Display for Refused {
         match self.0 {
             ContiguousError::NoPlace { pages } => {
                 let pages = Counted(pages, "page");
-                write!(f, "no zone has {pages} in one run between what cannot be moved")
+                write!(f, "no zone has a run of {pages} that can all be moved")
             }
             error => error.fmt(f),
         }
@@ -247,9 +245,7 @@ pub(super) fn compact<P: Platform, H: Host>(
             (Some(arguments::node(node, io)?), arguments::number("BLOCKS", blocks, io)?)
         }
         _ => {
-            return Err(
-                io.wrong(format_args!("perhaps NODE, and perhaps BLOCKS, or background SECONDS"))
-            );
+            return Err(io.wrong(format_args!("expected [NODE [BLOCKS]] or background SECONDS")));
         }
     };
     let platform = shell.manager.platform();
@@ -283,7 +279,7 @@ fn background<P: Platform, H: Host>(
 ) -> Result<(), Failed> {
     let (platform, moving) = (shell.manager.platform(), moving(shell));
     let Some(start) = platform.now_ns() else {
-        return Err(io.fail(format_args!("there is no clock to do it by")));
+        return Err(io.fail(format_args!("this machine has no clock")));
     };
     let score = || {
         let nodes = shell.manager.nodes().iter().map(|node| moving.fragmentation_score(node.id));

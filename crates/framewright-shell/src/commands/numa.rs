@@ -39,7 +39,7 @@ impl Wanted {
     fn parse(mode: &str, arguments: &[&str], io: &mut Io<'_>) -> Result<Self, Failed> {
         let found = MODES.into_iter().find(|(name, _)| *name == mode);
         let (_, mode) = found.ok_or_else(|| {
-            io.wrong(format_args!("{mode}: no such policy; `help numa` shows which there are"))
+            io.wrong(format_args!("{mode}: no such policy; `help numa` lists them"))
         })?;
         let request = Request::new(Order::PAGE);
         let (nodes, weights) = (NodeMask::EMPTY, None);
@@ -109,7 +109,7 @@ fn allocate<P: Platform, H: Host>(
 ) -> Result<(), Failed> {
     let wanted = Wanted::parse(mode, rest, io)?;
     if wanted.count == 0 {
-        return Err(io.wrong(format_args!("count is at least 1")));
+        return Err(io.wrong(format_args!("count must be at least 1")));
     }
     let policy = NumaPolicy::new(wanted.mode, wanted.nodes);
     let mut policy = policy.map_err(|error| io.wrong(format_args!("{error}")))?;
@@ -134,7 +134,7 @@ fn allocate<P: Platform, H: Host>(
             // It was just allocated, so freeing it cannot fail.
             let _ = give_back(shell.manager, placed.range);
             give_up(shell, handle);
-            let why = format_args!("the shell has no room to note more");
+            let why = format_args!("the shell has no room to record more");
             return Err(failed(io, index, wanted.count, why));
         }
         if let Some(runs) = runs.get_mut(placed.node().index()) {
@@ -159,11 +159,11 @@ fn set_tier<P: Platform, H: Host>(
     io: &mut Io<'_>,
 ) -> Result<(), Failed> {
     let [node, tier] = arguments else {
-        return Err(io.wrong(format_args!("which node, and which tier? Higher ones are slower")));
+        return Err(io.wrong(format_args!("which node, and which tier? Higher tiers are slower")));
     };
     let (node, tier) = (arguments::node(node, io)?, arguments::number("a tier", tier, io)?);
-    let tier =
-        u8::try_from(tier).map_err(|_| io.wrong(format_args!("a tier is 0 to 255, not {tier}")))?;
+    let tier = u8::try_from(tier)
+        .map_err(|_| io.wrong(format_args!("a tier must be 0 to 255, not {tier}")))?;
     let numa = shell.manager.numa();
     numa.set_tier(node, tier).map_err(|error| io.fail(format_args!("{error}")))?;
     write!(io.out, "node {node}: tier {tier}")?;
@@ -171,7 +171,7 @@ fn set_tier<P: Platform, H: Host>(
     if targets.is_empty() {
         return Ok(writeln!(io.out, ", the slowest: its pages are not demoted")?);
     }
-    Ok(writeln!(io.out, ", its pages are demoted to {targets}, when that is full to {allowed}")?)
+    Ok(writeln!(io.out, ", its pages are demoted to {targets}, or to {allowed} when that is full")?)
 }
 
 /// Sets how much a node can move in a second.
@@ -181,17 +181,14 @@ fn set_bandwidth<P: Platform, H: Host>(
     io: &mut Io<'_>,
 ) -> Result<(), Failed> {
     let [node, bandwidth] = arguments else {
-        return Err(
-            io.wrong(format_args!("which node, and how many MB/s? 0 where it is not known"))
-        );
+        return Err(io.wrong(format_args!("which node, and how many MB/s? 0 means unknown")));
     };
     let node = arguments::node(node, io)?;
     let bandwidth = arguments::number("a bandwidth in MB/s", bandwidth, io)?;
     let numa = shell.manager.numa();
     numa.set_bandwidth(node, bandwidth).map_err(|error| io.fail(format_args!("{error}")))?;
     let weight = numa.weight(node);
-    let follows =
-        if numa.weights_are_auto() { "" } else { ", which was written and does not follow" };
+    let follows = if numa.weights_are_auto() { "" } else { ", which was set by hand and is kept" };
     Ok(writeln!(io.out, "node {node}: {bandwidth} MB/s, weight {weight}{follows}")?)
 }
 

@@ -33,7 +33,7 @@ pub(super) fn reporting<P: Platform, H: Host>(
             reporting.set_pools(*word == "on");
             Ok(())
         }
-        _ => Err(io.wrong(format_args!("status, flush, pause, resume or pools on|off"))),
+        _ => Err(io.wrong(format_args!("expected status, flush, pause, resume or pools on|off"))),
     }
 }
 
@@ -108,7 +108,7 @@ fn flush<P: Platform, H: Host>(shell: &Shell<'_, P, H>, io: &mut Io<'_>) -> Resu
         }
         if now.errors != before.errors {
             return Err(io.fail(format_args!(
-                "the device failed; the flush is given up, reports go on later"
+                "the device failed; the flush was abandoned, reporting resumes later"
             )));
         }
         if clock().is_none_or(|now| now.saturating_sub(start) > patience) {

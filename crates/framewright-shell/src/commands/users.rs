@@ -54,7 +54,7 @@ pub(super) fn begin<P: Platform, H: Host>(
 ) -> Result<(), Failed> {
     shell.users = count(shell);
     if shell.users == 0 {
-        return Err(io.fail(format_args!("there is no other CPU that could use it")));
+        return Err(io.fail(format_args!("no other CPU is online to use it")));
     }
     Ok(())
 }

@@ -39,7 +39,7 @@ pub(super) fn memhog<P: Platform, H: Host>(
             }
             _ => {
                 return Err(io.wrong(format_args!(
-                    "{option}: after the size come hold SECONDS and untouched"
+                    "{option}: only hold SECONDS and untouched may follow the size"
                 )));
             }
         }
@@ -80,7 +80,7 @@ fn take_all<P: Platform, H: Host>(
                 if shell.held.add(handle, taken).is_err() {
                     let _ = give_back(shell.manager, taken);
                     return Err(io.fail(format_args!(
-                        "the shell has no room to note more runs of {order:?}"
+                        "the shell has no room to record more runs of {order:?}"
                     )));
                 }
                 left -= order.pages();

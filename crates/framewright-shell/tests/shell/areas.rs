@@ -93,7 +93,7 @@ fn what_is_pinned_leaves_areas_and_graded_memory_first() {
     );
     let (count, moved) = out[1].split_once(" handles pinned, ").expect("both");
     let (moved, rest) = moved.split_once(' ').expect("a number");
-    assert_eq!((count, rest), ("5000", "of them moved first out of memory for what moves"));
+    assert_eq!((count, rest), ("5000", "of them moved out of movable-only memory first"));
     let moved: u64 = moved.parse().expect("a number");
     assert!((1000..5000).contains(&moved), "{out:?}");
     assert!(out[2].contains(", 5000 of them pinned; "), "{out:?}");
@@ -122,7 +122,7 @@ fn wrong_areas_say_why_and_nothing_is_held() {
     let bench = Bench::new("cma=8M", [128, 64]);
     bench.says("cma create camera 4M@0x2400000");
     for (text, status, expected) in [
-        ("cma nonsense", 2, "cma: nonsense: alloc, create or nothing"),
+        ("cma nonsense", 2, "cma: nonsense: expected alloc, create or no argument"),
         ("cma alloc", 2, "which area, and how much?"),
         ("cma alloc camera", 2, "which area, and how much?"),
         ("cma alloc nobody 1M", 1, "cma: there is no area nobody; `cma` lists areas"),
@@ -130,41 +130,49 @@ fn wrong_areas_say_why_and_nothing_is_held() {
         ("cma alloc camera x", 2, "not a number"),
         ("cma alloc camera 0", 1, "cannot allocate 0 pages"),
         ("cma alloc camera pages=0", 1, "cannot allocate 0 pages"),
-        ("cma alloc camera pages=x", 2, "pages is a number"),
+        ("cma alloc camera pages=x", 2, "pages must be a number"),
         ("cma alloc camera count=2", 2, "not a number"),
-        ("cma alloc camera 1M align=19", 2, "align is 0 to 18"),
+        ("cma alloc camera 1M align=19", 2, "align must be 0 to 18"),
         ("cma alloc camera 1M within", 2, "cma: within how many milliseconds?"),
-        ("cma alloc camera 1M within x", 2, "a time in milliseconds is a number"),
-        ("cma alloc camera 1M within 5 align=0", 2, "within: after the size comes align=ORDER"),
-        ("cma alloc camera 1M node=0", 2, "node=0: after the size comes align=ORDER"),
-        ("cma alloc camera 1M align=0 align=1", 2, "after the size comes align=ORDER"),
+        ("cma alloc camera 1M within x", 2, "a time in milliseconds must be a number"),
+        (
+            "cma alloc camera 1M within 5 align=0",
+            2,
+            "within: only align=ORDER and then within MS may follow",
+        ),
+        ("cma alloc camera 1M node=0", 2, "node=0: only align=ORDER and then within MS may follow"),
+        (
+            "cma alloc camera 1M align=0 align=1",
+            2,
+            "only align=ORDER and then within MS may follow",
+        ),
         ("cma alloc camera 5M", 1, "cma: no run of 1280 pages could be vacated; 0 pages moved in"),
         ("cma alloc camera 4M; cma alloc camera 4K", 1, "no run of 1 page could be vacated; 0"),
-        ("contig 4K below=0x1000", 1, "no zone has 1 page in one run between"),
+        ("contig 4K below=0x1000", 1, "no zone has a run of 1 page that can all"),
         ("cma alloc camera 1M align=18", 1, "no run of 256 pages could be vacated"),
         ("cma alloc camera pages=18446744073709551615", 1, "no run of 18446744073709551615 pages"),
-        ("cma create", 2, "cma: a name, and where: SIZE@ADDRESS or FRAME..FRAME"),
-        ("cma create one", 2, "a name, and where"),
-        ("cma create one 2M@0x2800000 node=0", 2, "a name, and where"),
-        ("cma create a/b 2M@0x2800000", 2, "\"a/b\": a name is 1 to 16 printable characters"),
-        ("cma create '' 2M@0x2800000", 2, "\"\": a name is 1 to 16"),
-        ("cma create seventeen-letters 2M@0x2800000", 2, "a name is 1 to 16"),
-        ("cma create camera 2M@0x2800000", 1, "cma: there is an area camera already; no area was"),
-        ("cma create one 4M@0x2600000", 1, "a part of it is in the area 1; no area was made"),
-        ("cma create one 2M", 2, "SIZE@ADDRESS or FRAME..FRAME, not \"2M\""),
+        ("cma create", 2, "cma: expected a name and SIZE@ADDRESS or FRAME..FRAME"),
+        ("cma create one", 2, "expected a name"),
+        ("cma create one 2M@0x2800000 node=0", 2, "expected a name"),
+        ("cma create a/b 2M@0x2800000", 2, "\"a/b\": a name must be 1 to 16 printable characters"),
+        ("cma create '' 2M@0x2800000", 2, "\"\": a name must be 1 to 16"),
+        ("cma create seventeen-letters 2M@0x2800000", 2, "a name must be 1 to 16"),
+        ("cma create camera 2M@0x2800000", 1, "cma: area camera exists already; no area was"),
+        ("cma create one 4M@0x2600000", 1, "part of it belongs to area 1; no area was made"),
+        ("cma create one 2M", 2, "expected SIZE@ADDRESS or FRAME..FRAME, not \"2M\""),
         ("cma create one 0@0x2800000", 2, "at least one page"),
         ("cma create one 0x2800..0x2800", 2, "at least one page"),
         ("cma create one 1M@0x2800000", 2, "whole blocks of 2 MiB"),
         ("cma create one 2M@0x2900000", 2, "whole blocks of 2 MiB"),
-        ("cma create one 2M@0x2800001", 2, "the address of a page"),
+        ("cma create one 2M@0x2800001", 2, "must be a multiple"),
         ("cma create one 4M@0x7e00000", 1, "cma: the blocks do not lie in one run of one zone; no"),
         ("cma create one 2M@0x20000000", 1, "cma: no memory is online there; no area was made"),
         ("cma create one 1T@0x2800000", 1, "the blocks do not lie in one run of one zone"),
-        ("cma create one 99999T@0x2800000", 2, "no memory has such an address"),
+        ("cma create one 99999T@0x2800000", 2, "ends beyond all addresses"),
         (
             "alloc 0 at=0x2801000 type=Unmovable; cma create one 2M@0x2800000",
             1,
-            "cma: the block at pfn 0x2800 is in use for what cannot be moved; no area was made",
+            "cma: the block at pfn 0x2800 holds unmovable memory; no area was made",
         ),
     ] {
         bench.complains(text, status, expected);
@@ -187,7 +195,7 @@ fn wrong_areas_say_why_and_nothing_is_held() {
     let many = "cma alloc area2 4K; cma alloc area3 4K; cma alloc area4 4K; cma alloc area5 4K; \
                 cma alloc area6 4K; cma alloc area7 4K; cma alloc area8 4K; cma alloc area9 4K; \
                 cma alloc camera 4K";
-    bench.complains(many, 1, "cma: the shell has no room to note more");
+    bench.complains(many, 1, "cma: the shell has no room to record more");
 }
 
 #[test]
@@ -195,7 +203,7 @@ fn the_command_lines_areas_that_were_not_made_are_told() {
     let bench = Bench::new("cma=8M numa_cma=1:1G", [128, 64]);
     let out = bench.says("cma");
     assert!(out.len() == 3 && out[1].starts_with("reserved "), "{out:?}");
-    assert_eq!(out[2], "1 GiB that the command line asks for could not be set aside");
+    assert_eq!(out[2], "1 GiB requested on the command line could not be set aside");
 }
 
 #[test]
@@ -303,15 +311,15 @@ fn wrong_grades_say_why_and_change_nothing() {
     let area = area.start.address();
     let around = format!("grade 8M@{:#x} any", area - (4 << 20));
     for (text, status, expected) in [
-        ("grade x", 2, "grade: SIZE@ADDRESS or FRAME..FRAME, not \"x\""),
-        ("grade 2M@0x2400000 CMA", 2, "grade: CMA: a grade is any, movable or removable"),
-        ("grade 2M@0x2400000 any any", 2, "grade: any: a range, and perhaps a grade"),
+        ("grade x", 2, "grade: expected SIZE@ADDRESS or FRAME..FRAME, not \"x\""),
+        ("grade 2M@0x2400000 CMA", 2, "grade: CMA: a grade must be any, movable or removable"),
+        ("grade 2M@0x2400000 any any", 2, "grade: any: only a grade may follow the range"),
         ("grade 0@0x2400000 any", 2, "at least one page"),
         ("grade 0x2400..0x2200 any", 2, "at least one page"),
         ("grade 1M@0x2400000 any", 2, "whole blocks of 2 MiB"),
         ("grade 2M@0x2401000 any", 2, "whole blocks of 2 MiB"),
-        ("grade 2M@0x2400001 any", 2, "the address of a page"),
-        ("grade 99999T@0x2400000 any", 2, "no memory has such an address"),
+        ("grade 2M@0x2400001 any", 2, "must be a multiple"),
+        ("grade 99999T@0x2400000 any", 2, "ends beyond all addresses"),
         ("grade 2M@0x20000000", 1, "grade: no memory is there"),
         ("grade 2M@0x20000000 any", 1, "grade: no memory is online there; no grade was changed"),
         ("grade 4M@0x7e00000 movable", 1, "the blocks do not lie in one run of one zone"),
@@ -319,10 +327,10 @@ fn wrong_grades_say_why_and_change_nothing() {
         (
             "alloc 0 at=0x2601000 type=Unmovable; grade 4M@0x2400000 movable",
             1,
-            "grade: the block at pfn 0x2600 is in use for what cannot be moved; no grade was \
+            "grade: the block at pfn 0x2600 holds unmovable memory; no grade was \
              changed",
         ),
-        (&around, 1, "is of a reserve area; no grade was changed"),
+        (&around, 1, "belongs to a reserve area; no grade was changed"),
     ] {
         bench.complains(text, status, expected);
         assert_eq!(bench.says("grade"), before, "{text}");

@@ -132,10 +132,10 @@ fn pages_are_counted_when_nothing_works_in_the_background() {
 fn wrong_words_and_machines_with_a_hook_of_their_own() {
     let mut bench = Bench::new("", [128, 64]);
     for (text, says) in [
-        ("cache fill", "cache: read SIZE, free, or nothing\n"),
-        ("cache read", "cache: read SIZE, free, or nothing\n"),
+        ("cache fill", "cache: expected read SIZE, free, or no argument\n"),
+        ("cache read", "cache: expected read SIZE, free, or no argument\n"),
         ("cache read much", "cache: \"much\": "),
-        ("cache free 3", "cache: read SIZE, free, or nothing\n"),
+        ("cache free 3", "cache: expected read SIZE, free, or no argument\n"),
     ] {
         let (status, out, errors) = bench.run(text);
         assert!(status != 0 && out.is_empty() && errors.starts_with(says), "{text}: {errors}");
@@ -148,7 +148,7 @@ fn wrong_words_and_machines_with_a_hook_of_their_own() {
         status != 0 && errors.contains("out of memory") && errors.contains("after"),
         "{errors}"
     );
-    assert!(out.contains("(nobody asks for them here)"), "{out}");
+    assert!(out.contains("(not registered for reclaim)"), "{out}");
     // Interrupted.
     bench.host.looks.store(3, Ordering::Relaxed);
     let (status, ..) = bench.run("cache read 64M");

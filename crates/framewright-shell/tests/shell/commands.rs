@@ -90,7 +90,7 @@ fn files_are_read_written_and_listed() {
             1,
             "echo: /proc/sys/vm/min_free_kbytes: Invalid argument\n",
         ),
-        ("ls -a", 2, "ls: -a: the one option is -l\n"),
+        ("ls -a", 2, "ls: -a: the only option is -l\n"),
         (
             "help > /proc/sys/vm/min_free_kbytes; ls -l / > /x",
             1,
@@ -149,7 +149,7 @@ fn memory_is_allocated_and_freed() {
     // Where one handle is not there, all stay.
     let (status, out, errors) = bench.run("alloc; alloc; free 1 2 99; free 2 1 2; held");
     assert_eq!((status, out.matches(": 1 run, ").count()), (0, 2), "{out}");
-    assert_eq!(errors, "free: there is no handle 99\nfree: handle 2 is there once\n");
+    assert_eq!(errors, "free: there is no handle 99\nfree: handle 2 is given twice\n");
     // Runs in the middle of a handle leave both ends.
     let out = bench.says(
         "alloc 1 5 at=0x2000000; free 0x2004000; held; free 0x2000000; free 0x2008000; held; \
@@ -171,38 +171,38 @@ fn memory_is_allocated_and_freed() {
 fn wrong_allocations_change_nothing_and_say_why() {
     let mut bench = bench("");
     for (text, status, expected) in [
-        ("alloc 19", 2, "order is 0 to 18"),
-        ("alloc x", 2, "order is 0 to 18"),
-        ("alloc 0 1 2", 2, "order and count are there already"),
+        ("alloc 19", 2, "order must be 0 to 18"),
+        ("alloc x", 2, "order must be 0 to 18"),
+        ("alloc 0 1 2", 2, "order and count are given already"),
         ("alloc colour=red", 2, "colour= is not known"),
-        ("alloc 0 0", 2, "count is at least 1"),
-        ("alloc 0 -1", 2, "count is a number"),
+        ("alloc 0 0", 2, "count must be at least 1"),
+        ("alloc 0 -1", 2, "count must be a number"),
         ("alloc node=7", 1, "there is no node 7"),
-        ("alloc node=9999", 2, "node is the number of a node"),
-        ("alloc zone=High", 2, "zone is DMA, DMA32 or Normal"),
-        ("alloc type=Isolate", 2, "type is Unmovable"),
+        ("alloc node=9999", 2, "node must be the number of a node"),
+        ("alloc zone=High", 2, "zone must be DMA, DMA32 or Normal"),
+        ("alloc type=Isolate", 2, "type must be Unmovable"),
         ("alloc pages=0", 1, "0 pages"),
         ("alloc pages=99999999999", 1, "pages in one run"),
-        ("alloc at=0x1001", 2, "the address of a page"),
+        ("alloc at=0x1001", 2, "must be a multiple"),
         ("alloc 0 at=0x200000000000000", 1, "not free"),
         ("alloc 0 at=0xfffffffffffff000 count=3", 1, "not free"),
         ("alloc pages=3 at=0x2000000", 2, "at= takes an order"),
-        ("alloc 18 9", 1, "of 9, all given back: out of memory"),
+        ("alloc 18 9", 1, "of 9, all freed again: out of memory"),
         ("alloc 18 9", 1, "page allocation failure: 262144 pages, migratetype:Movable"),
         ("alloc 18 9", 1, " pages RAM\n"),
         ("alloc 0 node=1 at=0x2000000; alloc 0 at=0x2000000", 1, "is not free"),
         ("free", 2, "which handle or address?"),
         ("free 1", 1, "there is no handle 1"),
         ("free x", 1, "there is no handle x"),
-        ("alloc 3; free 1 1", 1, "handle 1 is there once"),
+        ("alloc 3; free 1 1", 1, "handle 1 is given twice"),
         ("free 0x1000000", 1, "no run that a handle holds begins at 0x1000000"),
         ("free 0x1000000 order=0", 1, "double free"),
-        ("free 0x1000000 5", 2, "behind an address comes order=N or pages=N"),
+        ("free 0x1000000 5", 2, "only order=N or pages=N may follow an address"),
         ("free 0xffffffffff000 order=18", 1, "no zone manages it"),
         ("alloc 3 at=0x2000000; free 0x2001000 order=0", 1, "a handle holds a part of"),
         ("alloc 3 at=0x2000000; free 0x2000000 order=4", 1, "a handle holds a part of"),
         // Every second run stands alone, so that 40 places are soon used up.
-        ("alloc 0 2000 align=1", 1, "no room to note more"),
+        ("alloc 0 2000 align=1", 1, "no room to record more"),
     ] {
         let (found, errors) = bench.complains(text);
         assert!(found == status && errors.contains(expected), "{text}: {found}, {errors}");
@@ -252,22 +252,22 @@ fn policies_choose_nodes() {
         ("numa bind 9999", 2, "node 9999 is beyond the limit"),
         ("numa bind 0 1", 2, "1: nodes come first"),
         ("numa bind 0 sort=1", 2, "sort= is not known"),
-        ("numa bind 0 count=0", 2, "count is at least 1"),
+        ("numa bind 0 count=0", 2, "count must be at least 1"),
         ("numa bind 7", 1, "no node of 7 has memory"),
         ("numa bind 0 pages=0", 1, "cannot allocate 0 pages"),
-        ("numa bind 0 order=18 count=2", 1, "after 0 of 2, all given back: out of memory"),
+        ("numa bind 0 order=18 count=2", 1, "after 0 of 2, all freed again: out of memory"),
         ("numa weighted 0-1 weights=0", 2, "a weight is 1 to 255, not 0"),
         ("numa weighted 0-1 weights=256", 2, "a weight is 1 to 255, not 256"),
-        ("numa weighted 0-1 weights=1,", 2, "a weight is a number"),
+        ("numa weighted 0-1 weights=1,", 2, "a weight must be a number"),
         ("numa tier", 2, "numa: which node, and which tier?"),
         ("numa tier 0 1 2", 2, "numa: which node, and which tier?"),
-        ("numa tier x 1", 2, "node is the number of a node"),
+        ("numa tier x 1", 2, "node must be the number of a node"),
         ("numa tier 7 1", 1, "numa: there is no node 7"),
-        ("numa tier 0 256", 2, "a tier is 0 to 255, not 256"),
-        ("numa tier 0 fast", 2, "a tier is a number"),
+        ("numa tier 0 256", 2, "a tier must be 0 to 255, not 256"),
+        ("numa tier 0 fast", 2, "a tier must be a number"),
         ("numa bandwidth 0", 2, "numa: which node, and how many MB/s?"),
-        ("numa bandwidth 0 -1", 2, "a bandwidth in MB/s is a number"),
-        ("numa bandwidth 0 99999999999999999999", 2, "a bandwidth in MB/s is a number"),
+        ("numa bandwidth 0 -1", 2, "a bandwidth in MB/s must be a number"),
+        ("numa bandwidth 0 99999999999999999999", 2, "a bandwidth in MB/s must be a number"),
         ("numa bandwidth 7 1", 1, "numa: there is no node 7"),
     ] {
         let (found, errors) = bench.complains(text);
@@ -307,11 +307,11 @@ fn nodes_are_slow_and_fast_as_they_are_told() {
     assert_eq!(
         shown[..5],
         [
-            "node 0: tier 0, its pages are demoted to 1, when that is full to 1",
+            "node 0: tier 0, its pages are demoted to 1, or to 1 when that is full",
             "0",
             "node 0: tier 255, the slowest: its pages are not demoted",
             "node 1: 0 MB/s, weight 1",
-            "node 0: 7 MB/s, weight 9, which was written and does not follow",
+            "node 0: 7 MB/s, weight 9, which was set by hand and is kept",
         ]
     );
     assert!(shown[6].starts_with("0 9 255 - ") && shown[6].ends_with(" 7"), "{shown:?}");
@@ -334,11 +334,11 @@ fn workloads_run() {
         ("memhog 1T untouched", 1, "out of memory"),
         ("memhog 1T untouched", 1, "watermarks keep "),
         ("memhog 1M hold", 2, "hold for how many seconds?"),
-        ("memhog 1M now", 2, "after the size come"),
+        ("memhog 1M now", 2, "only hold SECONDS and untouched"),
         ("sleep", 2, "how many seconds?"),
-        ("sleep 99999999999", 2, "more than anybody waits"),
+        ("sleep 99999999999", 2, "seconds are too many"),
         ("stress", 2, "SECONDS"),
-        ("stress 1 seed x", 2, "seed is a number"),
+        ("stress 1 seed x", 2, "seed must be a number"),
     ] {
         let (found, errors) = bench.complains(text);
         assert!(found == status && errors.contains(expected), "{text}: {found}, {errors}");
@@ -400,15 +400,18 @@ fn the_machine_is_shown() {
         assert!(bench.says(&format!("help {name}")).starts_with(name));
     }
     assert_eq!(bench.complains("help me").0, 1);
-    assert_eq!(bench.complains("stat now"), (2, "stat: now: no argument is known\n".into()));
-    let words = "hotplug: grow: add, remove, online or offline\n";
+    assert_eq!(
+        bench.complains("stat now"),
+        (2, "stat: now: this command takes no arguments\n".into())
+    );
+    let words = "hotplug: grow: expected add, remove, online or offline\n";
     assert_eq!(bench.complains("hotplug grow"), (2, words.into()));
     for (line, why) in [
-        ("remove 1G 2M movable", "movable: nothing follows the size"),
-        ("offline 1G 2M node=0", "node=0: nothing follows the size"),
-        ("online 1G 2M node=0", "node=0: any, movable or removable"),
-        ("add 1G 2M offline any", "what is offline has no grade"),
-        ("add 1G 2M below", "below: any, movable, removable, offline or node=N"),
+        ("remove 1G 2M movable", "movable: expected nothing after the size"),
+        ("offline 1G 2M node=0", "node=0: expected nothing after the size"),
+        ("online 1G 2M node=0", "node=0: expected any, movable or removable"),
+        ("add 1G 2M offline any", "offline memory has no grade"),
+        ("add 1G 2M below", "below: expected any, movable, removable, offline or node=N"),
     ] {
         let (status, said) = bench.complains(&format!("hotplug {line}"));
         assert!(status == 2 && said.contains(why), "{line}: {status} {said}");

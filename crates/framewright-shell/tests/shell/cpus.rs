@@ -81,7 +81,7 @@ fn faults_are_taken_by_cpus_that_take_part() {
     assert_eq!((status, errors.as_str()), (0, ""));
     assert!(out.starts_with("page_fault1 cpus 1: ") && out.lines().count() == 1, "{out}");
     let (status, out, errors) = run(&manager, &host, "page_fault1 1 cpus 2");
-    let why = "page_fault1: this machine has 1 to 1 CPUs that take part, not 2\n";
+    let why = "page_fault1: cpus must be 1 to 1 on this machine, not 2\n";
     assert_eq!((status, out.as_str(), errors.as_str()), (2, "", why));
 }
 
@@ -92,12 +92,12 @@ fn what_cannot_be_is_said_and_nobody_is_stopped() {
         ("cpu offline 2", 1, "there is no CPU 2; the last one is 1"),
         ("cpu online 2", 1, "there is no CPU 2; the last one is 1"),
         ("cpu offline 0x100000001", 1, "there is no CPU 4294967295; the last one is 1"),
-        ("cpu offline 0", 1, "CPU 0 is the one that asks"),
+        ("cpu offline 0", 1, "CPU 0 is the calling CPU"),
         ("cpu online 1", 1, "CPU 1 is online already"),
-        ("cpu offline one", 2, "a CPU is a number, not \"one\""),
-        ("cpu offline", 2, "offline N, online N, storm ROUNDS [seed N]"),
-        ("cpu storm 1 2", 2, "offline N, online N, storm ROUNDS [seed N]"),
-        ("cpu storm many", 2, "rounds is a number, not \"many\""),
+        ("cpu offline one", 2, "a CPU must be a number, not \"one\""),
+        ("cpu offline", 2, "expected offline N, online N or storm ROUNDS [seed N]"),
+        ("cpu storm 1 2", 2, "expected offline N, online N or storm ROUNDS [seed N]"),
+        ("cpu storm many", 2, "rounds must be a number, not \"many\""),
     ] {
         let (is, out, errors) = run(&manager, &host, text);
         assert_eq!((is, errors.trim()), (status, format!("cpu: {why}").as_str()), "{out}");
@@ -111,8 +111,8 @@ fn what_cannot_be_is_said_and_nobody_is_stopped() {
         errors,
         [
             "cpu: CPU 1 is offline already",
-            "cpu: CPU 0 is the last one that is online",
-            "cpu: there is no other CPU that is online"
+            "cpu: CPU 0 is the last online CPU",
+            "cpu: no other CPU is online"
         ]
     );
     // It does not come back: it keeps nothing.

@@ -106,15 +106,15 @@ fn huge_pages_are_reserved_used_and_freed() {
     // Ten on each node.
     assert!(bench.says("hugetlb 2M 10 node 1").starts_with("10 pages"));
     for (text, status, error) in [
-        ("hugetlb 2M 11 node 1", 1, "11 pages: no 2.00 MiB page is free"),
-        ("hugetlb 2M 21", 1, "21 pages: no 2.00 MiB page is free"),
-        ("hugetlb 1G 1", 1, "1 page: no 1.00 GiB page is free"),
+        ("hugetlb 2M 11 node 1", 1, "11 pages: no unreserved 2.00 MiB page is free"),
+        ("hugetlb 2M 21", 1, "21 pages: no unreserved 2.00 MiB page is free"),
+        ("hugetlb 1G 1", 1, "1 page: no unreserved 1.00 GiB page is free"),
         ("hugetlb 2M 1 node 7", 1, "there is no node 7"),
-        ("hugetlb 4M 1", 2, "pools are of pages of 2M and 1G"),
-        ("hugetlb 2M many", 2, "how many pages is a number"),
-        ("hugetlb 2M 1 1 1", 2, "SIZE, COUNT and SECONDS"),
-        ("hugetlb 2M 1 soon", 2, "a time in seconds is a number"),
-        ("hugetlb 2M 1 node x", 2, "node is the number of a node"),
+        ("hugetlb 4M 1", 2, "pools have pages of 2M or 1G"),
+        ("hugetlb 2M many", 2, "the number of pages must be a number"),
+        ("hugetlb 2M 1 1 1", 2, "expected [SIZE [COUNT [SECONDS]]]"),
+        ("hugetlb 2M 1 soon", 2, "a time in seconds must be a number"),
+        ("hugetlb 2M 1 node x", 2, "node must be the number of a node"),
     ] {
         let (code, _, errors) = bench.run(text);
         assert!(code == status && errors.contains(error), "{text}: {code} {errors}");
@@ -146,7 +146,7 @@ fn pages_are_used_where_a_window_shows_them_and_a_wrong_window_is_found() {
         (Fault::Nothing, None),
         (Fault::Stale, Some("does not hold what was written there")),
         (Fault::KeepsTables, Some("still have 3 frames")),
-        (Fault::Small, Some("the window has no such place")),
+        (Fault::Small, Some("the place is outside the window")),
     ] {
         let mut bench = bench();
         let machine = bench.host.machine;
@@ -245,8 +245,8 @@ fn faults_are_counted_on_one_cpu_to_all() {
     for (text, error) in [
         ("page_fault1", "SECONDS"),
         ("page_fault1 x", "a time in seconds"),
-        ("page_fault1 1 cpus 3", "this machine has 1 to 2 CPUs"),
-        ("page_fault2 1 cpus 0", "this machine has 1 to 2 CPUs"),
+        ("page_fault1 1 cpus 3", "cpus must be 1 to 2"),
+        ("page_fault2 1 cpus 0", "cpus must be 1 to 2"),
         ("page_fault2 1 cpus", "SECONDS"),
     ] {
         let (status, _, errors) = bench.run(text);

@@ -220,7 +220,7 @@ fn an_error_is_for_ever() {
     device.step(&mut memory, 0).expect("it was sent");
     let fault = DeviceFault::Refused { request: RequestKind::Plug };
     assert_eq!(device.step(&mut memory, 0), Err(fault));
-    let text = "not started again after this: virtio-mem: the device answers ERROR to PLUG";
+    let text = "not restarted after a fault: virtio-mem: the device answers ERROR to PLUG";
     for _ in 0..2 {
         assert_eq!(device.reset().expect_err("for ever").to_string(), text);
     }

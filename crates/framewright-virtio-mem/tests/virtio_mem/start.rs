@@ -49,32 +49,32 @@ fn what_no_device_may_say_is_refused_with_a_message() {
         (
             Offer { block_bytes: 0, ..offer },
             Rule::BlockSize { block_bytes: 0 },
-            "blocks of 0 bytes: no power of two, or less than a page",
+            "blocks of 0 bytes: not a power of two, or less than a page",
         ),
         (
             Offer { block_bytes: 3 * MIB, ..offer },
             Rule::BlockSize { block_bytes: 3 * MIB },
-            "blocks of 3145728 bytes: no power of two, or less than a page",
+            "blocks of 3145728 bytes: not a power of two, or less than a page",
         ),
         (
             Offer { block_bytes: 2048, ..offer },
             Rule::BlockSize { block_bytes: 2048 },
-            "blocks of 2048 bytes: no power of two, or less than a page",
+            "blocks of 2048 bytes: not a power of two, or less than a page",
         ),
         (
             Offer { address: START + MIB, ..offer },
             unaligned(START + MIB, BLOCK),
-            "0x100100000 is no multiple of the block's 0x200000 bytes",
+            "0x100100000 is not a multiple of the block's 0x200000 bytes",
         ),
         (
             Offer { region_bytes: GIB + 1, ..offer },
             unaligned(GIB + 1, BLOCK),
-            "0x40000001 is no multiple of the block's 0x200000 bytes",
+            "0x40000001 is not a multiple of the block's 0x200000 bytes",
         ),
         (
             Offer { address: u64::MAX - GIB + 1, ..offer },
             Rule::Wraps { start_bytes: u64::MAX - GIB + 1, size_bytes: 2 * GIB },
-            "0x80000000 bytes from 0xffffffffc0000000 on reach beyond the last address",
+            "0x80000000 bytes at 0xffffffffc0000000 reach beyond the last address",
         ),
     ] {
         let refused = refusal(&FakeVirtioMem::offering(offer));
@@ -172,7 +172,7 @@ fn other_devices_and_handshakes_that_fail_are_refused() {
     assert_eq!(refusal(&host), error);
     assert_eq!(
         error.to_string(),
-        "the virtio-mem device refuses features 0x100000007, which it has offered"
+        "the virtio-mem device rejects features 0x100000007 that it had offered"
     );
     for queue_size in [0, 1] {
         let host = FakeVirtioMem::offering(Offer { queue_size, ..Offer::USUAL });

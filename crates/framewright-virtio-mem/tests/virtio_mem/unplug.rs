@@ -148,5 +148,5 @@ fn nack_is_no_answer_to_an_unplug() {
     device.step(&mut memory, 0).expect("it was sent");
     let fault = DeviceFault::Unexpected { request: RequestKind::Unplug, answer: 1 };
     assert_eq!(device.step(&mut memory, 0), Err(fault));
-    assert_eq!(fault.to_string(), "virtio-mem: answer 1 to UNPLUG");
+    assert_eq!(fault.to_string(), "virtio-mem: answer 1 to UNPLUG is not possible");
 }
