@@ -246,7 +246,7 @@ mod tests {
             (json!({ "rows": {} }), "rows is not a list"),
             (json!({ "rows": [] }), "rows is empty"),
             (json!({ "bench": 3, "rows": [{}] }), "bench is not text"),
-            (row(json!(3)), "rows[1] is no object"),
+            (row(json!(3)), "rows[1] is not an object"),
             (row(json!({ "x_ns": 1 })), "rows[1].bench is not text"),
             (
                 row(json!({ "bench": "alloc", "alloc_ns": -0.5 })),

@@ -321,7 +321,7 @@ fn another_versions_file_is_kept_aside() {
     .to_string();
     fs::write(&path, &text).expect("a file");
     let [_, said] = interrupt_after_a_section(bench_all(&path), &path);
-    assert!(said.contains("begins anew, because it is of version 0.0.1"), "{said}");
+    assert!(said.contains("starts over, because it is from version 0.0.1"), "{said}");
     assert_eq!(fs::read_to_string(scratch.path("results.json.old")).expect("it was kept"), text);
     assert_eq!(read(&path)["framewright"], env!("CARGO_PKG_VERSION"));
 }

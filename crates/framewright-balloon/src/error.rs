@@ -62,7 +62,7 @@ impl fmt::Display for StartError {
                 )
             }
             Self::Changed => {
-                f.write_str("the virtio balloon offers other features than before its reset")
+                f.write_str("the virtio balloon offers something else than before its reset")
             }
             Self::OutOfMemory => f.write_str("no memory for the queues of the virtio balloon"),
             Self::Configuration(error) => write!(f, "configuration of the virtio balloon: {error}"),

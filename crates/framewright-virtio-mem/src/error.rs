@@ -185,7 +185,7 @@ impl fmt::Display for StartError {
                  {start_bytes:#x}..{end_bytes:#x}"
             ),
             Self::TooLarge { units } => {
-                write!(f, "the region of the virtio-mem device has too many units, {units}")
+                write!(f, "the region of the virtio-mem device has {units} units, too many")
             }
             Self::Changed => f.write_str("the virtio-mem device is not the one before its reset"),
             Self::Broken(fault) => write!(f, "not restarted after a fault: {fault}"),

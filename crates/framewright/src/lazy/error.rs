@@ -32,7 +32,7 @@ impl fmt::Display for AddError {
             Self::Full(range) => write!(f, "no room for {range:?}: too many ranges"),
             Self::Overlaps(range) => write!(f, "{range:?} was added before"),
             Self::TooHigh(range) => write!(f, "{range:?} is beyond all physical addresses"),
-            Self::Busy => f.write_str("another CPU is adding memory or bringing the manager up"),
+            Self::Busy => f.write_str("memory is being added, or the manager brought up, already"),
             Self::Late(range) => {
                 write!(f, "the manager is up, and was built without adding {range:?} now")
             }
@@ -70,7 +70,7 @@ pub enum NotUp {
 impl fmt::Display for NotUp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::ComingUp => f.write_str("another CPU is bringing the manager up"),
+            Self::ComingUp => f.write_str("the manager is being brought up already"),
             Self::NoMemory => f.write_str("memory was requested before any was added"),
             Self::Memblock(error) => error.fmt(f),
             Self::BringUp(error) => error.fmt(f),

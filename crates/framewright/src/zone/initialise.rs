@@ -264,7 +264,7 @@ impl Zone {
         self.managed_pages.fetch_add(in_use_pages, Ordering::Relaxed);
     }
 
-    /// Publishes the counters. This is the last step.
+    /// Publishes the counters, none of which changes afterwards.
     pub(crate) fn finish_initialising(&mut self) {
         self.changing.counters.publish(self.changing.locked.get_mut());
     }

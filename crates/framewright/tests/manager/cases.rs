@@ -138,7 +138,7 @@ fn wrong_frees_are_named_and_change_nothing() {
     let taken = take(&manager, Request { zone: ZoneKind::Dma32, ..Request::new(order(11)) });
     let free = manager.totals().free_pages;
     let errors = [
-        (PfnRange::new(taken.start.0, taken.start.0), "no frame in it"),
+        (PfnRange::new(taken.start.0, taken.start.0), "it is empty"),
         (PfnRange::new(taken.start.0, taken.end.0 + 1), "double free"),
         (PfnRange::new(taken.start.0, taken.end.0 + 512), "double free"),
         (PfnRange::new(1, 2), "double free"),

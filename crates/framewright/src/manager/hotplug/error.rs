@@ -74,7 +74,7 @@ impl fmt::Display for HotplugError {
             Self::NoNode(node) => write!(f, "node {node} was not known at boot"),
             Self::Present(pfn) => write!(f, "there is memory at pfn {pfn} already"),
             Self::OtherNode(pfn, node) => {
-                write!(f, "pfn {pfn} is in a window of node {node}")
+                write!(f, "pfn {pfn} is in a place for memory of node {node}")
             }
             Self::Absent(pfn) => write!(f, "there is no such memory at pfn {pfn}"),
             Self::NoWindow(range) => {
@@ -108,6 +108,6 @@ mod tests {
     #[test]
     fn a_range_that_ends_where_it_begins_is_named() {
         let error = HotplugError::Empty(PhysRange::new(1 << 24, 1 << 24));
-        assert_eq!(error.to_string(), "0x1000000 to 0x1000000 is no range");
+        assert_eq!(error.to_string(), "0x1000000 to 0x1000000 is not a range");
     }
 }
