@@ -1,5 +1,5 @@
-//! `framewright-bench`: rows are complete and plausible. Speed is not judged here: the build may be
-//! a slow one.
+//! `framewright-bench`: rows are complete and plausible. Speed is not judged here, because the
+//! build may be unoptimised.
 
 #[path = "../../cli/tests/common/mod.rs"]
 mod common;

@@ -1,8 +1,8 @@
-//! A report in a real browser: nothing is complained about, plots and map are there, no text leaves
-//! its picture, nothing is wider than the window; light and dark, wide and narrow, and printed.
-//! Pictures go to `target/report/`, to be looked at.
+//! A report in a real browser: the browser reports no errors, plots and map are there, no text
+//! leaves its picture, and nothing is wider than the window; light and dark, wide and narrow, and
+//! printed. Screenshots go to `target/report/` for inspection.
 //!
-//! `cargo xtask test` installs the browser where that is possible; it is never left out.
+//! `cargo xtask test` installs the browser where it can; the test is never skipped.
 
 #[path = "../../cli/tests/common/mod.rs"]
 mod common;
@@ -14,12 +14,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Names a browser that is used in the place of the one on the path.
+/// Names a browser to use instead of the one on the path.
 const OVERRIDE: &str = "FRAMEWRIGHT_BROWSER";
 const PROGRAMS: [&str; 4] =
     ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
 
-/// Measures the page once it is drawn, and leaves the result in it.
+/// Measures the page once it is drawn and leaves the result in it.
 const PROBE: &str = r#"<script>addEventListener("load", () => {
   const lost = [];
   for (const svg of document.querySelectorAll("svg.plot, svg.map")) {
@@ -54,7 +54,7 @@ fn browser() -> PathBuf {
     )
 }
 
-/// What a run of the browser said.
+/// The output of a run of the browser.
 struct Seen {
     dom: String,
     complaints: Vec<String>,
@@ -63,7 +63,7 @@ struct Seen {
 fn look(page: &Path, scratch: &Scratch, options: &[&str]) -> Seen {
     let profile = scratch.path(&format!("profile-{}", options.join("").len()));
     let mut command = Command::new(browser());
-    // Without its sandbox, as whoever runs this may be root in a container; the page is our own.
+    // Runs without the sandbox, because the user may be root in a container; the page is our own.
     command.args([
         "--headless=new",
         "--no-sandbox",
@@ -86,7 +86,7 @@ fn look(page: &Path, scratch: &Scratch, options: &[&str]) -> Seen {
     Seen { dom: String::from_utf8_lossy(&output.stdout).into_owned(), complaints }
 }
 
-/// What the probe left.
+/// Returns what the probe left in the page.
 fn probed(seen: &Seen) -> Value {
     let text = seen
         .dom
@@ -102,7 +102,7 @@ fn probed(seen: &Seen) -> Value {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// Makes a report of everything and gives its path.
+/// Makes a report of everything and returns its path.
 fn report(folder: &Scratch) -> PathBuf {
     let path = |name: &str| folder.path(name).display().to_string();
     fs::write(folder.path("results.json"), fixture::results().to_string()).expect("a file");
@@ -142,7 +142,7 @@ fn report(folder: &Scratch) -> PathBuf {
     PathBuf::from(page)
 }
 
-/// Where pictures are kept.
+/// Returns the folder where screenshots are kept.
 fn pictures() -> PathBuf {
     let target =
         Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("it lies in the target folder");
@@ -151,7 +151,7 @@ fn pictures() -> PathBuf {
     folder
 }
 
-/// Boots with the other program, which is built where it is not yet.
+/// Boots with the other program, which is built first if it is missing.
 fn boot(words: &[&str]) -> Outcome {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(["run", "--quiet", "-p", "framewright-cli", "--bin", "framewright", "--", "boot"]);

@@ -1,5 +1,5 @@
 //! `framewright-bench compare linux` without Linux: a shell script in QEMU's place that plays both
-//! kernels, wrong options, and the program that runs in Linux as an ordinary process.
+//! kernels, wrong options, and the init program for Linux, run here as an ordinary process.
 
 #[path = "../../cli/tests/common/mod.rs"]
 mod common;
@@ -11,7 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// The beginning of a kernel, as far as anybody looks at it here.
+/// Writes a fake kernel: only the first bytes, which are all that the program examines here.
 fn kernel(folder: &Scratch) -> PathBuf {
     let mut bytes = vec![0; 0x400];
     bytes[0x1fe..0x200].copy_from_slice(&[0x55, 0xaa]);
@@ -23,7 +23,7 @@ fn kernel(folder: &Scratch) -> PathBuf {
     path
 }
 
-/// What Linux and the guest say, by what is on their command lines.
+/// The output of Linux and of the guest, chosen by their command lines.
 const BOTH: &str = r#"
 case "$*" in
 *initcall_debug*) pages=$(echo "$*" | sed 's/.*hugepages=\([0-9]*\) .*/\1/')
@@ -65,7 +65,7 @@ case "$*" in
 esac
 exit 0"#;
 
-/// The program, with a script as its QEMU; what the script was called with is in `calls`.
+/// Returns a command for the program with a script as QEMU; the script's arguments go to `calls`.
 fn with_fake(folder: &Scratch, body: &str, words: &[&str]) -> Command {
     let calls = folder.path("calls").display().to_string();
     let text = format!(
@@ -111,7 +111,7 @@ fn row<'a>(results: &'a Value, what: &str, details: &[(&str, &str)]) -> &'a Valu
 fn both_are_compared_and_what_falls_short_is_marked() {
     let folder = Scratch::new("compare-both");
     let (outcome, results, calls) = compare(&folder, BOTH);
-    // A script has no memory that could be watched.
+    // A script has no guest memory that could be watched.
     assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
     assert!(
         outcome.stderr.contains("reporting: a machine did not report freeing its memory"),
@@ -146,7 +146,7 @@ fn both_are_compared_and_what_falls_short_is_marked() {
     assert_eq!(row(&results, "page_fault1", &[])["ours_iterations_per_s"], 900.0);
     assert_eq!(row(&results, "page metadata", &[("policy", "on-demand")])["linux_bytes"], 16384.0);
     assert!(row(&results, "spawn to prompt", &[])["ratio"].as_f64() > Some(0.0));
-    // Limits are found in what was written.
+    // The report finds limits in the written results.
     let report = run(&["report", "--text", &folder.path("results.json").display().to_string()]);
     assert_eq!(report.code, Some(0), "{}", report.stderr);
     for limit in
@@ -164,8 +164,8 @@ fn both_are_compared_and_what_falls_short_is_marked() {
     ] {
         assert!(outcome.stdout.contains(part), "no {part}: {}", outcome.stdout);
     }
-    // One configuration for both, and memory that is taken before they begin, but where only the
-    // way to the prompt counts.
+    // Both kernels get the same configuration and memory that is allocated before they start,
+    // except where only the time to the prompt counts.
     let machine = |call: &str| {
         call.split(" -append ").next().unwrap_or_default().replace(" -initrd ", "").len() > 40
     };
@@ -264,12 +264,12 @@ fn without_apt_it_says_how_to_get_a_kernel() {
         .env("PATH", folder.path(""))
         .env("XDG_CACHE_HOME", folder.path("cache"));
     let outcome = finish(&mut command);
-    // Debian without its tools, or no Debian at all.
+    // A Debian system without the tools, or no Debian at all.
     assert!(matches!(outcome.code, Some(1 | 2)), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("give a kernel with --kernel"), "{}", outcome.stderr);
 }
 
-/// The program that is the first in Linux, built.
+/// Builds the program that runs as init in Linux.
 fn linux_init() -> PathBuf {
     if let Some(path) = std::env::var_os("FRAMEWRIGHT_LINUX_INIT") {
         return path.into();
@@ -288,7 +288,7 @@ fn linux_init() -> PathBuf {
     program.expect("cargo names what it built")
 }
 
-/// Has it follow a script as an ordinary process.
+/// Runs it on a script as an ordinary process.
 fn follow(folder: &Scratch, script: &str) -> Outcome {
     let path = folder.path("script");
     fs::write(&path, script).expect("a file");
@@ -336,7 +336,7 @@ fn the_program_in_linux_does_not_take_a_part_for_the_whole() {
     fs::write(&long, "present 1\n".repeat(20_000)).expect("a file");
     let script = folder.path("script");
     fs::write(&script, format!("sum {long} present\nfault base 0 2\nmark end")).expect("a file");
-    // Too little for what each child maps.
+    // Too little memory for what each child maps.
     let mut limited = Command::new("sh");
     limited.args(["-c", "ulimit -v 65536; exec \"$@\"", "sh"]).arg(linux_init()).arg(&script);
     let outcome = finish(&mut limited);
@@ -367,7 +367,7 @@ fn the_program_in_linux_sees_memory_come_and_go() {
         while fs::read_to_string(&started).expect("a file") != "1" {
             std::thread::yield_now();
         }
-        // Wherever in its rise the program first looks, it sees more, and then less.
+        // Wherever in the rise the program first looks, it sees the value grow and then fall.
         for kib in (1000..=6000).step_by(500) {
             total(kib);
             std::thread::sleep(std::time::Duration::from_millis(200));
@@ -422,7 +422,7 @@ fn the_program_in_linux_says_what_is_wrong_with_its_script() {
     assert!(long.code == Some(1) && long.stdout.contains("too long"), "{}", long.stdout);
     let absent = finish(Command::new(linux_init()).arg(folder.path("absent")));
     assert!(absent.code == Some(1) && absent.stdout.contains("error 2"), "{}", absent.stdout);
-    // A line is cut, not lost.
+    // A long line is cut, not lost.
     let wide = follow(&folder, &format!("mark {}\nmark end", "x".repeat(2000)));
     assert_eq!(wide.stdout.lines().nth(1).map(str::len), Some(511));
     assert!(wide.stdout.ends_with("@mark end\n@over\n"));

@@ -1,5 +1,5 @@
-//! Files that are written by name: what is no result of ours stays, links stay links, and nobody
-//! sees half a file.
+//! Files written to a named path: a file that is not a result of ours is kept, links stay links,
+//! and no reader sees half a file.
 
 #[path = "../../cli/tests/common/mod.rs"]
 mod common;
@@ -28,7 +28,7 @@ fn results_are_not_replaced_by_the_page_about_them() {
     assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(2), ""), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("is not a page of `framewright report`"), "{}", outcome.stderr);
     assert_eq!(fs::read_to_string(&results).expect("it is there"), text);
-    // Anybody else's page stays, too, and one of ours gives way to the next.
+    // A page from another program is kept, too, and a page of ours is overwritten by the next one.
     let page = folder.path("page.html");
     fs::write(&page, "<!doctype html><title>mine</title>").expect("a file");
     assert_eq!(report(&results, &page).code, Some(2));
@@ -47,7 +47,7 @@ fn links_stay_and_what_they_lead_to_is_written() {
     fs::write(&results, fixture::results().to_string()).expect("a file");
     fs::create_dir(&deep).expect("a folder");
     let page = folder.path("page.html");
-    // Two steps, the second relative, and at first to nothing.
+    // Two links, the second relative, whose target does not exist at first.
     symlink("deep/second", &page).expect("a link");
     symlink("../real.html", deep.join("second")).expect("a link");
     for _ in 0..2 {
@@ -62,11 +62,11 @@ fn links_stay_and_what_they_lead_to_is_written() {
         }
         assert!(fs::symlink_metadata(folder.path("real.html")).expect("it was written").is_file());
     }
-    // Through the link to results, too.
+    // Results are written through the link, too.
     let link = folder.path("link.html");
     symlink("results.json", &link).expect("a link");
     assert_eq!(report(&results, &link).code, Some(2));
-    // A circle is refused and changes nothing.
+    // A circle of links is refused and changes nothing.
     let (one, other) = (folder.path("one"), folder.path("other"));
     symlink("other", &one).expect("a link");
     symlink("one", &other).expect("a link");
@@ -106,7 +106,7 @@ fn only_files_of_the_kind_that_is_written_give_way() {
             );
         }
     }
-    // One picture that is somebody else's, and no picture and no page is written.
+    // If one picture belongs to another program, neither pictures nor page are written.
     let (pictures, page) = (folder.path("pictures"), folder.path("page.html"));
     fs::create_dir(&pictures).expect("a folder");
     fs::write(pictures.join("jobs-1.svg"), "<svg>a drawing</svg>").expect("a file");
@@ -134,7 +134,7 @@ fn what_earlier_versions_made_gives_way_too() {
     let old = "<!doctype html>\n<html lang=\"en\"><head><meta \
         charset=\"utf-8\"><title>Framewright: results</title></head></html>";
     fs::write(&page, old).expect("a file");
-    // One was made before pictures had marks; the mark of the other is behind a long label.
+    // One picture was made before pictures had marks; the mark of the other follows a long label.
     let unmarked = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/images/memory.svg");
     fs::copy(unmarked, pictures.join("jobs-1.svg")).expect("the picture of the README");
     let long = format!("<svg aria-label=\"{}\"><!--framewright report--></svg>", "x".repeat(5000));

@@ -30,7 +30,7 @@ fn a_quick_bench_of_pools_has_all_rows() {
             for ratio in ["reclaim_ratio", "empty_reclaim_ratio"] {
                 assert_eq!(row[ratio].is_number(), row["restore"] == "lazy", "{ratio}: {row}");
             }
-            // 32 KiB a page, less page tables.
+            // HVO saves 32 KiB for each page, less page tables.
             assert!(flushes > Some(0) && (7 << 20..=8 << 20).contains(&saved), "{row}");
         }
     }

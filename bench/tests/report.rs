@@ -1,4 +1,4 @@
-//! `framewright-bench report`: what it writes, and what it says of files that it cannot use.
+//! `framewright-bench report`: what it writes, and what it says about files that it cannot use.
 
 #[path = "../../cli/tests/common/mod.rs"]
 mod common;
@@ -49,7 +49,7 @@ fn a_page_has_everything_and_nothing_from_elsewhere() {
         assert!(!text.contains(outside), "{outside}");
     }
     assert!(!text.contains("NaN") && !text.contains(">inf"));
-    // Limits are there as text, too.
+    // The text output holds the limits, too.
     let outcome = run(&["report", "--text", &words(&results)]);
     assert!(
         outcome.code == Some(0)
@@ -130,7 +130,7 @@ fn files_that_cannot_be_used_are_named_and_nothing_is_written() {
         "{}",
         outcome.stderr
     );
-    // A page of snapshots alone is the other program's.
+    // A page of snapshots alone is the other program's work.
     fs::write(&bad, fixture::snapshot().to_string()).expect("a file");
     let outcome = run(&["report", &words(&bad), "-o", &words(&page)]);
     assert!(

@@ -1,5 +1,5 @@
-//! Reports of files that are small and ask for much, or large and ask for little: what is too much
-//! is refused with its place, before anything is drawn.
+//! Reports of small files that ask for much, and of large files that ask for little. Excess is
+//! refused, with its place in the file, before anything is drawn.
 
 #[path = "../../cli/tests/common/mod.rs"]
 mod common;
@@ -36,11 +36,11 @@ fn results_of_many_kinds_take_time_in_step_with_their_number() {
             "bench": format!("s{of}"), "timed": "t" })) }),
     ] {
         let outcome = report(&folder, &value);
-        // A page that would be too large is refused, soon.
+        // A page that would be too large is refused early.
         let is_refused = outcome.code == Some(2) && outcome.stderr.contains("the limit is 2048");
         assert!(outcome.code == Some(0) || is_refused, "{:?}: {}", outcome.code, outcome.stderr);
     }
-    // Tables that nobody knows are cut, and that is said.
+    // Unknown tables are cut, and the report says so.
     let tables: Vec<Value> =
         (0..70).map(|of| json!({ "bench": format!("b{of}"), "x_ns": 1 })).collect();
     assert_eq!(report(&folder, &json!({ "rows": tables })).code, Some(0));

@@ -1,4 +1,4 @@
-//! What the plots and tables of a report say in numbers and signs, read back from the page.
+//! The numbers and symbols in a report's plots and tables, read back from the page.
 
 #[path = "../../cli/tests/common/mod.rs"]
 mod common;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
 
-/// The page about these rows.
+/// Returns the page for these rows.
 fn page(name: &str, file: &Value) -> String {
     let folder = Scratch::new(name);
     let (results, page) = (folder.path("results.json"), folder.path("report.html"));
@@ -24,7 +24,7 @@ fn rows(rows: &[Value]) -> Value {
     json!({ "format": 1, "rows": rows })
 }
 
-/// A part of the page.
+/// Returns a section of the page.
 fn section<'a>(page: &'a str, id: &str) -> &'a str {
     let rest = page
         .split(&format!("<section id=\"{id}\">"))
@@ -33,7 +33,7 @@ fn section<'a>(page: &'a str, id: &str) -> &'a str {
     rest.split("</section>").next().expect("it ends")
 }
 
-/// The plot whose title begins so.
+/// Returns the plot whose title begins with `title`.
 fn plot<'a>(page: &'a str, title: &str) -> &'a str {
     let at = page
         .find(&format!("class=\"ti\" x=\"0\" y=\"13\">{title}"))
@@ -42,12 +42,12 @@ fn plot<'a>(page: &'a str, title: &str) -> &'a str {
     rest.split("</svg>").next().expect("it ends")
 }
 
-/// An attribute of an element.
+/// Returns an attribute of an element.
 fn attribute<'a>(element: &'a str, name: &str) -> Option<&'a str> {
     element.split(&format!(" {name}=\"")).nth(1)?.split('"').next()
 }
 
-/// The limit's row of the table of limits.
+/// Returns a limit's row in the table of limits.
 fn limit<'a>(page: &'a str, id: &str) -> &'a str {
     let rest = page
         .split(&format!("id=\"limit-{id}\">"))
@@ -92,7 +92,7 @@ fn the_number_beside_reportings_cost_is_that_of_reporting() {
 fn a_sign_has_one_meaning_in_all_plots_of_a_section() {
     let mut file = fixture::results();
     let more = file["rows"].as_array_mut().expect("rows");
-    // Another set of curves in another order, and a plot of less.
+    // Another set of curves in another order, and a plot with fewer curves.
     for (system, pace) in [("linux", "fixed"), ("framewright", "fixed")] {
         more.push(json!({ "bench": "series", "what": "another", "system": system, "on": "qemu",
             "pace": pace,
@@ -122,14 +122,14 @@ fn a_sign_has_one_meaning_in_all_plots_of_a_section() {
     assert!(plots > 100, "{plots}");
 }
 
-/// How far a line across goes: from where to where.
+/// Returns where a horizontal line starts and ends.
 fn across<'a>(plot: &'a str, place: &str) -> (&'a str, &'a str) {
     let mut lines = plot.split('<').filter(|element| element.starts_with("line class=\"ref\""));
     let line = lines.rfind(|line| attribute(line, "x1") == Some(place)).expect("a line");
     (attribute(line, "y1").expect("a place"), attribute(line, "y2").expect("a place"))
 }
 
-/// Where a limit's words stand.
+/// Returns the position of a limit's label.
 fn words_at<'a>(plot: &'a str, words: &str) -> &'a str {
     let mut texts = plot.split('<').filter(|element| element.starts_with("text class=\"rf\""));
     attribute(texts.rfind(|text| text.ends_with(&format!(">{words}"))).expect("words"), "x")
@@ -161,7 +161,8 @@ fn a_target_judges_rows_of_its_own_size_only() {
         assert!(limit(&text, id).contains("not measured"), "{}", limit(&text, id));
     }
     assert!(!plot_of(&text).contains("class=\"ref\"") && !plot_of(&text).contains(">must<"));
-    // With rows of the size the lines go across them, which come first, and across nothing else.
+    // With rows of that size, the limits' lines cross their plots, and only those; they are drawn
+    // first.
     let all = [
         &small[..],
         &[fall("qemu", "fixed", 2048.0, 11.6), fall("qemu", "adaptive", 2048.0, 0.42)],

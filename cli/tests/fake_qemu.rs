@@ -1,5 +1,5 @@
-//! The supervision of QEMU, tested with a shell script in QEMU's place: what it says, how it ends,
-//! and that nothing is left of it.
+//! The supervision of QEMU, tested with a shell script in QEMU's place: how the program handles its
+//! output and its exit, and that no process is left behind.
 
 mod common;
 
@@ -9,7 +9,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Says its version when asked; otherwise notes how it was called and does `body`.
+/// Writes a script that prints a version when asked for it; otherwise it records its arguments and
+/// runs `body`.
 fn script(folder: &Scratch, body: &str) -> String {
     let log = folder.path("calls").display().to_string();
     let text = format!(
@@ -24,7 +25,7 @@ fn script(folder: &Scratch, body: &str) -> String {
     log
 }
 
-/// The program, with the script as its QEMU.
+/// Returns a command for the program that uses the script as QEMU.
 fn with_fake(folder: &Scratch, words: &[&str]) -> Command {
     let mut command = program();
     let old = std::env::var("PATH").unwrap_or_default();
@@ -163,7 +164,7 @@ fn only_the_end_of_a_long_log_is_repeated() {
 
 #[test]
 fn a_time_out_is_kept_and_nothing_is_left() {
-    // The last line has no end: it is shown all the same.
+    // The last line has no line end; it must be shown all the same.
     for (name, body) in [
         ("hang", "printf 'begun\\nhalf a li'; exec sleep 300"),
         ("closed", "exec sleep 300 >/dev/null 2>&1"),
@@ -222,7 +223,8 @@ fn without_kvm_the_machine_is_emulated_and_that_is_said() {
     for words in [&["--json"][..], &["--json", "--accel", "auto"]] {
         let (outcome, calls) = boot("kvm", &body, words);
         assert_eq!(outcome.json()["qemu"]["accel"], "tcg");
-        // With the device QEMU was tried and failed; without it there was nothing to try.
+        // If the host has the KVM device, QEMU was tried with it and failed; otherwise it was not
+        // tried.
         assert!(
             outcome.stderr.starts_with("framewright: note: ")
                 && outcome.stderr.contains("emulated (tcg)"),
@@ -234,7 +236,7 @@ fn without_kvm_the_machine_is_emulated_and_that_is_said() {
         }
         assert!(calls.trim_end().ends_with("image") && calls.contains("-accel tcg"), "{calls}");
     }
-    // Who asks for KVM by name wants no other machine.
+    // A user who asks for KVM by name gets no other accelerator.
     let (outcome, calls) = boot("kvm", &body, &["--json", "--accel", "kvm"]);
     assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
     assert!(

@@ -1,4 +1,4 @@
-//! A QEMU that hangs, or whose KVM gives up: a shell script in its place.
+//! A QEMU that hangs or whose KVM fails, played by a shell script.
 
 mod common;
 
@@ -6,8 +6,8 @@ use common::{Outcome, Scratch, finish, program};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-/// Boots with a script as QEMU. `version` is what it does when asked for its version, `body`
-/// otherwise; how it was called comes back as well.
+/// Boots with a script as QEMU. The script runs `version` when asked for its version and `body`
+/// otherwise. Also returns the arguments with which the script was called.
 fn boot(name: &str, (version, body): (&str, &str), words: &[&str]) -> (Outcome, String) {
     let folder = Scratch::new(name);
     let calls = folder.path("calls");
@@ -50,7 +50,7 @@ fn a_machine_that_kvm_gives_up_is_emulated_and_that_is_said() {
             let (outcome, calls) = boot(name, (VERSION, &body), &["--json", "--timeout", "60"]);
             assert_eq!(outcome.json()["qemu"]["accel"], "tcg", "{}", outcome.stderr);
             assert!(outcome.stderr.contains("emulated (tcg)"), "{}", outcome.stderr);
-            // Without the device there was nothing to try.
+            // Without the KVM device, QEMU was not tried with it.
             if calls.contains("-accel kvm") {
                 assert!(outcome.stderr.contains(&format!("({complaint})")), "{}", outcome.stderr);
             }
@@ -79,7 +79,7 @@ fn what_its_shell_did_is_not_done_again_by_a_second_machine() {
 
 #[test]
 fn a_version_that_does_not_come_is_not_waited_for() {
-    // It would sleep for longer than any test may take.
+    // The script would sleep for longer than any test may take.
     for version in
         ["exec sleep 86400", "exec sleep 86400 >/dev/null 2>&1", "while :; do echo again; done"]
     {
@@ -106,7 +106,7 @@ fn every_node_has_a_cpu_unless_somebody_says_otherwise() {
         assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
         assert!(calls.contains(smp), "{words:?}: {calls}");
     }
-    // In a process, too.
+    // The number of CPUs of a machine in a process.
     let cpus = |words: &[&str]| {
         let report = common::run(&[&["boot", "--json"], words].concat()).json();
         let nodes = report["nodes"].as_array().expect("nodes").clone();

@@ -1,5 +1,5 @@
-//! Machines brought up in the program's own process: real machines' maps with known answers,
-//! made-up ones, and this one.
+//! Machines that the program brings up in its own process: memory maps of real machines with known
+//! answers, made-up maps, and the map of the machine that runs the test.
 
 mod common;
 
@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 fn boot(words: &[&str]) -> Value {
     let report = run(&[&["boot", "--json"], words].concat()).json();
     assert_eq!(report["platform"], "hosted");
-    // Deferred, unless the array would be too large for this host.
+    // Initialisation is deferred unless the vmemmap would be too large for this host.
     let deferred = report["policy"] == "deferred";
     assert!(deferred || report["policy"] == "on-demand", "{}", report["policy"]);
     assert_eq!(report["totals"]["vmemmap_bytes"].as_u64() > Some(0), deferred);
@@ -24,7 +24,7 @@ fn boot(words: &[&str]) -> Value {
     report
 }
 
-/// Present pages by node and zone, as Linux counted them on the real machine.
+/// Checks the present pages by node and zone against those that Linux counted on the real machine.
 fn expect(report: &Value, zones: &[(u64, &str, u64)]) {
     for &(node, zone, pages) in zones {
         assert_eq!(present(report, node, zone), Some(pages), "node {node}, zone {zone}");
@@ -34,7 +34,7 @@ fn expect(report: &Value, zones: &[(u64, &str, u64)]) {
     assert_eq!(report["totals"]["present_pages"], total);
 }
 
-/// First frame and spanned frames of a zone.
+/// Returns the first frame and the spanned frames of a zone.
 fn span(report: &Value, node: u64, zone: &str) -> Option<(u64, u64)> {
     let zones = report["zones"].as_array()?;
     let zone = zones.iter().find(|entry| entry["node"] == node && entry["zone"] == zone)?;
@@ -88,7 +88,7 @@ fn a_made_up_machine_is_the_q35() {
 #[test]
 fn this_machine() {
     let report = boot(&[]);
-    // Within what the kernel keeps for itself and what the map rounds away.
+    // The difference is what the kernel keeps for itself and what the map rounds away.
     let told = std::fs::read_to_string("/proc/meminfo").expect("Linux");
     let kib = told.lines().find_map(|line| {
         line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok()
@@ -204,7 +204,7 @@ fn debug_aids_are_in_the_log_and_in_the_metadata() {
     assert!(wrong.contains("ignored: page_owner= is on or off"), "{wrong}");
 }
 
-/// The first allocation is one of a block.
+/// The report times the first allocation of a whole block, which this machine does not have.
 #[test]
 fn a_machine_without_a_whole_block() {
     let outcome = run(&["boot", "--memory", "8M", "mem=1M"]);
@@ -212,7 +212,7 @@ fn a_machine_without_a_whole_block() {
     assert!(outcome.stdout.contains(expected), "{}", outcome.stdout);
 }
 
-/// How a program ends whose output nobody reads, and what it complains of.
+/// Returns how a program ends when its output is not read, and what it writes to standard error.
 fn unread(command: &mut Command) -> (Option<i32>, String) {
     let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the program starts");
@@ -266,7 +266,7 @@ fn policies_of_the_memory_map() {
     };
     for policy in ["eager", "deferred"] {
         let report = boot(policy, &[]);
-        // 64 bytes for each of 2^20 pages, in whole sections.
+        // 64 bytes for each of 2^20 pages, rounded up to whole sections.
         let bytes = report["totals"]["vmemmap_bytes"].as_u64().expect("a number");
         assert!((64 << 20..=72 << 20).contains(&bytes), "{bytes}");
         let nodes = report["deferred"].as_array().expect("a list").len();
@@ -350,7 +350,7 @@ fn memory_that_a_guest_has_to_accept() {
         log.iter().any(|line| line.as_str().is_some_and(|line| line.contains(text)))
     };
     assert!(line(&report, "accept_memory=eager, 31"), "{}", report["log"]);
-    // Commands touch what they allocate.
+    // These commands touch the memory that they allocate.
     let exec = "alloc 18 2; alloc 0 100; cat /proc/meminfo; cat /proc/vmstat; cat /proc/zoneinfo";
     let outcome = run(&[&words[..1], &words[2..], &["--exec", exec]].concat());
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);

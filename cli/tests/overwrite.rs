@@ -1,5 +1,5 @@
-//! Files that are written by name: what is no snapshot or page of ours stays, links stay links, and
-//! nobody sees half a file.
+//! Files written to a named path: a file that is not a snapshot or page of ours is kept, links stay
+//! links, and no reader sees half a file.
 
 mod common;
 
@@ -12,7 +12,7 @@ fn words(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// A boot of little memory that keeps a snapshot.
+/// Boots a machine with little memory and keeps a snapshot.
 fn snapshot(path: &Path) -> Outcome {
     run(&["boot", "--memory", "64M", "--json", "--snapshot", &words(path)])
 }
@@ -74,12 +74,12 @@ fn only_files_of_the_kind_that_is_written_give_way() {
         "{}",
         outcome.stderr
     );
-    // A page of ours gives way to the next.
+    // A page of ours is overwritten by the next one.
     let page = folder.path("page.html");
     for _ in 0..2 {
         assert_eq!(run(&["report", &words(&memory), "-o", &words(&page)]).code, Some(0));
     }
-    // It stays where its pictures cannot be.
+    // The page is kept if its pictures cannot be written.
     let made_before = fs::read_to_string(&page).expect("it was written");
     fs::write(&page, made_before.replace("</html>", "</html><!--old-->")).expect("ours");
     let nowhere = folder.path("nowhere");

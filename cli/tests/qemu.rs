@@ -1,5 +1,5 @@
 //! Whole machines in QEMU. `FRAMEWRIGHT_GUEST` names the image; without it the program builds one.
-//! Where QEMU is missing these tests fail and say what to install.
+//! Without QEMU these tests fail and say what to install.
 
 mod common;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// Boots with these options, emulated: a test must not depend on what the host can do.
+/// Boots with these options under emulation, so that the test does not depend on the host.
 fn run(words: &[&str]) -> Outcome {
     finish(
         program().args(["boot", "--on", "qemu", "--accel", "tcg", "--timeout", "300"]).args(words),
@@ -28,8 +28,8 @@ fn boot(words: &[&str]) -> Value {
     report
 }
 
-/// What Linux finds on such a machine; only firmware's share at the end of low memory depends on
-/// its version.
+/// Checks what Linux finds on such a machine. Only firmware's share at the end of low memory
+/// depends on the firmware's version.
 fn expect(report: &Value, zones: &[(u64, &str, u64)]) {
     const FIRMWARE_VARIES_BY: u64 = 64;
     for &(node, zone, pages) in zones {
@@ -113,7 +113,7 @@ fn pc_2_gib() {
 
 #[test]
 fn pc_8_gib_on_two_nodes() {
-    // The older machine has 3 GiB below 4 GiB.
+    // The older machine type has 3 GiB below 4 GiB.
     let report = boot(&["--machine", "pc", "--memory", "8G", "--nodes", "2", "--cpus", "2"]);
     expect(
         &report,
@@ -147,7 +147,7 @@ fn parameters_reach_the_guest() {
     );
 }
 
-/// Lines of a report's log that hold `text`.
+/// Returns the lines of a report's log that contain `text`.
 fn log_lines<'a>(report: &'a Value, text: &str) -> Vec<&'a str> {
     let log = report["log"].as_array().expect("a log");
     log.iter().filter_map(Value::as_str).filter(|line| line.contains(text)).collect()
@@ -176,7 +176,7 @@ fn random_traffic_loses_nothing_on_a_whole_machine() {
     for (line, expected) in lines.iter().zip(expected) {
         assert!(line.contains(expected), "{expected}: {lines:?}");
     }
-    // Both plenty and want were met.
+    // The test met both plenty of memory and a lack of it.
     for word in ["allocations", "refused", "frees", "exchanges", "drains", "recounts"] {
         let count = lines[2].split(", ").find(|part| part.ends_with(word)).expect(word);
         let number =
@@ -197,7 +197,8 @@ fn traffic_ends_when_its_time_is_over() {
     let report = boot(&["--memory", "128M", "pages=none", "stress=1"]);
     let lines = log_lines(&report, "every page accounted for");
     let last = lines.first().expect("the line at the end");
-    // What was free before is free again; the rest of what is managed is the vmemmap's.
+    // All memory that was free before is free again; the rest of the managed memory is the
+    // vmemmap's.
     let number =
         |text: &str| text.split(' ').filter_map(|word| word.parse::<u64>().ok()).next_back();
     let free = |line: &str| line.split_once(" of ").and_then(|(before, _)| number(before));
@@ -284,7 +285,7 @@ fn a_time_out_is_kept_and_no_machine_is_left() {
     assert_eq!(machines_with(&image.display().to_string()), [""; 0]);
 }
 
-/// A kernel that does nothing for ever: a Multiboot header that says where it is loaded, and a jump
+/// Builds a kernel that loops for ever: a Multiboot header that says where to load it, and a jump
 /// to itself.
 fn spinning_image() -> Vec<u8> {
     const LOAD_ADDRESS: u32 = 0x10_0000;
@@ -298,7 +299,7 @@ fn spinning_image() -> Vec<u8> {
     image
 }
 
-/// Running machines with this word on their command line.
+/// Returns the running machines that have this word on their command line.
 fn machines_with(word: &str) -> Vec<String> {
     let processes = fs::read_dir("/proc")
         .expect("Linux")

@@ -1,5 +1,5 @@
-//! Memory that a guest has to accept, on whole machines in QEMU: what is not accepted is not
-//! mapped, so that every touch too early ends the guest with its address.
+//! Memory that a guest has to accept, on whole machines in QEMU. Unaccepted memory is not mapped,
+//! so any access that comes too early ends the guest, which reports the address.
 
 mod common;
 
@@ -16,7 +16,7 @@ fn run(words: &[&str]) -> Outcome {
     finish(program().arg("boot").args(MACHINE).args(words))
 }
 
-/// What a guest said.
+/// The guest's output.
 struct Said {
     report: Value,
     log: String,
@@ -24,7 +24,7 @@ struct Said {
 }
 
 impl Said {
-    /// The number behind a name.
+    /// Returns the number after a name.
     fn number(&self, name: &str) -> u64 {
         let rest = |line: &String| line.strip_prefix(name)?.strip_prefix(' ').map(str::to_owned);
         let found = self.lines.iter().find_map(rest);
@@ -37,7 +37,7 @@ impl Said {
     }
 }
 
-/// Boots and looks at device, files and tables.
+/// Boots and examines the device, the files and the page tables.
 fn boot(words: &[&str]) -> Said {
     let commands = format!("{DEVICE}; cat /proc/meminfo; cat /proc/vmstat; verify");
     let report = run(&[words, &["--json", "--exec", &commands]].concat()).json();
@@ -58,12 +58,13 @@ fn boot(words: &[&str]) -> Said {
 fn lazily_no_more_is_accepted_than_boot_took() {
     let said = boot(&["--memory", "4G", "--cpus", "2", "unaccepted=@512M"]);
     let left = said.number("unaccepted_bytes");
-    // The block behind what is in use is accepted and waits.
+    // The block after the memory in use is accepted and waits.
     assert_eq!(said.number("Unaccepted:"), left / 1024 + 2048);
     assert_eq!(said.number("nr_unaccepted"), left / 4096 + 512);
     assert_eq!(said.total("unaccepted_pages"), left / 4096 + 512);
     assert_eq!((said.number("calls"), said.number("accepted_bytes")), (1, 2 * MIB));
-    // As much as if it had all been accepted, but for the tables that accepting may take.
+    // The guest reports as much memory as if all had been accepted, less the tables that accepting
+    // it may need.
     let words = ["--memory", "4G", "--cpus", "2", "--json", "--exec", "cat /proc/meminfo"];
     let all = run(&words).json()["exec"]["output"].as_str().expect("text").to_owned();
     let all = all.lines().find_map(|line| line.strip_prefix("MemTotal:")).expect("a line");
@@ -97,7 +98,7 @@ fn eagerly_all_is_accepted_at_boot_in_the_largest_pages() {
     let said = boot(&[&words[..], &["map_space_test=1"]].concat());
     assert_eq!(said.number("unaccepted_bytes"), 0);
     assert_eq!((said.number("Unaccepted:"), said.number("nr_unaccepted")), (0, 0));
-    // Above 4 GiB, where nothing else is.
+    // Above 4 GiB, where nothing else is mapped.
     assert!(said.number("pages_1g") >= 4, "{:?}", said.lines);
     assert!(said.log.contains("map_space_test: tables are correct: "), "{}", said.log);
     let left = "accept_memory=eager, ";
@@ -112,7 +113,7 @@ fn what_cannot_be_accepted_is_lost_and_everything_else_works() {
         let words = ["accept_fault=0x41234567", &policy, "stress=3", "map_space_test=1"];
         let said = boot(&[&fixed[..], &words].concat());
         assert_eq!(said.number("faults"), 1, "{:?}", said.lines);
-        // Its own block, and the one before it, whose last page might be read past its end.
+        // The faulting block, and the one before it, whose last page might be read past its end.
         if policy.ends_with("eager") {
             let line = "1024 pages are lost, memory could not be accepted 1 times, at last at \
                         0x41200000";
@@ -138,7 +139,7 @@ fn a_touch_too_early_is_a_page_fault_with_its_address() {
         assert_eq!(outcome.code, Some(1), "{}", outcome.stdout);
         let text = format!("{}{}", outcome.stdout, outcome.stderr);
         let exception = format!("Exception 14 on CPU {cpu}: page fault");
-        // The middle of the last block of the 1 GiB.
+        // The middle of the last block of the first 1 GiB.
         let place = "write, no page is there at address 0xffff80013ff00123 (memory that is not \
                      accepted yet)";
         assert!(text.contains(&exception) && text.contains(place), "{text}");
@@ -185,13 +186,13 @@ fn memory_that_is_plugged_is_accepted_when_it_is_wanted() {
             assert!(left >= 384 << 10 && accepted < 64 * MIB, "{left} {accepted}");
         }
     }
-    // All that is plugged is written, unplugged, and plugged again.
+    // All plugged memory is written to, unplugged and plugged again.
     let words = ["--memory", "256M", "--virtio-mem", "64M,requested-size=64M"];
     let said = boot(&[&words[..], &["unaccepted=@64M", "stress=3"]].concat());
     assert!(said.log.contains("every page accounted for"), "{}", said.log);
 }
 
-/// A program that is ended when the test is over, however that ends.
+/// A program that is killed when the test ends, even by a panic.
 struct Ended(Child);
 
 impl Drop for Ended {
@@ -226,7 +227,7 @@ fn in_the_background_all_is_accepted_while_the_shell_waits() {
         }
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
-    // It took a while, and never became more.
+    // The number fell over several readings and never rose.
     assert!(seen.len() > 2 && seen[0] > 1 << 20 && seen.is_sorted_by(|a, b| a >= b), "{seen:?}");
     writeln!(keys, "{DEVICE}; verify; exit").expect("it reads");
     drop(keys);

@@ -1,6 +1,6 @@
-//! Firmware that is wrong about everything else than nodes: machines in QEMU whose ACPI tables are
-//! all made here. QEMU builds none (`acpi=off`); its firmware then places ours, by the same list of
-//! commands with which QEMU has it place its own.
+//! Firmware tables that are wrong about anything but nodes: machines in QEMU whose ACPI tables are
+//! all made here. QEMU builds none itself (`acpi=off`); its firmware places our tables by the same
+//! list of commands by which it would place QEMU's.
 
 mod common;
 
@@ -8,15 +8,15 @@ use common::{Scratch, check_sums, finish, program};
 use serde_json::Value;
 use std::fs;
 
-/// One of the tables, as it will be in memory.
+/// An ACPI table as it will be in memory.
 #[derive(Clone)]
 struct Table {
     bytes: Vec<u8>,
-    /// Whether its bytes will sum to zero.
+    /// Whether firmware makes the bytes sum to zero.
     is_summed: bool,
 }
 
-/// A table with a header that is right but for the sum, which firmware makes right.
+/// Builds a table whose header is right but for the checksum, which firmware fills in.
 fn table(signature: &str, body: &[u8]) -> Table {
     let mut bytes = vec![0; 36];
     bytes[..4].copy_from_slice(signature.as_bytes());
@@ -39,7 +39,7 @@ impl Table {
     }
 }
 
-/// A MADT of these entries.
+/// Builds a MADT of these entries.
 fn madt(entries: &[Vec<u8>]) -> Table {
     let head = [0xfee0_0000u32, 1].into_iter().flat_map(u32::to_le_bytes);
     table("APIC", &head.chain(entries.concat()).collect::<Vec<_>>())
@@ -49,11 +49,11 @@ fn cpu(apic_id: u8) -> Vec<u8> {
     vec![0, 8, apic_id, apic_id, 1, 0, 0, 0]
 }
 
-/// The file in which all but the root pointer lie.
+/// The file that holds everything but the root pointer.
 const TABLES: &str = "etc/acpi/tables";
 const POINTER: &str = "etc/acpi/rsdp";
 
-/// Commands for firmware: 128 bytes each.
+/// Commands for firmware, 128 bytes each.
 struct Commands(Vec<u8>);
 
 impl Commands {
@@ -68,12 +68,12 @@ impl Commands {
         self.0.resize(end, 0);
     }
 
-    /// Memory for a file: below 4 GiB, or where the root pointer is looked for.
+    /// Allocates memory for a file, either below 4 GiB or where the root pointer is searched for.
     fn allocate(&mut self, file: &str, near_the_bios: bool) {
         self.add(1, &[file], &[64, 0, 0, 0, 1 + u8::from(near_the_bios)]);
     }
 
-    /// Adds the place of the tables to 4 bytes of a file.
+    /// Adds the address of the tables to 4 bytes of a file.
     fn relocate(&mut self, file: &str, offset: usize) {
         self.add(2, &[file, TABLES], &[&le(offset)[..], &[4]].concat());
     }
@@ -87,8 +87,8 @@ fn le(number: usize) -> [u8; 4] {
     u32::try_from(number).expect("a small number").to_le_bytes()
 }
 
-/// Boots a machine of two CPUs that has these tables and a root table that names them, and after
-/// them `addresses`.
+/// Boots a machine of two CPUs with these tables and a root table that lists them, followed by
+/// `addresses`.
 fn boot_with(
     name: &str,
     tables: &[Table],
@@ -160,7 +160,7 @@ fn boot(name: &str, tables: &[Table]) -> Value {
     boot_with(name, tables, &[], |root| root, &[])
 }
 
-/// Lines of a report's log, without time stamps, that hold `text`.
+/// Returns the lines of a report's log that contain `text`, without time stamps.
 fn lines<'a>(report: &'a Value, text: &str) -> Vec<&'a str> {
     let log = report["log"].as_array().expect("a log");
     let lines = log
@@ -171,7 +171,7 @@ fn lines<'a>(report: &'a Value, text: &str) -> Vec<&'a str> {
     lines.filter(|line| line.contains(text)).collect()
 }
 
-/// The machine has so many CPUs, and the log says `expected`, once if at all.
+/// Checks the number of CPUs and that the log says `expected`, at most once.
 fn expect(report: &Value, cpus: &str, expected: &str) {
     let found = lines(report, "smp: Brought up");
     assert!(
@@ -188,7 +188,7 @@ fn tables_of_our_own_are_used() {
     let report = boot("good", &[madt(&[cpu(0), cpu(1)])]);
     expect(&report, "2 CPUs", "");
     assert!(lines(&report, "going on with").is_empty(), "{}", report["log"]);
-    // Only what the table says is there.
+    // Only the CPU that the table lists is brought up.
     expect(&boot("one", &[madt(&[cpu(0)])]), "1 CPU", "");
 }
 
@@ -239,14 +239,14 @@ fn a_list_of_cpus_that_is_wrong_leaves_what_comes_before() {
         let said = lines(&report, "going on with one node");
         assert!(said.len() == 1 && said[0].starts_with("ACPI: APIC at 0x"), "{name}: {said:?}");
     }
-    // Kinds that nobody knows are stepped over, and CPUs that are off are none.
+    // Entries of unknown kinds are skipped, and disabled CPUs are not counted.
     let off = vec![0, 8, 7, 7, 0, 0, 0, 0];
     expect(&boot("madt-odd", &[madt(&[vec![0x7f, 3, 1], cpu(0), off, cpu(1)])]), "2 CPUs", "");
 }
 
 #[test]
 fn missing_tables() {
-    // Nothing at all, or everything but the CPUs.
+    // A machine with no tables at all, then one with every table but the CPUs'.
     let report = boot("nothing", &[]);
     expect(&report, "1 CPU", "");
     expect(&boot("no-madt", &[table("SSDT", &[0; 9])]), "1 CPU", "");
@@ -259,8 +259,8 @@ fn a_root_table_that_is_wrong() {
     expect(&report, "1 CPU", "ACPI: RSDT at 0x");
     let report = boot_with("root-short", &good, &[], |root| root.with_length(20), &[]);
     expect(&report, "1 CPU", "a length of 20 bytes is invalid");
-    // What it names is empty, or reaches beyond the first 4 GiB; what comes before is found all the
-    // same.
+    // An entry of the root table is null or points beyond the first 4 GiB; the tables before it are
+    // found all the same.
     expect(&boot_with("root-null", &good, &[0, 0], |root| root, &[]), "2 CPUs", "");
     let report = boot_with("root-end", &[], &[0xffff_fff0], |root| root, &[]);
     expect(&report, "1 CPU", "going on with one node");
@@ -269,7 +269,7 @@ fn a_root_table_that_is_wrong() {
 #[test]
 fn clocks_that_are_wrong() {
     let cpus = madt(&[cpu(0), cpu(1)]);
-    // Over memory: its address is the generic one's last eight bytes.
+    // The table's address lies in RAM; it is the last eight bytes of the generic address.
     let mut over_memory = [0; 20];
     over_memory[8..12].copy_from_slice(&0x100_0000u32.to_le_bytes());
     for (name, bad, expected) in [
@@ -285,7 +285,8 @@ fn clocks_that_are_wrong() {
         expect(&report, "2 CPUs", expected);
         assert_eq!(lines(&report, "measured against").len(), 1, "{name}: {}", report["log"]);
     }
-    // Without the better clock the next is looked for, and then the one that every machine has.
+    // Without the better clock the kernel tries the next one, and then the one that every machine
+    // has.
     let no_hpet = ["--qemu=-machine", "--qemu=hpet=off"];
     let report =
         boot_with("fadt-short", &[cpus, table("FACP", &[0; 40])], &[], |root| root, &no_hpet);
@@ -295,7 +296,7 @@ fn clocks_that_are_wrong() {
 
 #[test]
 fn more_cpus_than_there_is_room_for() {
-    // All 255 identifiers that eight bits name, twice; most of these CPUs do not exist.
+    // All 255 identifiers of eight bits, each twice; most of these CPUs do not exist.
     let ids: Vec<_> = (0..=254).chain(0..=254).map(cpu).collect();
     let report = boot("many", &[madt(&ids)]);
     expect(&report, "2 CPUs", "");

@@ -1,6 +1,6 @@
-//! What people write that makes no sense, in the guest: control files that are not there or take
-//! something else, and commands with wrong words. Every one is answered, nothing changes, and the
-//! machine goes on.
+//! Input to the guest that makes no sense: control files that do not exist or take something else,
+//! and commands with wrong arguments. Each gets an answer and changes nothing, and the machine goes
+//! on.
 
 mod common;
 

@@ -1,5 +1,5 @@
 //! The virtio balloon of whole machines in QEMU, watched from the host: how much of the guest's
-//! memory is there, and what QEMU itself says about the balloon.
+//! memory is resident, and what QEMU itself reports about the balloon.
 
 mod common;
 
@@ -14,11 +14,11 @@ use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 const MEMORY_MIB: u64 = 512;
-/// How much in the host's memory may be something else: code that QEMU translates is not in the
-/// guest's memory, so little is.
+/// How much of the resident memory may be something else. The value is small because the code that
+/// QEMU translates is not in the guest's memory.
 const SLACK_MIB: u64 = 8;
 
-/// A machine that waits for the host, and two lines to it: its log, and QEMU's monitor.
+/// A machine that waits for the host, with two connections to it: its log and QEMU's monitor.
 struct Watched {
     program: Child,
     log: Lines<BufReader<ChildStdout>>,
@@ -69,7 +69,7 @@ impl Watched {
         watched
     }
 
-    /// The next line of the log that holds `text`.
+    /// Returns the next line of the log that contains `text`.
     fn line(&mut self, text: &str) -> String {
         for line in &mut self.log {
             let line = line.expect("text");
@@ -81,7 +81,7 @@ impl Watched {
         panic!("no line with {text:?}:\n{}", self.seen.join("\n"))
     }
 
-    /// QEMU's answer to a command.
+    /// Returns QEMU's answer to a command.
     fn ask(&mut self, command: &str, arguments: &Value) -> Value {
         let mut question = json!({ "execute": command });
         if !arguments.is_null() {
@@ -99,22 +99,22 @@ impl Watched {
         }
     }
 
-    /// Lets the guest have so much memory.
+    /// Sets the guest's memory size through the balloon.
     fn set_size(&mut self, mib: u64) {
         self.ask("balloon", &json!({ "value": mib * MIB }));
     }
 
-    /// How much memory the guest has by QEMU's account.
+    /// Returns the guest's memory size as QEMU reports it.
     fn size_mib(&mut self) -> u64 {
         self.ask("query-balloon", &Value::Null)["actual"].as_u64().expect("a size") / MIB
     }
 
-    /// How much of the guest's memory is in the host's.
+    /// Returns how much of the guest's memory is resident on the host.
     fn resident_mib(&self) -> u64 {
         resident_mib(&self.pid, MEMORY_MIB)
     }
 
-    /// To the end, which must be a good one.
+    /// Waits until the machine ends, which it must do successfully.
     fn finish(mut self) -> Vec<String> {
         self.line("Balloon test: passed");
         for line in &mut self.log {
@@ -132,7 +132,7 @@ impl Watched {
 
 impl Drop for Watched {
     fn drop(&mut self) {
-        // A test that failed leaves no machine behind.
+        // A test that failed must leave no machine behind.
         let _ = self.program.kill();
         let _ = self.program.wait();
         if is_running(&self.pid) {
@@ -147,7 +147,7 @@ fn connect(socket: &Path) -> BufReader<UnixStream> {
     BufReader::new(stream)
 }
 
-/// The machine with this monitor.
+/// Returns the process of the machine that has this monitor.
 fn pid_of(socket: &Path) -> String {
     let word = socket.display().to_string();
     let processes = fs::read_dir("/proc")
@@ -161,7 +161,7 @@ fn pid_of(socket: &Path) -> String {
     processes.into_iter().find(is_machine).expect("a machine that runs")
 }
 
-/// What the host sees and what the guest says of it, from the first to the last step.
+/// What the host sees, and what the guest reports about it, from the first step to the last.
 struct Course {
     /// Blocks of 2 MiB that the guest writes to: a quarter of its free memory.
     blocks: u64,
@@ -170,8 +170,8 @@ struct Course {
     log: Vec<String>,
 }
 
-/// The whole course: the balloon takes 64 MiB, blocks are reported, the balloon gives everything
-/// back.
+/// Runs the whole course: the balloon takes 64 MiB, blocks are reported, and the balloon gives
+/// everything back.
 fn course(mut machine: Watched, reports: bool) -> Course {
     let line = machine.line("blocks of 2 MiB written");
     let number =
@@ -192,13 +192,13 @@ fn course(mut machine: Watched, reports: bool) -> Course {
     Course { blocks, written_mib, reported_mib, log }
 }
 
-/// QEMU asks the guest for statistics, and is answered.
+/// Checks that QEMU asks the guest for statistics and gets an answer.
 fn statistics_come(machine: &mut Watched, blocks: u64) {
     let property = |name: &str| json!({ "path": "/machine/peripheral/balloon", "property": name });
     let mut interval = property("guest-stats-polling-interval");
     interval["value"] = 1.into();
     machine.ask("qom-set", &interval);
-    // What QEMU had before it asked may be old: from before the balloon took anything.
+    // QEMU's first numbers may be old, from before the balloon took any memory.
     let used = (64 + 2 * blocks) * MIB;
     let mut statistics = Value::Null;
     for _ in 0..600 {
@@ -208,7 +208,7 @@ fn statistics_come(machine: &mut Watched, blocks: u64) {
         if let (Some(free), Some(total @ 1..)) = (free, total)
             && total < MEMORY_MIB * MIB
             && total > MEMORY_MIB * MIB / 10 * 9
-            // Neither the balloon nor the blocks are free.
+            // Neither the balloon's pages nor the blocks are free.
             && (used..used + 16 * MIB).contains(&total.saturating_sub(free))
         {
             return;
@@ -299,13 +299,13 @@ fn locked_memory_stays_and_is_answered_for() {
     let options = ["--qemu", "-overcommit", "--qemu", "mem-lock=on", "--balloon"];
     let Course { blocks, reported_mib, log, .. } = course(Watched::boot("locked", &options), true);
     assert_eq!(reported_mib, MEMORY_MIB);
-    // An answer proves nothing.
+    // The device's answer proves nothing about the memory.
     assert!(has(&log, &format!("{blocks} of {blocks} blocks kept their contents")), "{log:?}");
 }
 
 #[test]
 fn free_pages_that_hold_something_are_told_to_the_host() {
-    // QEMU keeps what is to hold anything but zeros.
+    // QEMU keeps pages whose content is to be anything but zeros.
     let course_with =
         |name, words: &[&str]| course(Watched::boot(name, &[words, &["--balloon"]].concat()), true);
     let poisoned = course_with("poison", &["page_poison=1"]);

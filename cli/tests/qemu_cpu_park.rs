@@ -1,5 +1,5 @@
-//! CPUs of a whole machine that are stopped and go on: nobody interrupts or waits for one that
-//! stands, whatever the others do, and what it comes back to is what there is then.
+//! CPUs of a whole machine that are taken offline and brought online again: no other CPU interrupts
+//! a stopped CPU or waits for it, and when it returns it works with the state of that moment.
 
 mod common;
 
@@ -10,7 +10,7 @@ fn boot(cpus: &str, words: &[&str], commands: &str) -> Outcome {
     finish(program().args(machine).args(words).args(["--json", "--exec", commands]))
 }
 
-/// What commands said. They end with status 0.
+/// Returns the output of commands, which must end with status 0.
 fn said(outcome: &Outcome) -> String {
     let report = outcome.json();
     let said = report["exec"]["output"].as_str().expect("text");
@@ -18,7 +18,8 @@ fn said(outcome: &Outcome) -> String {
     said.to_owned()
 }
 
-/// The numbers of a row of `/proc/interrupts`, one for each CPU, each time that it was shown.
+/// Returns the numbers of a row of `/proc/interrupts`, one for each CPU, for each time it was
+/// shown.
 fn rows(said: &str, name: &str) -> Vec<Vec<u64>> {
     let lines = said.lines().filter_map(|line| line.trim_start().strip_prefix(name));
     lines
@@ -26,10 +27,10 @@ fn rows(said: &str, name: &str) -> Vec<Vec<u64>> {
         .collect()
 }
 
-/// What is moved is counted, so that nothing must move on its own.
+/// The tests count moved pages, so nothing may move in the background.
 const STILL: &str = "echo 0 > /proc/sys/vm/compaction_proactiveness; ";
-/// Fills memory, has other CPUs use it while it moves, gives huge pages their memory, calls all
-/// CPUs for a barrier.
+/// Fills memory, lets other CPUs use it while it moves, populates huge pages, and calls all CPUs
+/// for a barrier.
 const EVERYTHING: &str = "movable fill 60; movable busy on; vacate 32M@0x8000000; movable check; \
                           free all; movable free; resize 2M 20; resize 2M 0; stress 1; verify; ";
 
@@ -58,17 +59,17 @@ fn nobody_interrupts_or_waits_for_a_cpu_that_stands() {
     }
 }
 
-/// What it remembers of page tables is old when it comes back.
+/// The CPU's cached translations are out of date when it returns.
 #[test]
 fn memory_that_moved_meanwhile_is_used_where_it_is() {
-    // It has used all pages by then.
+    // The CPU has used all pages by the time it goes offline.
     let round = "movable fill 40; movable busy on; vacate 16M@0x8000000; free all; cpu offline 1; \
                  vacate 48M@0x4000000; free all; movable check; cpu online 1; vacate \
                  24M@0xb000000; free all; movable check; movable free; ";
     let said = said(&boot("2", &["page_poison=1"], &format!("{STILL}{} verify", round.repeat(4))));
     assert_eq!(said.matches(": all intact").count(), 8, "{said}");
     assert_eq!(said.matches("\nCPU 1 is online\n").count(), 4, "{said}");
-    // Before, and when it is back: not in between.
+    // The CPU uses pages before it goes offline and after it returns, not in between.
     assert_eq!(said.matches("1 CPU used ").count(), 8, "{said}");
     let moves = said.lines().filter_map(|line| line.split_once(" pages moved in "));
     let moved: Vec<u64> =
@@ -93,7 +94,7 @@ fn cpus_come_and_go_under_traffic_and_every_page_is_accounted_for() {
         }
         let last = cpus.parse::<u32>().expect("a number") - 1;
         assert!(said.contains(&format!("\nonline 0-{last}\nverified: ")), "{said}");
-        // Each is asked for barriers many times.
+        // Each CPU is asked for barriers many times.
         let [before, after] = &rows(&said, "CAL:")[..] else { panic!("{said}") };
         assert!(before.iter().zip(after).skip(1).all(|(before, after)| after > before), "{said}");
     }
@@ -112,7 +113,7 @@ fn what_cannot_be_is_said() {
         "cpu: CPU 0 is the last online CPU\ncpu: no other CPU is online\n",
         ", every page accounted for 1 time\n",
         "movable: no other CPU is online to use it\nCPU 2 is online\nCPU 1 is online\n",
-        // Also who came after that was asked for.
+        // This includes the CPU that came online after `movable busy on`.
         "\n2 CPUs used ",
         "\nonline 0-2\nverified: ",
     ] {
@@ -120,7 +121,7 @@ fn what_cannot_be_is_said() {
     }
 }
 
-/// The others may keep its share.
+/// The other CPUs may keep this CPU's share.
 #[test]
 fn a_cpu_that_never_started_is_offline() {
     let commands = "cpu; cpus; cpu online 2; cpu; cpu offline 2; verify";

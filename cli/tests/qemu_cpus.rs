@@ -1,6 +1,6 @@
-//! Machines with several CPUs and odd nodes in QEMU, chosen so that every pair of what varies comes
-//! together in some boot: CPUs 1, 2, 4, 16; nodes 1, 2, 4, some without memory or CPUs; q35 and pc;
-//! with and without x2APIC where the emulator has it; firmware tables that are wrong.
+//! Machines with several CPUs and odd nodes in QEMU, chosen so that every pair of properties meets
+//! in some boot: 1, 2, 4 or 16 CPUs; 1, 2 or 4 nodes, some without memory or CPUs; q35 and pc; with
+//! and without x2APIC where the emulator has it; wrong firmware tables.
 
 mod common;
 
@@ -8,21 +8,21 @@ use common::{Outcome, Scratch, check_sums, finish, program};
 use serde_json::Value;
 use std::fs;
 
-/// Boots with these options, emulated.
+/// Boots with these options under emulation.
 fn run(words: &[&str]) -> Outcome {
     finish(
         program().args(["boot", "--on", "qemu", "--accel", "tcg", "--timeout", "300"]).args(words),
     )
 }
 
-/// The report of a boot that went well.
+/// Returns the report of a successful boot.
 fn boot(words: &[&str]) -> Value {
     let report = run(&[&["--json"], words].concat()).json();
     check_sums(&report);
     report
 }
 
-/// Lines of a report's log, without time stamps, that hold `text`.
+/// Returns the lines of a report's log that contain `text`, without time stamps.
 fn lines<'a>(report: &'a Value, text: &str) -> Vec<&'a str> {
     let log = report["log"].as_array().expect("a log");
     let lines = log
@@ -40,7 +40,7 @@ fn line<'a>(report: &'a Value, text: &str) -> &'a str {
         .unwrap_or_else(|| panic!("no line has {text}: {}", report["log"]))
 }
 
-/// All numbers in a line.
+/// Returns all numbers in a line.
 fn numbers(line: &str) -> Vec<u64> {
     line.split(|letter: char| !letter.is_ascii_digit())
         .filter_map(|word| word.parse().ok())
@@ -52,27 +52,27 @@ fn brought_up(report: &Value, expected: &str) {
     assert!(line.starts_with(&format!("smp: Brought up {expected} in ")), "{line}");
 }
 
-/// The CPUs worked together, as `check=cpus` saw it.
+/// Checks that the CPUs worked together, according to `check=cpus`.
 fn cpus_work_together(report: &Value, cpus: u64) {
     let job = numbers(line(report, "check: a job of"));
     assert!(job[0] == 8 * cpus && (1..=cpus).contains(&job[1]) && job[2] == cpus, "{job:?}");
     let calls = numbers(line(report, "calls, "));
     assert_eq!(calls, [20 * cpus * (cpus - 1), 0, 20 * (cpus - 1)]);
     assert_eq!(numbers(line(report, "check: the timers of")), [0]);
-    // Each CPU asked for 20 flushes, ten of two pages and ten of everything, and got as many from
-    // each of the others.
+    // Each CPU asked for 20 flushes, ten of two pages and ten of everything, and received as many
+    // from each of the others.
     let flushes = numbers(line(report, "nr_tlb_remote_flush"));
     let [asked, received, of_everything, of_pages] = flushes[..4] else { panic!("{flushes:?}") };
     assert_eq!([asked, received, of_pages], [20 * cpus, 20 * cpus * (cpus - 1), 20 * cpus * cpus]);
-    // A CPU that slept while translations of the vmemmap changed forgets everything once more
-    // when it wakes.
+    // A CPU that slept while translations of the vmemmap changed does one more full flush when it
+    // wakes.
     assert!((10 * cpus * cpus..=10 * cpus * cpus + cpus).contains(&of_everything), "{flushes:?}");
     let interrupts = numbers(line(report, "check: interrupts:"));
     assert!(interrupts[0] >= 3 * cpus && interrupts[3] == 0, "{interrupts:?}");
     assert_eq!(cpus > 1, interrupts[1] > 0, "{interrupts:?}");
 }
 
-/// Traffic on all CPUs ended well, and handlers allocated meanwhile.
+/// Checks that traffic on all CPUs ended well and that interrupt handlers allocated meanwhile.
 fn nothing_is_lost(report: &Value, cpus: u64) {
     let plural = if cpus == 1 { "" } else { "s" };
     assert!(
@@ -109,7 +109,7 @@ fn two_cpus_on_two_nodes_under_traffic() {
 
 #[test]
 fn four_cpus_on_four_odd_nodes() {
-    // Uneven, one without CPUs, one without memory, distances that differ.
+    // Nodes of uneven size, one without CPUs, one without memory, and different distances.
     let mut words = vec!["--memory=1G", "--machine=pc", "--cpus=4", "stress_operations=4000"];
     let numa = [
         "-object",
@@ -143,7 +143,7 @@ fn four_cpus_on_four_odd_nodes() {
     words.extend(numa.iter().map(String::as_str));
     words.extend(TRAFFIC);
     let report = boot(&words);
-    // Three nodes have CPUs. Domain 3 is the third that has some, so it is node 2, as in Linux.
+    // Three nodes have CPUs. Domain 3 is the third of them, so it becomes node 2, as in Linux.
     brought_up(&report, "3 nodes, 4 CPUs");
     let nodes = report["nodes"].as_array().expect("nodes");
     assert_eq!(
@@ -164,7 +164,7 @@ fn four_cpus_on_four_odd_nodes() {
 
 #[test]
 fn sixteen_cpus_on_four_nodes() {
-    // How long they take is for people to read: this machine may be busy.
+    // The test does not judge how long this takes, because the host may be busy.
     let machine = ["--memory", "1G", "--nodes", "4", "--cpus", "16", "stress_operations=1600"];
     let report = boot(&[&machine[..], &["interrupt_storm=20", "check=cpus"]].concat());
     brought_up(&report, "4 nodes, 16 CPUs");
@@ -174,7 +174,7 @@ fn sixteen_cpus_on_four_nodes() {
 
 #[test]
 fn both_forms_of_the_interrupt_controller() {
-    // An emulator without x2APIC says so on standard error and goes on without.
+    // An emulator without x2APIC says so on standard error and goes on without it.
     for (model, is_wide) in [("max,-x2apic", false), ("max,+x2apic", true)] {
         let cpu = format!("--qemu={model}");
         let report = boot(&["--memory=256M", "--cpus=4", "--qemu=-cpu", &cpu, "check=cpus"]);
@@ -193,8 +193,8 @@ fn both_forms_of_the_interrupt_controller() {
     }
 }
 
-/// QEMU's emulator has x2APIC from version 9.0 on. Says where it is not, as what is tested depends
-/// on it.
+/// Returns whether QEMU's emulator has x2APIC, which it does from version 9.0 on. Prints a note if
+/// it has not, because that limits the test.
 fn emulates_x2apic(report: &Value) -> bool {
     let version = report["qemu"]["version"].as_str().expect("a version");
     let has = version.split('.').next().and_then(|major| major.parse::<u32>().ok()) >= Some(9);
@@ -238,8 +238,7 @@ fn a_cpu_that_does_not_start_is_named() {
     );
     brought_up(&report, "1 node, 2 CPUs");
     cpus_work_together(&report, 2);
-    // What no controller of 8 bits can be sent: named likewise, or started and missed where
-    // identifiers are wide.
+    // An identifier that an 8-bit controller cannot address is named in the log, too.
     let report =
         boot(&["--memory=256M", "--cpus=2", "ghost_cpu=300", "--qemu=-cpu", "--qemu=max,-x2apic"]);
     assert_eq!(
@@ -314,8 +313,8 @@ fn faults_end_in_the_right_report_wherever_they_happen() {
     );
 }
 
-/// An ACPI table's body in a file, given to QEMU. A machine without nodes of its own has no such
-/// table, so that this is the only one.
+/// Writes an ACPI table's body to a file and gives it to QEMU. A machine without nodes has no such
+/// table of its own, so this is the only one.
 fn with_tables(tables: &[(&str, u8, Vec<u8>)], name: &str) -> Value {
     let folder = Scratch::new(name);
     let mut words = vec!["--memory=512M".to_owned(), "--cpus=2".to_owned()];
@@ -329,7 +328,7 @@ fn with_tables(tables: &[(&str, u8, Vec<u8>)], name: &str) -> Value {
     boot(&words)
 }
 
-/// A SRAT's body: what stands before its entries, then these.
+/// Builds the body of a SRAT: its fixed part, then these entries.
 fn srat(entries: &[Vec<u8>]) -> Vec<u8> {
     let mut body = [1u32.to_le_bytes().to_vec(), vec![0; 8]].concat();
     body.extend(entries.concat());
@@ -399,7 +398,7 @@ fn wide_affinities_hot_pluggable_and_empty_ranges() {
         line(&report, "hotplug")
             .contains("Node 0 PXM 1 [mem 0x0000000100000000-0x000000013fffffff]")
     );
-    // The first domain that is named is node 0: its row of the distances is the table's second.
+    // The first domain that is named becomes node 0; its row is the table's second.
     assert_eq!(line(&report, "Node 0 distances:"), "NUMA: Node 0 distances:  10  18");
     assert_eq!(line(&report, "Node 1 distances:"), "NUMA: Node 1 distances:  17  10");
 }
@@ -437,7 +436,7 @@ fn tables_that_are_wrong_leave_one_node_and_all_cpus() {
 
 #[test]
 fn a_machine_without_acpi_has_one_cpu() {
-    // A machine that QEMU starts without firmware tables, whatever it was told about CPUs.
+    // QEMU starts this machine without firmware tables, whatever the options say about CPUs.
     let machine = "--qemu=microvm,acpi=off,isa-serial=on,pit=on,pic=on";
     let report = boot(&["--memory=256M", "--cpus=2", "--qemu=-machine", machine]);
     assert_eq!(lines(&report, "names no tables").len(), 1);

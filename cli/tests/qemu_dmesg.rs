@@ -1,4 +1,4 @@
-//! The boot log of a machine with a shell, and what is said of parameters that are wrong.
+//! The boot log of a machine with a shell, and its messages about wrong parameters.
 
 mod common;
 
@@ -6,7 +6,7 @@ use common::{finish, program, run};
 use std::io::Write;
 use std::process::Stdio;
 
-/// Runs a shell with these words and lines; gives what it said and complained about.
+/// Runs a shell with these arguments and input lines; returns its output and its errors.
 fn shell(words: &[&str], lines: &str) -> (String, String) {
     let mut command = program();
     command

@@ -1,5 +1,5 @@
 //! The hobby kernel of `examples/`, started by GRUB in QEMU. `FRAMEWRIGHT_HOBBY_KERNEL` names the
-//! image; without it one is built.
+//! image; without it the test builds one.
 
 #[path = "common/kernel.rs"]
 mod kernel;
@@ -10,11 +10,11 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::{env, fs};
 
-/// Where GRUB's packages put what a BIOS starts.
+/// Where GRUB's packages put the files for a BIOS.
 const MODULES: &str = "/usr/lib/grub/i386-pc";
 const MISSING: &str = "no GRUB for a BIOS: apt-get install grub-pc-bin grub-common xorriso";
 
-/// A CD of which GRUB starts the kernel.
+/// Builds a CD from which GRUB starts the kernel.
 fn disc() -> &'static str {
     static DISC: OnceLock<PathBuf> = OnceLock::new();
     DISC.get_or_init(make_disc).to_str().expect("text")
@@ -55,13 +55,13 @@ fn it_maps_has_a_heap_and_loses_nothing() {
         let [free_pages, present] = *numbers(free) else { panic!("{lines:?}") };
         assert!(present <= mib * 256 && present + 1000 > mib * 256, "{lines:?}");
         assert!(free_pages < present && free_pages + 1000 > present, "{lines:?}");
-        // One table of each level below the root; a huge page needs no last one.
+        // One table at each level below the root; a huge page needs no last-level table.
         assert_eq!(small, "100 pages of 4KiB: 103 frames with their tables");
         assert_eq!(huge, "3 pages of 2MiB: 1538 frames with their tables");
-        // Each word has 24 bytes and some text, whatever the heap's own.
+        // Each word takes 24 bytes and some text, plus what the heap itself needs.
         assert!(numbers(heap)[0] > 200 && numbers(heap)[0] < 1000, "{lines:?}");
         assert!(heap.ends_with(" pages; 10000 words, word 9999"), "{lines:?}");
-        // The heap keeps the piece that has its own tables.
+        // The heap keeps the piece that holds its own tables.
         let [after_pages, kept] = *numbers(after) else { panic!("{lines:?}") };
         assert!(kept < 100 && after_pages + kept == free_pages, "{lines:?}");
     }
@@ -69,7 +69,7 @@ fn it_maps_has_a_heap_and_loses_nothing() {
 
 #[test]
 fn what_it_cannot_do_it_says() {
-    // Too little for what it maps.
+    // The machine has too little memory for what the kernel maps.
     let (code, lines) = boot(&["-cpu", "max", "-m", "8M"]);
     assert_eq!(code, Some(35), "{lines:?}");
     assert!(lines.iter().any(|line| line.contains("there is memory")), "{lines:?}");

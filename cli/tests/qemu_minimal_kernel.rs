@@ -1,5 +1,5 @@
 //! The minimal kernel of `examples/` in QEMU. `FRAMEWRIGHT_MINIMAL_KERNEL` names the image; without
-//! it one is built.
+//! it the test builds one.
 
 #[path = "common/kernel.rs"]
 mod kernel;
@@ -23,7 +23,7 @@ fn boot(words: &[&str]) -> (Option<i32>, Vec<String>) {
     kernel::boot(&[words, &["-kernel", image()]].concat())
 }
 
-/// A boot that went well on a machine of so many MiB.
+/// Checks a successful boot on a machine of `mib` MiB.
 fn memory_comes_up(words: &[&str], mib: u64) {
     let (code, lines) = boot(&[&["-cpu", "max", "-m", &format!("{mib}M")], words].concat());
     assert_eq!((code, lines.len()), (Some(33), 5), "{lines:?}");
@@ -32,11 +32,11 @@ fn memory_comes_up(words: &[&str], mib: u64) {
         lines[0].starts_with("memory is up: ") && lines[0].ends_with(" pages are free"),
         "{lines:?}"
     );
-    // All but what firmware keeps below 1 MiB and at the end of low memory; and of that all but
-    // image and tables.
+    // All memory but what firmware keeps below 1 MiB and at the end of low memory, less the kernel
+    // image and its tables.
     assert!(pages[1] <= mib * 256 && pages[1] + 500 > mib * 256, "{lines:?}");
     assert!(pages[0] < pages[1] && pages[0] + 500 > pages[1], "{lines:?}");
-    // The hole below 4 GiB has 2 GiB at most.
+    // The hole below 4 GiB is at most 2 GiB.
     let end = (mib << 20) + (2 << 30);
     for (line, bytes) in [(&lines[1], 4096), (&lines[2], 2 << 20)] {
         let range = numbers(line);
@@ -59,7 +59,7 @@ fn it_boots_on_small_and_large_machines() {
     memory_comes_up(&["-machine", "pc"], 256);
     // Memory on both sides of the hole below 4 GiB.
     memory_comes_up(&["-machine", "q35"], 5 << 10);
-    // No ACPI, no firmware worth the name.
+    // A machine without ACPI and with hardly any firmware.
     memory_comes_up(&["-machine", "microvm,acpi=off,isa-serial=on"], 128);
 }
 
@@ -74,14 +74,14 @@ fn its_command_line_is_the_managers() {
 
 #[test]
 fn what_it_cannot_do_it_says() {
-    // Too little for a huge page.
+    // Too little memory for a huge page.
     let (code, lines) = boot(&["-cpu", "max", "-m", "4M"]);
     assert_eq!(code, Some(37), "{lines:?}");
     assert_eq!(
         lines.last().map(String::as_str),
         Some("cannot go on: out of memory: no run of order 9 where the request allows")
     );
-    // No memory that the manager could have at all.
+    // The parameter leaves no memory for the manager.
     let (code, lines) = boot(&["-cpu", "max", "-m", "64M", "-append", "mem=1M"]);
     assert_eq!(code, Some(37), "{lines:?}");
     assert!(lines.last().is_some_and(|line| line.starts_with("cannot go on: ")), "{lines:?}");
@@ -94,10 +94,11 @@ fn what_it_cannot_do_it_says() {
     }
 }
 
-/// Page tables of `framewright-arch` forbid execution, and what is absent must not be written.
+/// The page tables of `framewright-arch` forbid execution, and an absent page must not be written
+/// to.
 #[test]
 fn the_cpu_heeds_all_that_page_tables_forbid() {
-    // Nothing ends QEMU, so that its monitor, behind Ctrl-A c, can be asked where the CPU halts.
+    // QEMU keeps running, so the test can ask its monitor (Ctrl-A c) where the CPU halts.
     let words = "120 qemu-system-x86_64 -accel tcg -cpu max -m 64M -display none -no-reboot \
         -serial mon:stdio -kernel";
     let mut command = Command::new("timeout");

@@ -1,14 +1,14 @@
-//! Memory that other CPUs use, by its addresses, while it is moved on a whole machine: no write
-//! gets lost, pages move by page tables and shootdown, and what is pinned is named.
+//! Memory that other CPUs use by its virtual addresses while it is moved on a whole machine: no
+//! write gets lost, pages move by page tables and TLB shootdown, and pinned pages are named.
 //!
-//! A shootdown that is left out is found by these: a user writes to a few pages often enough to
-//! remember where they were, and knows without looking at them what must be there.
+//! These tests would find a missing shootdown: a user writes to a few pages often enough that its
+//! CPU caches their translations, and knows without reading them what they must hold.
 
 mod common;
 
 use common::{Outcome, finish, program};
 
-/// What is moved is counted, so that nothing must move on its own.
+/// The tests count moved pages, so nothing may move in the background.
 const STILL: &str = "echo 0 > /proc/sys/vm/compaction_proactiveness; ";
 const FILL: &str = "movable fill 60; churn 1; movable busy on; ";
 
@@ -17,7 +17,7 @@ fn boot(cpus: &str, words: &[&str], commands: &str) -> Outcome {
     finish(program().args(machine).args(words).args(["--json", "--exec", commands]))
 }
 
-/// What commands said. They end with status 0.
+/// Returns the output of commands, which must end with status 0.
 fn said(outcome: &Outcome) -> String {
     let report = outcome.json();
     let said = report["exec"]["output"].as_str().expect("text");
@@ -25,28 +25,28 @@ fn said(outcome: &Outcome) -> String {
     said.to_owned()
 }
 
-/// The numbers in a text.
+/// Returns the numbers in a text.
 fn numbers(text: &str) -> Vec<u64> {
     text.split(|sign: char| !sign.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect()
 }
 
-/// The numbers of each line with these words.
+/// Returns the numbers of each line that contains these words.
 fn lines_with(said: &str, words: &str) -> Vec<Vec<u64>> {
     said.lines().filter(|line| line.contains(words)).map(numbers).collect()
 }
 
-/// The number behind a name in a file, each time that it was shown.
+/// Returns the number after a name in a file, for each time the file was shown.
 fn shown(said: &str, name: &str) -> Vec<u64> {
     let lines = said.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     lines.map(|rest| rest.trim().parse().expect("a number")).collect()
 }
 
-/// How many pages `vacate` and `contig` moved, each time: `... N pages moved in N us`.
+/// Returns how many pages each `vacate` and `contig` moved: `... N pages moved in N us`.
 fn moved_away(said: &str) -> Vec<u64> {
     lines_with(said, " moved in ").iter().map(|line| line[line.len() - 2]).collect()
 }
 
-/// By how much a number grew between two looks.
+/// Returns by how much a number grew between the two times it was shown.
 fn growth(said: &str, name: &str) -> u64 {
     let [before, after] = shown(said, name)[..] else { panic!("{name}: {said}") };
     after - before
@@ -64,16 +64,16 @@ fn another_cpu_goes_on_using_what_moves() {
     let intact = lines_with(&said, ": all intact");
     assert!(intact.len() == 4 && intact.iter().all(|line| line[0] == filled), "{said}");
     let used = lines_with(&said, "1 CPU used ");
-    // Each looks at every page at least once.
+    // Each user looks at every page at least once.
     assert!(used.len() == 4 && used.iter().all(|line| line[1] >= filled), "{said}");
-    // A page that is in motion was met.
+    // Users met pages that were being moved.
     assert!(used.iter().map(|line| line[2]).sum::<u64>() > 0, "{said}");
     let compacted = &lines_with(&said, " made whole, moved ")[0];
     assert!(compacted[0] > 30 && compacted[1] > 5000, "{said}");
     let vacated: u64 = moved_away(&said).iter().sum();
     let moved = growth(&said, "pgmigrate_success");
     assert!(vacated > 5000 && compacted[1] + vacated == moved, "{vacated}: {said}");
-    // The other CPU was awake all the time. At most 32 pages move together.
+    // The other CPU was awake all the time, so it got every flush. At most 32 pages share a flush.
     for name in ["nr_tlb_remote_flush", "nr_tlb_remote_flush_received"] {
         assert!((moved / 32..moved).contains(&growth(&said, name)), "{name}: {said}");
     }
@@ -83,7 +83,7 @@ fn another_cpu_goes_on_using_what_moves() {
 
 #[test]
 fn larger_runs_move_as_a_whole_and_nobody_writes_to_what_is_free() {
-    // Freed frames are filled with poison: who still writes to them is found, too.
+    // Freed frames are filled with poison, so a CPU that still writes to them is found, too.
     let commands = format!(
         "{STILL}movable fill 50 0,0,0,0,0,1,3,9 seed 3; movable busy on; compact; movable check; \
          vacate 32M@0x8000000; vacate 16M@0x6000000; movable check; free all; movable free; verify"
@@ -97,8 +97,8 @@ fn larger_runs_move_as_a_whole_and_nobody_writes_to_what_is_free() {
 
 #[test]
 fn memory_set_aside_for_what_moves_is_used_and_emptied() {
-    // Grades and an area on a machine with two nodes; two users. Each move waits for all CPUs,
-    // which is long where they share few real ones: so only some of it.
+    // Grades and an area on a machine with two nodes, and two users. Each move waits for all CPUs,
+    // which takes long if they share few real ones, so this moves only a part.
     let commands = format!(
         "{STILL}movable fill 70; movable busy on; compact 0 4; compact 1 4; movable check; \
          vacate 4M@0xc000000; contig 8M; movable check; cat /proc/pagetypeinfo; movable free; \
@@ -113,11 +113,12 @@ fn memory_set_aside_for_what_moves_is_used_and_emptied() {
     }
     let away = moved_away(&said);
     assert!(away.len() == 2 && away[0] > 0, "{said}");
-    // The blocks keep their types whatever was in them: those for what moves, and the area's.
+    // The blocks keep their migrate types whatever was in them: movable blocks, and those of the
+    // area.
     let (_, blocks) = said.split_once("\nNumber of blocks type ").expect("blocks by type");
     let movable = &lines_with(blocks, "Node 0, zone  Movable ")[0];
     assert!(movable[2] > 0, "{said}");
-    // Behind the node and 32 of the zone: unmovable, movable, reclaimable, CMA.
+    // The numbers after node 0 and the 32 of DMA32: unmovable, movable, reclaimable, CMA.
     let area = &lines_with(blocks, "Node 0, zone    DMA32 ")[0];
     assert!(area[5] == 8, "{said}");
 }
@@ -159,7 +160,7 @@ fn pins_are_named_and_wrong_calls_are_refused() {
     assert!(lines_with(&alone, " made whole, moved ")[0][1] > 5000, "{alone}");
 }
 
-/// Nobody names the memory's mover here: the manager has it from `movable fill` on.
+/// No command names the mover here: the manager knows it from `movable fill` on.
 #[test]
 fn files_and_pools_move_what_the_machine_has_mapped() {
     let said = said(&boot(
@@ -175,7 +176,7 @@ fn files_and_pools_move_what_the_machine_has_mapped() {
     assert_eq!(lines_with(&said, ": all intact").len(), 1, "{said}");
 }
 
-/// Nobody asks: the first CPU keeps memory whole while commands run.
+/// No command asks for it: the first CPU compacts in the background while commands run.
 #[test]
 fn memory_is_compacted_in_the_background() {
     let said = said(&boot(
@@ -189,7 +190,8 @@ fn memory_is_compacted_in_the_background() {
     assert_eq!(lines_with(&said, ": all intact").len(), 1, "{said}");
 }
 
-/// Requests take the oldest pages of a cache, and the first CPU makes room while commands run.
+/// Allocations reclaim the oldest pages of a cache, and the first CPU reclaims in the background
+/// while commands run.
 #[test]
 fn a_cache_gives_its_pages_up_in_the_background_and_for_requests() {
     let said = said(&boot(
@@ -201,12 +203,12 @@ fn a_cache_gives_its_pages_up_in_the_background_and_for_requests() {
     assert!(growth(&said, "pgsteal_kswapd") != 0, "{said}");
     assert!(growth(&said, "reclaim_hook_pages") + growth(&said, "pgsteal_kswapd") > 1000, "{said}");
     assert!(growth(&said, "pageoutrun") != 0, "{said}");
-    // What the cache gives up meanwhile is not lost.
+    // Pages that the cache gives up meanwhile are not lost.
     assert_eq!(lines_with(&said, ", every page accounted for").len(), 1, "{said}");
     assert_eq!(lines_with(&said, "nothing is cached").len(), 1, "{said}");
 }
 
-/// Pages, pages in use and free of an area, each time that `cma` listed it.
+/// Returns pages, pages in use and free pages of an area, for each time that `cma` listed it.
 fn area(said: &str, name: &str) -> Vec<[u64; 3]> {
     let lines = said.lines().filter(|line| line.starts_with(&format!("{name} ")));
     let counts = |line: &str| {
@@ -218,7 +220,7 @@ fn area(said: &str, name: &str) -> Vec<[u64; 3]> {
     lines.map(counts).collect()
 }
 
-/// Areas of the command line and of the shell, lent to what other CPUs use, come back.
+/// Areas from the command line and from the shell, lent to memory that other CPUs use, come back.
 #[test]
 fn areas_are_lent_and_come_back() {
     let files = "/sys/kernel/mm/cma";
@@ -247,7 +249,8 @@ fn areas_are_lent_and_come_back() {
     ] {
         assert!(said.contains(expected), "{expected}: {said}");
     }
-    // Pins leave what is lent, through the page tables, so that all of it can be had.
+    // Pinned pages are moved out of lent memory, through the page tables, so that all of it can be
+    // claimed.
     let pinned = lines_with(&said, "of them moved out of movable-only memory first");
     assert!(pinned.len() == 1 && pinned[0][1] > 0, "{said}");
     let moved = lines_with(&said, " pages moved in ");
@@ -268,7 +271,7 @@ fn gigantic_pages_come_out_of_an_area_of_the_guest() {
     assert!(said.contains("1.00 GiB: 1 page to stay, 0 surplus, "), "{said}");
 }
 
-/// Grades, places, policies and tiers by commands and files, on a machine with two nodes.
+/// Grades, placement, policies and tiers through commands and files on a machine with two nodes.
 #[test]
 fn blocks_and_nodes_are_what_they_are_told() {
     let weights = "/sys/kernel/mm/mempolicy/weighted_interleave";

@@ -1,6 +1,6 @@
-//! Words on the guest's command line that nobody knows, or that ask for what there is not. Where
-//! one was meant for the guest, a boot that went on without it would be taken for one that did what
-//! it asks. Others are listed and passed over, as in Linux.
+//! Guest parameters that are unknown or ask for something that does not exist. A misspelt parameter
+//! of the guest's own must end the boot: otherwise a user would believe that it took effect. Other
+//! words are listed and ignored, as in Linux.
 
 mod common;
 
@@ -77,7 +77,7 @@ fn words_of_the_manager_with_wrong_values_are_listed_and_passed_over_as_linux_do
     assert_eq!(outcome.code, Some(0), "{text}");
 }
 
-/// What boot lines of Linux carry.
+/// Words that Linux command lines often hold.
 const FOREIGN: &str = "console=ttyS0,115200n8 quiet root=/dev/vda1 ro init=/sbin/init panic=-1 \
     nokaslr reboot=k \
                        earlyprintk=serial loglevel=7 acpi=off pci=off noexec=off crashkernel=256M \

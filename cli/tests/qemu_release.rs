@@ -1,4 +1,4 @@
-//! Memory that only boot needed, on whole machines in QEMU: the manager gets it, as much as the log
+//! Memory that only boot needed, on whole machines in QEMU: the manager gets as much as the log
 //! says.
 
 mod common;
@@ -11,7 +11,7 @@ fn run(words: &[&str]) -> Outcome {
     finish(program().args(fixed).args(words))
 }
 
-/// What the log says was freed: each name with its KiB.
+/// Returns what the log says was freed: each name with its KiB.
 fn freed(log: &str) -> Vec<(String, u64)> {
     let lines = log.split("Freeing ").skip(1).map(|rest| {
         let (what, rest) = rest.split_once(" memory: ").expect("a size");
@@ -21,14 +21,14 @@ fn freed(log: &str) -> Vec<(String, u64)> {
     lines.collect()
 }
 
-/// The number before `after` in a log.
+/// Returns the number before `after` in a log.
 fn number_before(log: &str, after: &str) -> u64 {
     let (before, _) = log.split_once(after).unwrap_or_else(|| panic!("{after}: {log}"));
     let digits = before.rfind(|letter: char| !letter.is_ascii_digit()).map_or(0, |at| at + 1);
     before[digits..].parse().expect("a number")
 }
 
-/// Boots; what was freed, and that the totals are higher by just that much.
+/// Boots; returns what was freed, and checks that the totals grew by exactly that much.
 fn boot(words: &[&str]) -> (Vec<(String, u64)>, Value) {
     let report = run(&[words, &["--json", "--exec", "verify"]].concat()).json();
     check_sums(&report);
@@ -39,7 +39,7 @@ fn boot(words: &[&str]) -> (Vec<(String, u64)>, Value) {
     let reserved_before = number_before(&log, "K reserved, ");
     let total = |name: &str| report["totals"][name].as_u64().expect("a count") * 4;
     assert_eq!(total("reserved_pages") + kib, reserved_before, "{freed:?}: {log}");
-    // Of what the log calls available some was taken since, but none of it is new.
+    // Some of what the log calls available was taken since, but no memory was added.
     let present = number_before(&log, "K available (");
     assert_eq!(total("present_pages"), present, "{log}");
     (freed, report)
@@ -78,7 +78,7 @@ fn memory_of_acpi_tables_is_released_and_so_are_tables_for_accepting() {
     let (freed, _) = boot(&words);
     assert_eq!(kib_of(&freed, "ACPI tables"), Some(1024), "{freed:?}");
     assert!(kib_of(&freed, "unused page table") >= Some(32), "{freed:?}");
-    // What may still be wanted stays.
+    // Memory that may still be needed is not freed.
     let (freed, _) = boot(&["--memory", "512M", "unaccepted=@400M"]);
     assert_eq!(kib_of(&freed, "unused page table"), None, "{freed:?}");
 }

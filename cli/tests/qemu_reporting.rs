@@ -1,5 +1,6 @@
-//! Free page reporting of whole machines in QEMU, seen from the host: what the guest frees is gone
-//! from QEMU's memory, once, and what the host keeps nobody takes for zero.
+//! Free page reporting of whole machines in QEMU, seen from the host: memory that the guest frees
+//! leaves QEMU's memory, once, and the guest does not take pages that the host keeps for zeroed
+//! ones.
 
 mod common;
 
@@ -13,10 +14,10 @@ const MEMORY_MIB: u64 = 1024;
 const BLOCKS: u64 = MEMORY_MIB / 4;
 const DIRTIED_MIB: u64 = BLOCKS * 2;
 
-/// A machine whose shell does what the test says.
+/// A machine whose shell runs the test's commands.
 struct Machine {
     program: Child,
-    /// Gone once the shell is to end.
+    /// `None` once the shell is told to end.
     keys: Option<ChildStdin>,
     screen: Lines<BufReader<ChildStdout>>,
     pid: u32,
@@ -53,7 +54,7 @@ impl Machine {
         machine
     }
 
-    /// Has the guest run commands; what they said.
+    /// Runs commands in the guest and returns their output.
     fn ask(&mut self, commands: &str) -> String {
         self.commands += 1;
         let mark = format!("mark-{}-{}", self.commands, self.pid);
@@ -74,7 +75,7 @@ impl Machine {
         }
     }
 
-    /// One of the guest's counters.
+    /// Returns one of the guest's counters.
     fn counter(&mut self, name: &str) -> u64 {
         let text = self.ask("cat /proc/vmstat");
         let value = text
@@ -83,17 +84,17 @@ impl Machine {
         value.unwrap_or_else(|| panic!("{name}: {text}"))
     }
 
-    /// How much of the guest's memory is in the host's.
+    /// Returns how much of the guest's memory is resident on the host.
     fn resident_mib(&self) -> u64 {
         resident_mib(&self.pid.to_string(), MEMORY_MIB)
     }
 
-    /// Looks again and again, while the guest only waits for keys.
+    /// Polls until the value falls, while the guest only waits for keys.
     fn wait_until_resident_below(&self, mib: u64) {
         wait_until("the memory goes back", || self.resident_mib() <= mib);
     }
 
-    /// To the end, which must be a good one.
+    /// Waits until the machine ends, which it must do successfully.
     fn finish(mut self) {
         self.ask("verify");
         drop(self.keys.take());
@@ -109,15 +110,15 @@ impl Drop for Machine {
     }
 }
 
-/// The machine that a process has started.
+/// Returns the machine that a process has started.
 fn machine_of(parent: u32) -> Option<u32> {
     let is_it = |pid: &u32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         let of = stat
             .rsplit_once(") ")
             .and_then(|(_, rest)| rest.split(' ').nth(1)?.parse::<u32>().ok());
-        // Between fork and exec it has the name of its parent, and a query of the version has no
-        // machine.
+        // Between fork and exec the child still has its parent's name, and a QEMU that only prints
+        // its version has no machine.
         of == Some(parent)
             && fs::read(format!("/proc/{pid}/cmdline"))
                 .is_ok_and(|line| String::from_utf8_lossy(&line).contains("-kernel"))
@@ -128,13 +129,13 @@ fn machine_of(parent: u32) -> Option<u32> {
         .find(is_it)
 }
 
-/// Everything goes back once and stays away.
+/// Checks that all freed memory goes back to the host once and stays there.
 fn memory_goes_back(words: &[&str]) {
     let mut machine = Machine::boot(words);
     machine.ask("reporting flush; reporting flush");
     let (before_mib, before_pages) =
         (machine.resident_mib(), machine.counter("page_reporting_pages"));
-    // What this host promises is nothing, so that all of it is written to.
+    // This host promises nothing about content, so the guest writes zeros to all of it.
     let said = machine.ask(&format!("alloc order=9 count={BLOCKS} zeroed"));
     assert!(said.contains(&format!("{BLOCKS} x 512 pages")), "{said}");
     let dirty_mib = machine.resident_mib();
@@ -144,7 +145,7 @@ fn memory_goes_back(words: &[&str]) {
     );
     machine.ask("free all");
     machine.wait_until_resident_below(dirty_mib - DIRTIED_MIB * 95 / 100);
-    // The last of it may still be on its way.
+    // The last reports may still be in flight.
     machine.ask("reporting flush");
     machine.wait_until_resident_below(before_mib + 8);
     let after_pages = machine.counter("page_reporting_pages");
@@ -155,7 +156,7 @@ fn memory_goes_back(words: &[&str]) {
     {
         assert_eq!(machine.counter(name), 0, "{name}");
     }
-    // It is memory as before, in any size.
+    // The memory works as before, in any size.
     let said = machine.ask(&format!("memhog {DIRTIED_MIB}M; stress 1"));
     assert!(said.contains("wrote to ") && said.contains("every page accounted for"), "{said}");
     machine.finish();
@@ -258,7 +259,7 @@ fn free_pages_of_pools_go_back_where_that_is_wanted() {
         machine.ask("reporting flush");
         machine.wait_until_resident_below(before_mib + 16);
         assert_eq!(machine.counter("page_reporting_pool_pages"), round * PAGES * 512, "once");
-        // They are pages as before.
+        // The pages work as before.
         let said = machine.ask(&format!("hugetlb 2M {PAGES}"));
         assert!(said.contains(&format!("{PAGES} pages of 2.00 MiB")), "{said}");
     }

@@ -84,7 +84,7 @@ fn all_cpus_take_part_and_what_they_count_can_be_read() {
     }
 }
 
-/// The number behind a name in each copy of a file that was shown.
+/// Returns the number after a name in each copy of a file that was shown.
 fn shown(said: &str, name: &str) -> Vec<u64> {
     let lines = said.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix([' ', ':']));
     lines
@@ -94,7 +94,7 @@ fn shown(said: &str, name: &str) -> Vec<u64> {
         .collect()
 }
 
-/// What nobody has, in KiB, that in the caches of CPUs included.
+/// Returns the free memory in KiB, including pages in per-CPU caches.
 fn free(said: &str) -> Vec<u64> {
     let cached = shown(said, "PcpFree");
     shown(said, "MemFree").into_iter().zip(cached).map(|(free, cached)| free + cached).collect()
@@ -120,12 +120,12 @@ fn pools_grow_shrink_and_give_their_memory_map_back() {
     assert_eq!(shown(said, "Hugetlb"), [0, 131_072, 131_072, 0]);
     let [before, plain, reclaimed, after] = free(said)[..] else { panic!("{said}") };
     assert_eq!(before - plain, 131_072);
-    // 32 KiB a page, less page tables.
+    // HVO saves 32 KiB for each page, less page tables.
     let saved = shown(said, "memmap_saved_pages")[0];
     assert!((480..=512).contains(&saved) && reclaimed == plain + saved * 4, "{saved}: {said}");
     assert_eq!(shown(said, "memmap_reclaimed_blocks"), [64]);
     assert!((2..=4).contains(&shown(said, "memmap_pool_flush")[0]), "{said}");
-    // The map stays away until somebody needs it.
+    // The memory map stays absent until it is needed.
     assert_eq!(after, before + saved * 4);
     for expected in [
         "\n64 pages of 2.00 MiB: each 4 KiB written and read back",
@@ -143,8 +143,8 @@ fn pools_grow_shrink_and_give_their_memory_map_back() {
 
 #[test]
 fn huge_pages_are_used_at_addresses_of_their_own() {
-    // Pages of both sizes, with and without a map, on four CPUs that all look; tables come and go
-    // with them.
+    // Huge pages of both sizes, with and without HVO, on four CPUs that all access them; page
+    // tables come and go with them.
     let commands = "cat /proc/meminfo; hugetlb 2M 40 1; hugetlb 1G; hugetlb; cat /proc/meminfo; \
                     echo 0 > /proc/sys/vm/nr_hugepages; resize 2M 12; hugetlb 2M 12 1; hugetlb 2M \
                     13; verify";
@@ -183,7 +183,7 @@ fn huge_pages_are_used_at_addresses_of_their_own() {
             "{expected}: {said}"
         );
     }
-    // Both that were given a time say how often, which on a busy machine is once.
+    // Both commands with a time limit report their rounds; on a busy machine that is one.
     let rounds =
         said.lines().filter(|line| line.ends_with(" round") || line.ends_with(" rounds")).count();
     assert_eq!(rounds, 2, "{said}");
@@ -233,7 +233,7 @@ fn commands_come_over_the_serial_line() {
     };
     let lines: Vec<&str> = outcome.stdout.lines().collect();
     assert_eq!(outcome.code, Some(127), "{} {}", outcome.stdout, outcome.stderr);
-    // What looks like the guest's words to the program is none.
+    // Output that looks like the guest's messages to the program is not taken for one.
     assert_eq!(lines[..3], ["@end", "@status 3", "@@"]);
     assert_eq!(lines[3], "framewright: a line has at most 1000 bytes; this one was not run");
     assert!(
@@ -241,7 +241,7 @@ fn commands_come_over_the_serial_line() {
         "{}",
         outcome.stdout
     );
-    // No byte of a pipe is a key.
+    // No byte from a pipe is treated as a key.
     assert_eq!(lines[6..9], ["a\x03b\x04c\x10", "5000", "buddyinfo"]);
     assert!(
         lines.last().is_some_and(|last| last.contains("nonsense: command not found")),
@@ -260,7 +260,7 @@ fn a_terminal_reaches_the_guest() {
     std::thread::sleep(std::time::Duration::from_millis(500));
     terminal.send(b"\x03");
     terminal.expect("sleep: interrupted\r\nframewright> ");
-    // However much was typed ahead.
+    // Ctrl-C works however much was typed ahead.
     terminal.send(b"sleep 1001\r");
     std::thread::sleep(std::time::Duration::from_millis(500));
     terminal.send(&[&[b'x'; 300][..], b"\x03"].concat());

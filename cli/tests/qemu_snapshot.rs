@@ -44,7 +44,7 @@ fn the_guest_shows_what_its_commands_hold() {
     let whole: u64 =
         runs.filter(|run| run[2] == "W9").map(|run| run[1].as_u64().expect("blocks")).sum();
     assert!(whole >= 20, "{snapshot}");
-    // Without commands; the tables that people see stay as they are.
+    // Without commands; the tables for people stay unchanged.
     let outcome = run(&[&boot[..], &["--snapshot", &words, "memmap_init=on-demand"]].concat());
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
     assert!(

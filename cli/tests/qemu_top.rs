@@ -1,4 +1,4 @@
-//! Watching a guest: over its second serial line, by way of the process that runs QEMU.
+//! Watches a guest over its second serial line, by way of the process that runs QEMU.
 
 mod common;
 
@@ -43,7 +43,7 @@ fn a_guest_is_watched_while_it_waits_and_while_it_works() {
         line
     };
     let socket = place.path(&format!("framewright/{}.sock", child.id()));
-    // The guest may have to be built first, so the wait for its first word has no end.
+    // The guest may have to be built first, so the wait for its first output is unlimited.
     assert!(run("echo 5 > /proc/sys/vm/nr_hugepages; echo ready").starts_with("ready"));
     let idle = top(&place, &["--once"]);
     assert_eq!(idle.code, Some(0), "{}", idle.stderr);
@@ -55,7 +55,7 @@ fn a_guest_is_watched_while_it_waits_and_while_it_works() {
     };
     assert_eq!(words(&idle, "2.00 MiB ")[2..4], ["5", "5"]);
     assert!(idle.stdout.lines().any(|line| line.trim_start().starts_with("1  DMA32")));
-    // At work it looks at its line as it looks at its keys.
+    // While it works, the guest polls this line as it polls its keys.
     assert!(run("echo begin; stress 8").starts_with("begin"));
     let busy = (0..4).map(|_| top(&place, &["--once"])).find(|outcome| outcome.code == Some(0));
     let busy = busy.expect("it answers while it works");

@@ -1,5 +1,5 @@
 //! Memory that comes and goes on whole machines in QEMU: `--virtio-mem` gives the machine a device
-//! for it, `framewright plug` says how much the guest should have, and the guest follows.
+//! for it, `framewright plug` says how much memory the guest should have, and the guest follows.
 
 mod common;
 
@@ -10,7 +10,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 const MACHINE: [&str; 7] = ["--on", "qemu", "--accel", "tcg", "--timeout", "300", "--memory"];
 const STATUS: &str = "cat /sys/kernel/debug/framewright/virtio_mem";
 
-/// A program that has a machine, in a place of its own.
+/// A program that runs a machine, with a folder of its own.
 struct Machine {
     place: Scratch,
     program: Child,
@@ -33,7 +33,7 @@ impl Machine {
         Self { place, program, keys, said, seen: Vec::new() }
     }
 
-    /// The next line that holds `text`.
+    /// Returns the next line that contains `text`.
     fn line(&mut self, text: &str) -> String {
         for line in &mut self.said {
             let line = line.expect("text");
@@ -45,7 +45,7 @@ impl Machine {
         panic!("no line with {text:?}:\n{}", self.seen.join("\n"))
     }
 
-    /// What a command of the shell says, without errors.
+    /// Returns the output of a shell command, which must not fail.
     fn run(&mut self, command: &str) -> Vec<String> {
         let keys = self.keys.as_mut().expect("a shell");
         writeln!(keys, "{command}; echo status $?").expect("it reads");
@@ -54,19 +54,19 @@ impl Machine {
         self.seen[before..self.seen.len() - 1].to_vec()
     }
 
-    /// What the host wants; how `framewright plug` ends.
+    /// Runs `framewright plug` with these arguments and returns how it ended.
     fn plug(&self, words: &[&str]) -> Outcome {
         finish(in_place(&self.place).arg("plug").args(words))
     }
 
-    /// What the host wants, and gets.
+    /// Asks for this much memory and waits until the guest has it.
     fn have(&self, mib: u64) {
         let outcome = self.plug(&[&format!("{mib}M"), "--wait", "120"]);
         assert_eq!(outcome.code, Some(0), "{}{}", outcome.stdout, outcome.stderr);
         assert_eq!(outcome.stdout, format!("{mib} MiB requested, {mib} MiB plugged\n"));
     }
 
-    /// To the end, which must be a good one; everything that was said.
+    /// Waits for the end, which must be a success; returns all output.
     fn finish(mut self) -> String {
         drop(self.keys.take());
         for line in &mut self.said {
@@ -80,7 +80,7 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // A test that failed leaves no machine behind.
+        // A test that failed must leave no machine behind.
         let _ = self.program.kill();
         let _ = self.program.wait();
     }
@@ -92,14 +92,14 @@ fn in_place(place: &Scratch) -> Command {
     command
 }
 
-/// The number behind a name.
+/// Returns the number after a name.
 fn number(lines: &[String], name: &str) -> u64 {
     let found = lines.iter().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     let found = found.unwrap_or_else(|| panic!("{name}: {lines:?}"));
     found.trim().trim_end_matches(" kB").parse().expect("a number")
 }
 
-/// The test within the guest, while the host wants 2 GiB, nothing, 2 GiB, and nothing.
+/// Runs the test inside the guest while the host requests 2 GiB, nothing, 2 GiB, and nothing.
 fn course(name: &str, words: &[&str]) -> String {
     let fixed = [&["boot"][..], &MACHINE, &["512M", "virtio_mem_test=200"]].concat();
     let mut machine = Machine::start(name, &[&fixed, words].concat());
@@ -109,7 +109,8 @@ fn course(name: &str, words: &[&str]) -> String {
         machine.line(&format!("2048 MiB plugged, after {round} PLUG, {} UNPLUG", round - 1));
         machine.line("test: plugged, 2048 MiB more to manage");
         machine.line(" blocks written");
-        // The machine ends as soon as it has fulfilled the last wish, asked for it or not.
+        // The machine ends as soon as it has met the last request, whether or not `plug` has seen
+        // that.
         let outcome = machine.plug(&["0", "--wait", "120"]);
         assert!(outcome.code == Some(0) || round == 2, "{}", outcome.stderr);
         machine.line(&format!("0 MiB plugged, after {round} PLUG, {round} UNPLUG"));
@@ -122,7 +123,7 @@ fn course(name: &str, words: &[&str]) -> String {
 #[test]
 fn memory_comes_goes_and_comes_back_empty_with_one_request_each() {
     let said = course("plain", &["--virtio-mem", "2G"]);
-    // Some of it is in caches and tables.
+    // Some of the memory is in caches and page tables.
     let written = said.lines().filter(|line| line.contains(" blocks written"));
     let blocks = written.map(|line| line.split_whitespace().rev().nth(2)?.parse().ok());
     let blocks: Vec<Option<u64>> = blocks.collect();
@@ -146,21 +147,21 @@ fn memory_in_use_is_moved_away_before_it_goes() {
     machine.have(512);
     let with_more = number(&machine.run("cat /proc/meminfo"), "MemTotal:");
     assert_eq!(with_more - before, 512 << 10);
-    // More than fits into what was there at first, all of it written to, and used by a CPU.
+    // More than fits into the initial memory, all of it written to and used by a CPU.
     machine.run("movable fill 60; churn 1; movable busy on");
     machine.have(350);
     assert!(machine.run("movable check").iter().any(|line| line.contains(": all intact")));
     let status = machine.run(STATUS);
     assert_eq!(number(&status, "plugged_bytes"), 350 << 20);
     assert_eq!(number(&status, "plug_requests"), 1);
-    // No more requests than blocks went.
+    // There are no more requests than blocks that were unplugged.
     assert!((1..=81).contains(&number(&status, "unplug_requests")), "{status:?}");
-    // What is in use does not fit without it.
+    // The pages in use do not fit without the device's memory.
     let outcome = machine.plug(&["0", "--wait", "5"]);
     assert_eq!(outcome.code, Some(1), "{}", outcome.stdout);
     assert!(outcome.stderr.contains("keeps trying"), "{}", outcome.stderr);
     assert!(machine.run("dmesg").iter().any(|line| line.contains("no memory can be taken out")));
-    // Until it is freed.
+    // The request is met once they are freed.
     machine.run("movable busy off; movable free; free all");
     machine.have(0);
     assert_eq!(number(&machine.run("cat /proc/meminfo"), "MemTotal:"), before);
@@ -173,13 +174,14 @@ fn memory_comes_and_goes_under_random_traffic_and_reports() {
     let words = ["256M", "--cpus", "2", "--balloon", "--virtio-mem", "1G"];
     let mut machine = Machine::start("traffic", &[&["shell"][..], &MACHINE, &words].concat());
     let before = number(&machine.run("cat /proc/meminfo"), "MemTotal:");
-    // The tables of the new memory are the manager's from then on; the traffic counts all others.
+    // From then on the manager holds the tables of the new memory; the traffic counts all other
+    // pages.
     machine.have(1024);
     machine.have(0);
     let keys = machine.keys.as_mut().expect("a shell");
     writeln!(keys, "echo begin; stress 10; echo end $?").expect("it reads");
     machine.line("begin");
-    // Traffic may be in the way of what is to go, so that a wish may stay one.
+    // Traffic may hold memory that is to be unplugged, so a request may stay unmet.
     for mib in [1024, 300, 700, 2, 1024, 64, 512, 128, 256, 1000, 10, 400] {
         let outcome = machine.plug(&[&format!("{mib}M"), "--wait", "1"]);
         assert!(
@@ -228,7 +230,7 @@ fn small_machines_become_large_and_memory_is_of_the_devices_node() {
     let lines: Vec<String> = said.lines().map(str::to_owned).collect();
     assert_eq!(number(&lines, "plugged_bytes"), 30 << 30, "{said}");
     assert_eq!(number(&lines, "plug_requests"), 1, "{said}");
-    // All but the tables of the new memory, which it holds itself.
+    // All pages but the tables of the new memory, which lie in that memory itself.
     let node = said.split("Node 1, zone   Normal").nth(1).expect("the zone");
     let managed = node.lines().find(|line| line.contains(" managed ")).expect("a number");
     let managed: u64 = managed.split_whitespace().nth(1).expect("it").parse().expect("a number");
@@ -268,8 +270,8 @@ fn wishes_that_cannot_be_are_refused() {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// What is said of memory that comes holds for the device's, too: it can stay offline, and goes
-/// first then.
+/// The rules for hotplugged memory hold for the device's memory, too: it can stay offline, and
+/// offline memory is unplugged first.
 #[test]
 fn memory_comes_as_memhp_default_state_says() {
     let machine = [&["shell"][..], &MACHINE, &["256M", "--virtio-mem", "1G"]].concat();

@@ -1,11 +1,11 @@
-//! The page tables of whole machines in QEMU: walked by the guest, compared with what they should
-//! be, and put through the contract of the vmemmap on a real CPU.
+//! The page tables of whole machines in QEMU: the guest walks them, compares them with what they
+//! should be, and runs the contract tests of the vmemmap on a real CPU.
 
 mod common;
 
 use common::{Outcome, finish, program};
 
-/// Boots with these options, emulated: a test must not depend on what the host can do.
+/// Boots with these options under emulation, so that the test does not depend on the host.
 fn run(words: &[&str]) -> Outcome {
     finish(
         program()
@@ -14,7 +14,7 @@ fn run(words: &[&str]) -> Outcome {
     )
 }
 
-/// Lines of the guest's examination, without the time and the prefix.
+/// Returns the lines of the guest's examination without time stamp and prefix.
 fn examine(words: &[&str]) -> Vec<String> {
     let report = run(&[words, &["map_space_test=1"]].concat()).json();
     let log = report["log"].as_array().expect("a log");
@@ -22,7 +22,7 @@ fn examine(words: &[&str]) -> Vec<String> {
     lines.map(|(_, line)| line.to_owned()).collect()
 }
 
-/// The number before `word` in a line.
+/// Returns the number before `word` in a line.
 fn number_before(line: &str, word: &str) -> u64 {
     let before = line.split(word).next().expect("a part");
     let number = before.split_ascii_whitespace().next_back().and_then(|number| number.parse().ok());
@@ -34,7 +34,7 @@ fn count(lines: &[String], name: &str) -> u64 {
     line.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {name}: {lines:?}"))
 }
 
-/// What holds on every machine; returns MiB in the direct map and in the array.
+/// Checks what holds on every machine; returns the MiB in the direct map and in the vmemmap.
 fn check(lines: &[String]) -> (u64, u64) {
     assert!(lines[0].starts_with("tables are correct: image "), "{lines:?}");
     assert_eq!(lines[1], "the contract holds on this CPU");
@@ -57,7 +57,7 @@ fn check(lines: &[String]) -> (u64, u64) {
 
 #[test]
 fn the_tables_of_a_small_machine() {
-    // Two sections of 128 MiB, whose descriptors are 2 MiB each.
+    // Two sections of 128 MiB, with 2 MiB of descriptors each.
     assert_eq!(check(&examine(&["--memory", "256M"])), (255, 4));
 }
 
@@ -66,7 +66,7 @@ fn other_cpus_are_told_of_every_change() {
     let lines = examine(&["--memory", "1G", "--cpus", "4"]);
     check(&lines);
     assert!(lines[2].ends_with(" on 4 CPUs"), "{lines:?}");
-    // What changed while they stood they find when they go on.
+    // CPUs that were stopped see the changes when they go on.
     assert_eq!(lines[3], "so does one while all others are stopped");
     // A whole section, and eight blocks elsewhere.
     assert!(
@@ -81,7 +81,7 @@ fn other_cpus_are_told_of_every_change() {
 fn the_tables_of_two_nodes_on_both_sides_of_the_hole() {
     let lines = examine(&["--memory", "8G", "--nodes", "2", "--cpus", "2"]);
     assert_eq!(check(&lines), (8191, 128));
-    // 10 GiB of addresses with a hole of 2 GiB; the array ends with 64 GiB.
+    // 10 GiB of addresses with a hole of 2 GiB; the vmemmap covers 64 GiB.
     assert_eq!(number_before(&lines[0], " sections absent"), 512 - 64);
 }
 
@@ -106,7 +106,8 @@ fn boot_pages_have_no_part_of_the_array() {
         ];
         let lines =
             examine(&[&["--memory", "4G", "--cpus", "2", &policy][..], &words[..]].concat());
-        // Of 32 sections 8 are a GiB, 4 more are of pages of 2 MiB alone, and one is in pieces.
+        // Of 32 sections, 8 belong to the 1 GiB page, 4 more hold only 2 MiB pages, and one is
+        // mixed.
         let (_, present) = check(&lines);
         assert_eq!(present, 64 - (812 * 32) / 1024 - 1, "{lines:?}");
         assert_eq!(number_before(&lines[0], " sections absent"), 512 - 32 + 12, "{lines:?}");

@@ -1,4 +1,4 @@
-//! `boot --snapshot` and `report`: what they write, and what they say of files that they cannot
+//! `boot --snapshot` and `report`: what they write, and what they say about files that they cannot
 //! use.
 
 mod common;
@@ -16,7 +16,7 @@ fn read(path: &Path) -> Value {
     serde_json::from_slice(&fs::read(path).expect("it was written")).expect("JSON")
 }
 
-/// Blocks of a snapshot whose use begins with this letter.
+/// Counts the blocks of a snapshot whose use begins with this letter.
 fn blocks(snapshot: &Value, letter: char) -> u64 {
     let zones = snapshot["snapshot"]["zones"].as_array().expect("zones");
     let runs = zones.iter().flat_map(|zone| zone["runs"].as_array().expect("runs"));
@@ -35,14 +35,14 @@ fn a_snapshot_shows_what_commands_hold() {
     assert_eq!(outcome.code, Some(3), "{}", outcome.stderr);
     let snapshot = read(&path);
     assert_eq!((&snapshot["format"], &snapshot["snapshot"]["cell_blocks"]), (&json!(1), &json!(1)));
-    // The CPU's cache keeps some more.
+    // The CPU's cache keeps some more pages.
     assert!(
         blocks(&snapshot, 'P') == 40 && (100..200).contains(&blocks(&snapshot, 'W')),
         "{snapshot}"
     );
     assert!(blocks(&snapshot, 'S') >= 4 && blocks(&snapshot, 'F') > 300);
     assert_eq!(snapshot["snapshot"]["commands"], commands);
-    // Without commands, and as JSON.
+    // Without commands, and with JSON output.
     let outcome = run(&["boot", "--memory", "256M", "--json", "--snapshot", &words(&path)]);
     assert!(outcome.json()["totals"].is_object());
     let snapshot = read(&path);
@@ -80,7 +80,7 @@ fn grades_areas_and_what_was_moved_come_from_the_machine_to_the_page() {
         "--memory",
         "256M",
         "--exec",
-        // Nothing is moved before somebody asks.
+        // Nothing may move before a command asks for it.
         "echo 0 > /proc/sys/vm/compaction_proactiveness; movable fill 60; compact",
         "--snapshot",
         &words(&path),

@@ -1,5 +1,5 @@
-//! Reports of files that are small and ask for much, or large and ask for little: what is too much
-//! is refused with its place, before anything is drawn.
+//! Reports of small files that ask for much, and of large files that ask for little. Excess is
+//! refused, with its place in the file, before anything is drawn.
 
 mod common;
 
@@ -58,7 +58,7 @@ fn a_map_of_more_cells_than_can_be_shown_is_refused_with_its_place() {
         );
         assert!(!folder.path("out.html").exists());
     }
-    // As much as is allowed.
+    // Exactly as much as is allowed.
     let outcome = report(&folder, &snapshot(1 << 15, &[zone(0, json!([[0, 1_u64 << 31, "F9"]]))]));
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
 }

@@ -1,4 +1,4 @@
-//! Free page reporting of a machine in the program's own process, by hand.
+//! Free page reporting, started by hand, of a machine in the program's own process.
 
 mod common;
 
@@ -8,7 +8,7 @@ fn exec(words: &[&str], commands: &str) -> (Option<i32>, String, String) {
     let fixed =
         ["boot", "--memory", "512M", "--cpus", "2", "--policy-table=no", "--exec", commands];
     let outcome = run(&[&fixed[..], words].concat());
-    // Behind the report.
+    // The text after the report.
     let said = outcome.stdout.split("first touch:").nth(1).unwrap_or_default().lines().skip(2);
     (outcome.code, said.collect::<Vec<_>>().join("\n"), outcome.stderr)
 }
@@ -26,14 +26,14 @@ fn what_is_free_is_reported_and_what_becomes_free_again() {
             .filter(|line| line.starts_with("reported ") && line.contains(" in "))
             .collect();
         let [_, nothing, some] = flushes[..] else { panic!("{said}") };
-        // How much is left for the first is up to the device's own pace.
+        // How much is left for the first flush depends on the device's own pace.
         assert_eq!(nothing, "reported 0 KiB in 0 calls", "{said}");
         assert_eq!(some, "reported 128 MiB in 2 calls");
         assert!(
             said.contains("on, pace adaptive, delay 2000 ms, order as the device says"),
             "{said}"
         );
-        // All but what is too small: less than 4 MiB of 512.
+        // All memory is reported but ranges that are too small: less than 4 MiB of 512 MiB.
         let unreported = said.lines().find(|line| line.starts_with("free, not reported"));
         let unreported = unreported.and_then(|line| line.split_whitespace().nth_back(1));
         let pages = unreported.and_then(|pages| pages.parse::<u64>().ok());

@@ -1,4 +1,4 @@
-//! The shell over a machine in the program's own process: from a pipe, from a terminal, and after a
+//! The shell on a machine in the program's own process: from a pipe, from a terminal, and after a
 //! boot.
 
 mod common;
@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 use terminal::Terminal;
 
-/// Runs `framewright shell` with these words and this input.
+/// Runs `framewright shell` with these arguments and this input.
 fn shell(words: &[&str], input: &[u8]) -> Outcome {
     let mut command = program();
     command.args(["shell", "--cpus", "2"]).args(words);
@@ -139,7 +139,7 @@ fn memory_that_is_gone_has_no_grade_and_no_area() {
 
 #[test]
 fn movable_memory_of_what_came_later_leaves_it_again() {
-    // More is in use than the first part of memory has, so that what is vacated goes to the second.
+    // More memory is in use than the first part has, so the vacated pages go to the second.
     let input = "movable fill 95\nhotplug add 4G 256M movable\nvacate 64M@0x8000000\nmovable \
         check\nfree 1\nhotplug remove 4G 256M\nmovable check\nhotplug add 4G 256M \
         movable\nmovable fill 80\nmovable fill 30\nhotplug remove 4G 256M\nmovable \
@@ -176,7 +176,7 @@ fn workloads_run_on_all_cpus_and_lose_nothing() {
     );
 }
 
-/// A thread of the program's does it: memory lies in pieces, and nobody asks.
+/// A thread of the program compacts fragmented memory without a command that asks for it.
 #[test]
 fn memory_is_compacted_in_the_background() {
     let outcome = shell(
@@ -192,7 +192,7 @@ fn memory_is_compacted_in_the_background() {
     assert!(outcome.stdout.contains(": all intact"), "{}", outcome.stdout);
 }
 
-/// What moves meanwhile, or is given up, is not lost.
+/// Pages that are moved or reclaimed meanwhile are not lost.
 #[test]
 fn traffic_is_accounted_for_while_memory_is_compacted_and_reclaimed() {
     let commands: &[u8] = b"movable fill 60; stress 2; stress 1 seed 2; movable check\n\
@@ -229,7 +229,7 @@ resize 2M 0; page_fault1 1; page_fault2 1 cpus 2; churn 1; fragment 64M; verify\
          KiB written and read back",
         "\n32 pages of 2.00 MiB: each 4 KiB written and read back",
         "\n32\n2.00 MiB: 100 pages to stay, 0 surplus, ",
-        // 64 had entered before.
+        // 64 blocks had entered before.
         "\nmemmap_reclaimed_blocks 36\n",
         "\n100\n1.00 GiB: 1 page to stay",
         "\n612\n2.00 MiB: 0 pages to stay",
@@ -264,7 +264,7 @@ fn a_signal_ends_a_command_and_the_shell() {
 
 #[test]
 fn a_signal_that_is_ignored_stays_so() {
-    // As nohup starts programs.
+    // Starts the program as nohup does.
     let mut command = Command::new("sh");
     command.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]);
     command.args([common::PROGRAM, "shell", "--cpus", "1", "--memory", "256M"]);
@@ -332,7 +332,7 @@ fn a_terminal_edits_remembers_and_interrupts() {
     terminal.expect("\none two three\r\nframewright> ");
     terminal.send(b"half a line\x03");
     terminal.expect("^C\r\nframewright> ");
-    // While a command runs the key is a signal.
+    // While a command runs, the key is a signal.
     terminal.send(b"sleep 1000; echo never\r");
     std::thread::sleep(Duration::from_millis(500));
     terminal.send(b"\x03");

@@ -1,5 +1,5 @@
-//! Words that people read: what is wrong with a line of a map, numbers of one, and the keys of
-//! `top`.
+//! Messages for people: what is wrong with a line of a map, the singular of numbers, and the keys
+//! of `top`.
 
 mod common;
 
@@ -31,7 +31,7 @@ fn a_range_the_wrong_way_round_is_said_to_be_one() {
         assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
         assert!(outcome.stderr.contains(expected), "{line}: {}", outcome.stderr);
     }
-    // So in /proc/iomem, also in its first line, by which it is known.
+    // The error is found in /proc/iomem's form, too, even in the line that identifies the form.
     fs::write(&path, "00100000-00000fff : System RAM\n").expect("a file");
     let outcome = run(&["boot", "--map", &path.display().to_string()]);
     assert!(

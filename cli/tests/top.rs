@@ -1,5 +1,5 @@
-//! Watching a shell in a process: by `framewright top` on a pipe and on a terminal, and by
-//! strangers on its socket.
+//! Watches a shell in a process: with `framewright top` on a pipe and on a terminal, and with other
+//! clients on its socket.
 
 mod common;
 #[path = "common/terminal.rs"]
@@ -15,10 +15,10 @@ use std::process::{Child, ChildStdin, Stdio};
 use std::time::Duration;
 use terminal::Terminal;
 
-/// Nothing moves on its own from then on.
+/// Stops background moves.
 const STILL: &str = "echo 0 > /proc/sys/vm/compaction_proactiveness; echo still";
 
-/// Where a test's shells listen.
+/// The folder of the sockets on which a test's shells listen.
 struct Place(Scratch);
 
 impl Place {
@@ -42,7 +42,7 @@ impl Place {
         self.shell_with(&[])
     }
 
-    /// A shell with boot parameters.
+    /// Starts a shell with boot parameters.
     fn shell_with(&self, parameters: &[&str]) -> Shell {
         let mut child = program()
             .args(["shell", "--memory", "64M", "--nodes", "2", "--cpus", "2"])
@@ -70,7 +70,7 @@ struct Shell {
 }
 
 impl Shell {
-    /// What it says to a command of one line.
+    /// Returns the output of a command that prints one line.
     fn run(&mut self, command: &str) -> String {
         writeln!(self.keys.as_mut().expect("it runs"), "{command}").expect("it reads");
         let mut line = String::new();
@@ -91,7 +91,7 @@ impl Shell {
     }
 }
 
-/// The answer up to its last line. Asked again of one who lost patience with a busy machine.
+/// Returns the answer up to its last line. Asks again if the shell timed out on a busy machine.
 fn answer(shell: &Shell, request: &[u8]) -> String {
     for _ in 0..20 {
         let mut stream = shell.connect();
@@ -140,7 +140,7 @@ fn one_table_of_the_only_shell() {
             && words("free page reporting:").contains(&"passes,")
     );
     assert!(!outcome.stdout.contains('\x1b'));
-    // Now by name, and again and again until the shell ends.
+    // Now the shell is given by name, and polled until it ends.
     let pid = shell.child.id().to_string();
     let mut watcher = program()
         .args(["top", "--interval", "0.1", &pid])
@@ -183,7 +183,7 @@ fn what_can_be_moved_and_what_was_is_told() {
     assert!(number(line("blocks emptied by compaction"), 4) > 0.0);
     let pieces = line("free memory: ");
     assert!(number(pieces, 2) < 60.0 && pieces.contains("; 8.00 MiB lent, "), "{pieces}");
-    // Without watermarks, and with all that is in it movable.
+    // The zone has no watermarks, and all pages in it are movable.
     let movable = lines.iter().find(|line| line.contains(" Movable ")).expect("a zone");
     let words: Vec<&str> = movable.split_whitespace().collect();
     assert_eq!(words[words.len() - 14..][..4], ["-"; 4], "{movable}");
@@ -201,7 +201,7 @@ fn of_several_one_must_be_named_and_dead_sockets_go() {
         .permissions()
         .mode();
     assert_eq!(mode & 0o777, 0o700);
-    // Somebody who was killed.
+    // The socket of a killed shell.
     let dead = place.socket(999_999_999);
     drop(UnixListener::bind(&dead).expect("a socket"));
     let outcome = place.top(&["--once"]);
@@ -232,7 +232,7 @@ fn of_several_one_must_be_named_and_dead_sockets_go() {
 fn strangers_neither_write_nor_stop_the_shell() {
     let place = Place::new("top-strangers");
     let mut shell = place.shell();
-    // One who comes and says nothing, one who leaves in the middle, one who asks for much and reads
+    // One client connects and sends nothing, one leaves in the middle, one asks for much and reads
     // nothing.
     let silent = shell.connect();
     shell.connect().write_all(b"1 /proc/mem").expect("it listens");
@@ -298,7 +298,7 @@ fn live(place: &Path, words: &[&str]) -> Terminal {
     )
 }
 
-/// The cursor is back, and so is what was on the terminal before.
+/// The terminal's cursor and former content are back.
 const LEAVES: [&str; 2] = ["\x1b[?25h", "\x1b[?1049l"];
 
 #[test]
@@ -317,13 +317,13 @@ fn a_terminal_is_written_over_and_put_back() {
         LEAVES.iter().for_each(|text| terminal.expect(text));
         assert_eq!(terminal.end(), Some(0));
     }
-    // A signal puts it back, too.
+    // A signal restores the terminal, too.
     let mut terminal = live(&place.path(), &[]);
     terminal.expect("since the beginning");
     signal(&terminal.child, "TERM");
     LEAVES.iter().for_each(|text| terminal.expect(text));
     assert_eq!(terminal.end(), Some(143));
-    // And the end of the shell.
+    // So does the end of the shell.
     let mut terminal = live(&place.path(), &[]);
     terminal.expect("since the beginning");
     assert!(shell.run("echo x").starts_with('x'));

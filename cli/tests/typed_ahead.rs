@@ -1,5 +1,5 @@
-//! What the guest's shell makes of keys that come while a command runs: the guest's own file, which
-//! needs nothing of the machine.
+//! How the guest's shell handles keys that arrive while a command runs. This compiles the guest's
+//! own source file, which needs nothing of the machine.
 
 #[path = "../../guest/src/typed.rs"]
 mod typed;
@@ -30,18 +30,18 @@ fn an_interrupt_needs_no_room() {
 fn lines_without_room_are_lost_whole() {
     let mut typed = Typed::NOTHING;
     let (short, long) = ("echo one\r".repeat(20), "y".repeat(300));
-    // The ring begins somewhere.
+    // Moves the start of the ring buffer away from 0.
     take(&mut typed, &short);
     assert_eq!(all(&mut typed), short);
     take(&mut typed, &format!("{short}echo {long}; exit\recho two\r"));
     assert!(typed.has_lost() && !typed.has_lost());
     assert_eq!(all(&mut typed), format!("{short}echo two\r"));
-    // Whoever goes on after the bell is heard.
+    // After a line was lost, further keys are accepted again.
     take(&mut typed, &long);
     assert!(typed.has_lost());
     take(&mut typed, "echo three\r");
     assert_eq!(all(&mut typed), "echo three\r");
-    // A line that just fits is none of these.
+    // A line that just fits is not too long.
     let fits = "z".repeat(256);
     take(&mut typed, &fits);
     assert!(typed.is_full() && !typed.has_lost());

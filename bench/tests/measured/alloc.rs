@@ -4,7 +4,7 @@ use crate::{section, shown};
 use serde_json::Value;
 
 const ALLOCATORS: [&str; 3] = ["framewright", "buddy_system_allocator", "frame-alloc"];
-/// Ours once more, nothing shared by two threads.
+/// Framewright once more, with a manager for each thread and nothing shared.
 const APART: &str = "framewright, one for each thread";
 const KEYS: [&str; 17] = [
     "bench",
@@ -56,7 +56,7 @@ fn alloc_measures_every_allocator_in_every_way() {
         let apart = ["bulk", "random", "one-left"].contains(&kind);
         assert_eq!(row["free_ns"].is_number(), apart, "{row}");
         assert_eq!(number("working_set") > Some(1.0), apart, "{row}");
-        // How far CPUs are apart is a matter of several.
+        // The distance between CPUs needs more than one CPU.
         assert_eq!(
             number("line_ns").is_some_and(|ns| ns > 0.0),
             number("threads") > Some(1.0),
@@ -86,8 +86,8 @@ fn alloc_measures_every_allocator_in_every_way() {
             "{pattern}"
         );
     }
-    // A request that several CPUs make at once may be refused by mistake, so that a row with more
-    // threads may be missing.
+    // A request may fail spuriously when several CPUs allocate at once, so a row with more threads
+    // may be missing.
     for (allocator, managed) in
         ALLOCATORS.into_iter().flat_map(|name| [8, 64, 1024].map(|gib| (name, gib)))
     {
@@ -178,7 +178,7 @@ fn fragment_tells_how_much_is_whole() {
             "{row}"
         );
     }
-    // Both ways of counting see the same blocks; a page that never was free makes them differ a
+    // Both ways of counting see the same blocks; a page that was never free makes them differ a
     // little.
     let [by_pages, own] =
         ["free_in_whole_blocks_percent", "own_count_percent"].map(|name| rows[0][name].as_f64());
@@ -189,7 +189,7 @@ fn fragment_tells_how_much_is_whole() {
     );
 }
 
-/// Traffic, how full memory is, and the orders that it has.
+/// Traffic, how full memory is, and the orders in use.
 const TRAFFIC: [(&str, &str, &[&str]); 7] = [
     ("mixed", "50 %", &["all", "0", "1-3", "4-8", "9"]),
     ("mixed", "80 %", &["all", "0", "1-3", "4-8", "9"]),
@@ -233,7 +233,7 @@ fn traffic_has_the_slowest_calls_of_every_allocator_and_of_none() {
                 assert!(row["refused_percent"].as_f64().is_some_and(|it| it <= 100.0), "{row}");
             }
         }
-        // The control has the same calls, and none of them is refused.
+        // The control makes the same calls, and none of them is refused.
         for allocator in ALLOCATORS.into_iter().chain(["array"]) {
             let calls = of("tail", pattern, full, allocator);
             let done = calls.iter().filter(|row| row["operation"] != "refused").count();
@@ -247,7 +247,7 @@ fn traffic_has_the_slowest_calls_of_every_allocator_and_of_none() {
     assert!(benches.flatten().is_sorted_by(|one, next| one == next || *next == "tail"));
 }
 
-/// Times of calls, in order; shares of few calls are left out.
+/// Checks that the times of calls ascend; shares that would cover too few calls are left out.
 fn is_a_tail(row: &Value) {
     let calls = row["calls"].as_u64().expect("a number");
     let times = ["p50_ns", "p99_ns", "p99_9_ns", "p99_99_ns"].map(|name| row[name].as_u64());
@@ -287,10 +287,10 @@ fn contig_moves_memory_and_says_how_much() {
     for row in &rows[..2] {
         assert!(whole(row, "before") < whole(row, "after"), "{row}");
     }
-    // It is named while or after others are moved, and not after the call.
+    // The pinned page is named while or after others are moved, but before the call ends.
     assert!(rows[4]["call_us_min"].as_f64() <= rows[3]["call_us_max"].as_f64(), "{}", rows[4]);
     assert!(rows[0]["ideal_ratio_min"].as_f64() >= Some(1.0), "{}", rows[0]);
-    // All that was in the range, and of it what comes before the page that stays.
+    // All pages of the range, and the part of them that comes before the page that stays.
     assert_eq!(rows[2]["moved_pages"].as_f64(), Some(65536.0), "{}", rows[2]);
     assert!(rows[3]["moved_pages"].as_f64() <= Some(65535.0), "{}", rows[3]);
 }

@@ -67,7 +67,7 @@ fn pools_are_filled_and_emptied() {
                 "{name}: {row}"
             );
         }
-        // Each ratio where it says something.
+        // Each ratio appears where it is meaningful.
         let (off, alone) = (row["reclaim"] == "off", row["threads"] == 1);
         for ratio in ["serial_ratio", "empty_serial_ratio"] {
             assert_eq!(row[ratio].is_null(), !off || alone, "{ratio}: {row}");
@@ -78,7 +78,8 @@ fn pools_are_filled_and_emptied() {
         if row["reclaim"] == "off" {
             assert!(row["flushes"] == 0 && saved == 0 && row["restore"] == "none", "{row}");
         } else {
-            // 32 KiB a block; the page tables of the hosted array are the system's.
+            // HVO saves 32 KiB for each block; the page tables of the hosted vmemmap are the
+            // system's.
             assert!(
                 row["flushes"].as_u64() > Some(0) && saved > 0 && saved <= blocks << 15,
                 "{row}"

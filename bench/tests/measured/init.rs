@@ -35,7 +35,7 @@ fn every_policy_is_measured_beside_its_limit() {
         );
         let limited = matches!(row["policy"].as_str(), Some("eager" | "deferred"));
         assert_eq!(number("limit_ratio") > Some(0.0), limited, "{row}");
-        // 8 GiB, but for frame 0 and the library's own tables.
+        // 8 GiB, less frame 0 and the library's own tables.
         assert!(
             !limited
                 || number("pages")

@@ -1,6 +1,6 @@
-//! `framewright-bench all`: a file of results that survives interruption, and rows of every section
-//! that are complete, plausible and of the documented form. One run of all sections serves most
-//! tests. Speed is not judged here: the build may be a slow one.
+//! `framewright-bench all`: a results file that survives interruption, and rows of every section
+//! that are complete, plausible and of the documented form. Most tests share one run of all
+//! sections. Speed is not judged here, because the build may be unoptimised.
 
 mod alloc;
 #[path = "../../../cli/tests/common/mod.rs"]
@@ -19,13 +19,13 @@ use std::sync::LazyLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What measured fields end in (docs/usage.md); `seconds` also stands alone.
+/// Suffixes of measured fields (docs/usage.md); `seconds` also stands alone.
 const TIMES: [&str; 6] = ["_ns", "_us", "_ms", "_seconds", "_s", "_mib"];
 const OTHERS: [&str; 7] = ["_bytes", "_pages", "_percent", "_ratio", "_gib", "_kb", "_kib"];
-/// Numbers that keep the unit of the field that they go with, or are shares without one.
+/// Fields that share the unit of the field they belong to, or are shares without a unit.
 const NAMED: [&str; 5] =
     ["deviation", "cpu_deviation", "against_off", "against_off_deviation", "reported_mib_per_s"];
-/// Endings of the fields that say how a field is spread: the least and the most, and the ends of an
+/// Suffixes of the fields that give a field's spread: its minimum and maximum, and the ends of an
 /// interval.
 const SPREAD: [&str; 4] = ["_min", "_max", "_low", "_high"];
 
@@ -49,7 +49,7 @@ fn keeps_to_the_form(row: &Value) {
             || OTHERS.iter().any(|unit| name.ends_with(unit))
             || NAMED.contains(&name.as_str());
         assert!(has_unit, "{name} has no unit: {row}");
-        // What was chosen, simulated or derived from all runs has no spread.
+        // A value that was chosen, simulated or derived from all runs has no spread.
         let has_spread = fields.contains_key(&format!("{name}_min"));
         let chosen =
             ["dirtied_mib", "before_mib", "run_seconds", "unit_ns", "predicted_ms", "calls_per_us"]
@@ -96,16 +96,16 @@ fn read(path: &Path) -> Value {
 
 fn bench_all(path: &Path) -> Command {
     let mut command = program();
-    // Without QEMU: what boots machines is left out.
+    // QEMU is not on the path, so sections that boot machines are left out.
     command.args(["all", "--quick", "--json"]).arg(path).env("PATH", "/nonexistent");
     command
 }
 
-/// Sends SIGTERM to a run as soon as its file has a section; gives what it said on both outputs.
+/// Sends SIGTERM to a run as soon as its file has a section; returns both of its outputs.
 fn interrupt_after_a_section(mut command: Command, path: &Path) -> [String; 2] {
     let pipes = command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = pipes.spawn().expect("the program starts");
-    // A slow build on a busy machine takes its time.
+    // An unoptimised build on a busy machine is slow.
     let patience = Instant::now() + Duration::from_secs(600);
     let has_section = || {
         let text = fs::read_to_string(path).ok()?;
@@ -114,7 +114,7 @@ fn interrupt_after_a_section(mut command: Command, path: &Path) -> [String; 2] {
     };
     while has_section().is_none() {
         if Instant::now() > patience || child.try_wait().expect("it was started").is_some() {
-            // It may have ended already.
+            // It may have exited already.
             let _ = child.kill();
             panic!("no section: {:?}", child.wait_with_output());
         }
@@ -131,15 +131,15 @@ fn interrupt_after_a_section(mut command: Command, path: &Path) -> [String; 2] {
     said
 }
 
-/// What is known of a whole run, which takes minutes.
+/// The results of a whole run, which takes minutes.
 struct Whole {
-    /// Its file after the first section, without a shell to be had, and in the end.
+    /// The results file after the first section, after the go without a shell, and at the end.
     files: [Value; 3],
-    /// How its second and third goes ended.
+    /// How the second and third goes ended.
     codes: [Option<i32>; 2],
-    /// What each of its three goes said.
+    /// The output of each of the three goes.
     said: [String; 3],
-    /// What people saw, of all goes.
+    /// The text output of all goes.
     shown: String,
 }
 
@@ -151,14 +151,14 @@ static WHOLE: LazyLock<Whole> = LazyLock::new(|| {
     let files = fs::read_dir(scratch.path("")).expect("a folder");
     let names: Vec<_> = files.map(|file| file.expect("it can be read").file_name()).collect();
     assert_eq!(names, ["results.json"], "nothing that is half written is left");
-    // The jobs have a shell that spins beside them, and here is none: that section fails, and the
-    // others do not.
+    // The jobs section runs a shell that spins beside it, and no shell is on the path here: that
+    // section fails and the others do not.
     let second = finish(&mut bench_all(&path));
     let failed = read(&path);
-    // What failed is tried again, alone.
+    // Only the failed section is run again.
     std::os::unix::fs::symlink("/bin/sh", scratch.path("sh")).expect("a link");
     let third = finish(bench_all(&path).env("PATH", scratch.path("")));
-    // A section that failed fails its own tests, and not all that wait for this.
+    // A failed section fails its own tests, not all tests that use this run.
     Whole {
         files: [before, failed, read(&path)],
         codes: [second.code, third.code],
@@ -171,7 +171,8 @@ fn list<'a>(value: &'a Value, name: &str) -> &'a [Value] {
     value[name].as_array().unwrap_or_else(|| panic!("no list {name}"))
 }
 
-/// Whether a row is of this bench: some have more tables than the one of their name.
+/// Returns whether a row belongs to this bench: some benches have tables besides the one of their
+/// name.
 fn is_of(row: &Value, bench: &str) -> bool {
     bench
         == match row["bench"].as_str().expect("a table") {
@@ -182,7 +183,7 @@ fn is_of(row: &Value, bench: &str) -> bool {
         }
 }
 
-/// A section with its rows, as the bench alone prints it, by the name that it has in a file.
+/// Returns a section with its rows, as the bench alone prints it, by its name in the file.
 fn section(name: &str) -> Value {
     let [.., whole] = &WHOLE.files;
     let found = list(whole, "sections").iter().find(|section| section["section"] == name);
@@ -194,9 +195,9 @@ fn section(name: &str) -> Value {
     section
 }
 
-/// What people see of a section, by the name that it has in a file.
+/// Returns the text output of a section, by its name in the file.
 fn shown(name: &str) -> String {
-    // Its name and how long it took, alone in a line.
+    // A line that holds only the section's name and how long it took.
     let begins = |line: &&str| {
         let seconds = line.strip_prefix(name).and_then(|rest| rest.strip_prefix(", "));
         let seconds = seconds.and_then(|rest| rest.strip_suffix(" s"));
@@ -242,7 +243,7 @@ fn an_interrupted_run_goes_on() {
     }
 }
 
-/// Costs that were measured serve for other machines, and nothing is measured for these.
+/// Measured costs are used for other machines, for which nothing is measured.
 #[test]
 fn measured_costs_predict_other_machines() {
     assert!(section("model")["costs"].is_object());

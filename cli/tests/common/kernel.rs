@@ -1,14 +1,15 @@
-//! Kernels of `examples/` in QEMU: built where nobody names an image, booted, read.
+//! Kernels of `examples/` in QEMU: builds them if no image is named, boots them and reads their
+//! output.
 
 use std::io::Read;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Longer than any boot takes on a busy machine.
+/// Longer than any boot takes, even on a busy machine.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Builds a package with these words more for cargo.
+/// Builds a package; `more` holds further arguments for cargo.
 pub fn build(package: &str, more: &[&str]) -> PathBuf {
     let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .args(["build", "--release", "-p", package, "--message-format", "json"])
@@ -26,7 +27,7 @@ pub fn build(package: &str, more: &[&str]) -> PathBuf {
     program.expect("cargo names the program")
 }
 
-/// QEMU while it runs; killed when the test is over, however that ends.
+/// A running QEMU, killed when the test ends, even by a panic.
 struct Machine(Child);
 
 impl Drop for Machine {
@@ -36,7 +37,7 @@ impl Drop for Machine {
     }
 }
 
-/// Boots with these words for QEMU; gives its exit status and what came over the serial line.
+/// Boots QEMU with these arguments; returns its exit status and the lines of the serial console.
 pub fn boot(words: &[&str]) -> (Option<i32>, Vec<String>) {
     let fixed = "-accel tcg -display none -monitor none -serial stdio -no-reboot -device \
         isa-debug-exit,iobase=0xf4,iosize=4";
@@ -57,7 +58,7 @@ pub fn boot(words: &[&str]) -> (Option<i32>, Vec<String>) {
     (status.code(), text.lines().map(str::to_owned).collect())
 }
 
-/// All numbers of a line.
+/// Returns all numbers in a line.
 pub fn numbers(line: &str) -> Vec<u64> {
     let words = line.split(|letter: char| !letter.is_ascii_alphanumeric());
     let number = |word: &str| match word.strip_prefix("0x") {

@@ -1,16 +1,16 @@
-//! A report that may take no more than it should.
+//! Makes reports under limits on CPU time and memory.
 
 use super::{Outcome, Scratch, finish, program};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::process::CommandExt;
 
-/// Seconds of a CPU and bytes of memory that a report may take. Its work is what is bounded; a slow
-/// machine takes longer and not more of it.
+/// The CPU seconds and bytes of memory that a report may take. The limit is on CPU time, not
+/// elapsed time, because a slow machine takes longer but does no more work.
 const CPU_SECONDS: u64 = 60;
 const MEMORY_BYTES: u64 = 2 << 30;
 
-/// Makes a report of one file; the system ends a program that takes more than the limits.
+/// Makes a report of one file; the system kills a program that exceeds the limits.
 pub fn report(folder: &Scratch, value: &Value) -> Outcome {
     let (file, page) = (folder.path("in.json"), folder.path("out.html"));
     fs::write(&file, value.to_string()).expect("a file");

@@ -1,4 +1,4 @@
-//! What the tests of the program share: running it, and looking at what it said.
+//! Shared by the program's tests: functions that run the program and examine its output.
 
 #![allow(dead_code, reason = "every test file uses a part of it")]
 
@@ -22,7 +22,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// The JSON object that must be all of standard output.
+    /// Parses standard output, all of which must be one JSON object.
     pub fn json(&self) -> Value {
         assert_eq!(self.code, Some(0), "{}", self.stderr);
         assert_eq!(self.stdout.trim_end().lines().count(), 1, "exactly one line:\n{}", self.stdout);
@@ -31,7 +31,7 @@ impl Outcome {
     }
 }
 
-/// The program of the package whose tests these are.
+/// The program of the package that is being tested.
 pub const PROGRAM: &str = match (
     option_env!("CARGO_BIN_EXE_framewright"),
     option_env!("CARGO_BIN_EXE_framewright-bench"),
@@ -40,16 +40,16 @@ pub const PROGRAM: &str = match (
     (None, None) => panic!("tests of another package"),
 };
 
-/// Says past the harness, which keeps what a test that passes prints, what could not be tried;
-/// `cargo xtask test` counts the lines.
+/// Reports what could not be tested. Bypasses the test harness, which swallows the output of a test
+/// that passes; `cargo xtask test` counts these lines.
 pub fn not_possible(what: &str) {
     let line = format!("\nNOT POSSIBLE HERE: {what}\n");
-    // Nobody may be there to read it.
+    // Standard error may be closed.
     let _ = std::io::stderr().lock().write_all(line.as_bytes());
 }
 
-/// The built program. Signals mean to it what they usually do, also where these tests run in the
-/// background of a script or under nohup, whose children ignore some.
+/// Returns a command for the built program. It resets signals to their defaults, because a script
+/// that runs these tests in the background, or nohup, makes its children ignore some.
 pub fn program() -> Command {
     use std::os::unix::process::CommandExt;
     let mut command = Command::new(PROGRAM);
@@ -66,7 +66,7 @@ pub fn program() -> Command {
     command
 }
 
-/// Runs a command to its end.
+/// Runs a command until it exits.
 pub fn finish(command: &mut Command) -> Outcome {
     let output = command.output().expect("the program starts");
     Outcome {
@@ -76,12 +76,12 @@ pub fn finish(command: &mut Command) -> Outcome {
     }
 }
 
-/// Runs the program with these words.
+/// Runs the program with these arguments.
 pub fn run(words: &[&str]) -> Outcome {
     finish(program().args(words))
 }
 
-/// A real machine's memory map.
+/// Returns the memory map of a real machine.
 pub fn machine(name: &str) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
@@ -89,11 +89,11 @@ pub fn machine(name: &str) -> String {
     root.join("machines").join(name).display().to_string()
 }
 
-/// A folder of our own that goes away with the value.
+/// A temporary folder, removed when the value is dropped.
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// An empty folder; `name` must be this test's own.
+    /// Creates an empty folder; no other test may use `name`.
     pub fn new(name: &str) -> Self {
         let path =
             std::env::temp_dir().join(format!("framewright-test-{}-{name}", std::process::id()));
@@ -101,7 +101,7 @@ impl Scratch {
         Self(path)
     }
 
-    /// A path in it.
+    /// Returns the path of `name` in this folder.
     pub fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
@@ -109,7 +109,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Leaving it behind would be untidy, not wrong.
+        // A folder that is left behind would be untidy, not wrong.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -123,10 +123,10 @@ pub fn wait_until(what: &str, done: impl Fn() -> bool) {
     }
 }
 
-/// Whether a process runs; one that ended and was not waited for does not.
+/// Returns whether a process runs; a zombie does not.
 pub fn is_running(pid: &str) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
-    // The state follows the name, which is in parentheses and may hold anything.
+    // The state follows the process name, which is in parentheses and may hold any character.
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
@@ -136,7 +136,7 @@ pub fn signal(child: &Child, name: &str) {
     assert!(status.expect("a shell").success());
 }
 
-/// What is left on a child's standard output and error.
+/// Reads the rest of a child's standard output and error.
 pub fn rest(child: &mut Child) -> (String, String) {
     let (mut stdout, mut stderr) = (String::new(), String::new());
     if let Some(pipe) = &mut child.stdout {
@@ -148,8 +148,8 @@ pub fn rest(child: &mut Child) -> (String, String) {
     (stdout, stderr)
 }
 
-/// Whether QEMU may lock a machine's memory, by its own word: a machine without a kernel that stops
-/// at once.
+/// Returns whether QEMU may lock a machine's memory. Finds out by starting a machine without a
+/// kernel that stops at once.
 pub fn may_lock_memory(mib: u64) -> bool {
     let memory = format!("{mib}M");
     let mut machine = Command::new("qemu-system-x86_64");
@@ -163,7 +163,7 @@ pub fn may_lock_memory(mib: u64) -> bool {
         "-overcommit",
         "mem-lock=on",
     ]);
-    // `quit` ends it before it runs.
+    // `quit` ends QEMU before the machine runs.
     let mut child = machine
         .args(["-S", "-monitor", "stdio"])
         .stdin(Stdio::piped())
@@ -171,13 +171,13 @@ pub fn may_lock_memory(mib: u64) -> bool {
         .stderr(Stdio::null())
         .spawn()
         .expect("QEMU is installed");
-    // It may have ended already.
+    // QEMU may have exited already.
     let _ = writeln!(child.stdin.take().expect("a pipe"), "quit");
     child.wait().expect("it ends").success()
 }
 
-/// How much of the memory of a machine in QEMU is in the host's: the Rss of the mapping that is as
-/// large as it.
+/// Returns how much of a QEMU machine's memory is resident on the host: the Rss of the mapping that
+/// is as large as that memory.
 pub fn resident_mib(pid: &str, memory_mib: u64) -> u64 {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/smaps")).expect("a process of ours");
     let mut is_memory = false;
@@ -195,14 +195,14 @@ pub fn resident_mib(pid: &str, memory_mib: u64) -> u64 {
     sum_kib / 1024
 }
 
-/// Present pages of a zone in a report.
+/// Returns the present pages of a zone in a report.
 pub fn present(report: &Value, node: u64, zone: &str) -> Option<u64> {
     let zones = report["zones"].as_array().expect("zones");
     zones.iter().find(|entry| entry["node"] == node && entry["zone"] == zone)?["present_pages"]
         .as_u64()
 }
 
-/// Holds for every report, whatever the machine: sums agree, and nothing is lost.
+/// Checks what holds for every report on any machine: sums agree, and no memory is lost.
 pub fn check_sums(report: &Value) {
     let sum = |list: &str, name: &str| -> u64 {
         report[list]

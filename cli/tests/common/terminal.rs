@@ -1,4 +1,4 @@
-//! A person at a terminal: a program on a pseudo-terminal of its own.
+//! A user at a terminal: runs a program on a pseudo-terminal of its own.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -7,10 +7,10 @@ use std::process::{Child, Command};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-/// How long anything may take.
+/// How long any step may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The person's side, and the program. Dropping it kills the program.
+/// The user's side of the terminal, and the program. Dropping it kills the program.
 pub struct Terminal {
     keys: File,
     screen: Receiver<Vec<u8>>,
@@ -26,7 +26,7 @@ impl Terminal {
         Self::run_with(words, &[])
     }
 
-    /// [`run`](Self::run) with these variables in its environment.
+    /// Does what [`run`](Self::run) does, with these variables in the program's environment.
     pub fn run_with(words: &[&str], environment: &[(&str, &str)]) -> Self {
         let (mut person, mut program) = (0, 0);
         // SAFETY: both places are valid for a descriptor; no name and no settings are passed.
@@ -52,14 +52,14 @@ impl Terminal {
         let raw = person.as_raw_fd();
         take_as_own(&mut command, raw);
         let child = command.spawn().expect("the program starts");
-        // The command holds the program's side, too.
+        // The command holds the program's side of the terminal open, too.
         drop(command);
         let keys = File::from(person);
         let mut reader = keys.try_clone().expect("a descriptor");
         let (sender, screen) = channel();
         std::thread::spawn(move || {
             let mut buffer = [0; 1024];
-            // Linux says EIO when nobody is on the other side.
+            // Linux returns EIO once the other side is closed.
             while let Ok(length @ 1..) = reader.read(&mut buffer) {
                 if sender.send(buffer[..length].to_vec()).is_err() {
                     return;
@@ -69,12 +69,12 @@ impl Terminal {
         Self { keys, screen, child, seen: String::new() }
     }
 
-    /// Types.
+    /// Types these keys.
     pub fn send(&mut self, keys: &[u8]) {
         self.keys.write_all(keys).expect("the terminal takes keys");
     }
 
-    /// Waits until `text` is on the screen, behind what was waited for before.
+    /// Waits until `text` appears on the screen after the text that was last waited for.
     pub fn expect(&mut self, text: &str) {
         loop {
             if let Some(at) = self.seen.find(text) {
@@ -88,7 +88,7 @@ impl Terminal {
         }
     }
 
-    /// Waits until the program ends, and gives its status.
+    /// Waits until the program ends and returns its exit status.
     pub fn end(&mut self) -> Option<i32> {
         self.child.wait().expect("the program ends").code()
     }
@@ -101,8 +101,8 @@ impl Drop for Terminal {
     }
 }
 
-/// Makes the terminal the one of the program's own session, so that its keys become signals for the
-/// program.
+/// Makes the terminal the controlling terminal of the program's own session, so that its keys
+/// become signals for the program.
 fn take_as_own(command: &mut Command, person: i32) {
     use std::os::unix::process::CommandExt;
     let prepare = move || {

@@ -1,5 +1,5 @@
-//! Programs in C with the archive, made by every compiler that is there, under the address
-//! sanitiser and the one for undefined behaviour.
+//! C programs linked with the archive, built by every available compiler, with the address
+//! sanitiser and the undefined behaviour sanitiser.
 
 mod common;
 
@@ -15,7 +15,7 @@ one with
   dnf install gcc libasan libubsan (Fedora)
   pacman -S gcc                    (Arch)";
 
-/// Compiles and runs `all.c` as this standard of C.
+/// Compiles `all.c` to this C standard and runs it.
 fn all(compiler: &str, standard: &str, sanitised: bool, words: &[&str]) {
     let name = format!("all-{compiler}-{standard}-{sanitised}-{}", words.concat());
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -25,13 +25,13 @@ fn all(compiler: &str, standard: &str, sanitised: bool, words: &[&str]) {
         compile.args(["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]);
     }
     compile.arg("-I").arg(folder().join("include")).arg(folder().join("tests/c/all.c"));
-    // Low addresses could be physical ones.
+    // The test needs low addresses, which could be physical ones.
     run(compile.arg(archive()).args(["-no-pie", "-lpthread", "-o"]).arg(&program));
     let output = run(Command::new(&program).args(words));
     assert!(output.ends_with(" pages free\n"), "{output}");
 }
 
-/// Compilers that are tried.
+/// The compilers to try.
 const COMPILERS: [&str; 2] = ["gcc", "clang"];
 
 /// Whether a compiler has the libraries of its sanitisers.
@@ -45,7 +45,7 @@ fn has_sanitisers(compiler: &str) -> bool {
     compile.output().is_ok_and(|output| output.status.success())
 }
 
-/// All standards and sanitisers, with one CPU and with two.
+/// Tries all standards and sanitisers, with one CPU and with two.
 fn all_ways(compiler: &str) {
     let sanitised = has_sanitisers(compiler);
     if !sanitised {
@@ -60,7 +60,7 @@ fn all_ways(compiler: &str) {
     all(compiler, "c99", false, &["two"]);
 }
 
-/// With one of the compilers everything must have been tried; the other is tried if it is there.
+/// Everything must work with one of the compilers; the other is tested if it is installed.
 fn every_function(compiler: &str) {
     let is_complete = |compiler: &&str| is_there(compiler) && has_sanitisers(compiler);
     assert!(COMPILERS.iter().any(is_complete), "{INSTALL}");
@@ -92,9 +92,9 @@ fn the_header_stands_alone() {
     run(compile.args(["-fsyntax-only", "-I"]).arg(folder().join("include")).arg(&source));
 }
 
-/// Says past the harness what could not be tried, for the summary of all tests.
+/// Reports what could not be tested, past the test harness, for the summary of all tests.
 fn not_possible(what: &str) {
     let line = format!("\nNOT POSSIBLE HERE: {what}\n");
-    // Nobody may be there to read it.
+    // Standard error may be closed.
     let _ = std::io::stderr().lock().write_all(line.as_bytes());
 }

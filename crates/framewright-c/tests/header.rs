@@ -1,5 +1,5 @@
-//! `include/framewright.h` is what cbindgen makes of the sources. After a change of these
-//! `FRAMEWRIGHT_WRITE_HEADER=1 cargo test -p framewright-c --test header` writes it anew.
+//! `include/framewright.h` is what cbindgen generates from the sources. After a change to these,
+//! `FRAMEWRIGHT_WRITE_HEADER=1 cargo test -p framewright-c --test header` writes it again.
 
 use cbindgen::{Builder, Config, DocumentationStyle, ExportConfig, Language, Style};
 use std::collections::BTreeSet;
@@ -40,14 +40,14 @@ fn made() -> String {
         no_includes: true,
         sys_includes: names(&["stdbool.h", "stddef.h", "stdint.h"]),
         export: ExportConfig {
-            // What functions take and return as numbers.
+            // Types that functions take and return as numbers.
             include: names(&["fw_error", "fw_kind", "fw_type"]),
             exclude: names(&["rust_eh_personality"]),
             ..ExportConfig::default()
         },
         ..Config::default()
     };
-    // Modules are followed from here.
+    // cbindgen follows modules from here.
     let builder = Builder::new().with_config(config).with_src(folder().join("src/lib.rs"));
     let mut text = Vec::new();
     builder.generate().expect("the sources are understood").write(&mut text);

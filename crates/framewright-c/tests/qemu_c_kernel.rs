@@ -1,4 +1,4 @@
-//! The kernel in C of `examples/` in QEMU.
+//! The C kernel of `examples/` in QEMU.
 
 mod common;
 
@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Longer than any boot takes on a busy machine.
+/// Longer than any boot takes, even on a busy machine.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// The kernel, built by `compiler`. Tests run at once: each has an image of its own.
+/// Builds the kernel with `compiler`. Tests run in parallel, so each has an image of its own.
 fn kernel(compiler: &str, test: &str) -> PathBuf {
     let examples = folder().join("../../examples");
-    // From the boot protocol to 64-bit mode it is as in Rust.
+    // The path from the boot protocol to 64-bit mode is shared with the Rust kernel.
     let start = examples.join("minimal-kernel/src/boot.s");
     let script = examples.join("minimal-kernel/linker.ld");
     let image = format!("c-kernel-{compiler}-{test}");
@@ -35,7 +35,7 @@ fn kernel(compiler: &str, test: &str) -> PathBuf {
     image
 }
 
-/// QEMU while it runs; killed when the test is over, however that ends.
+/// A running QEMU, killed when the test ends, even by a panic.
 struct Machine(Child);
 
 impl Drop for Machine {
@@ -45,7 +45,7 @@ impl Drop for Machine {
     }
 }
 
-/// Boots; gives QEMU's exit status and what came over the serial line.
+/// Boots; returns QEMU's exit status and the output on the serial console.
 fn boot(image: &Path, words: &[&str]) -> (Option<i32>, String) {
     let fixed = "-accel tcg -cpu max -display none -monitor none -serial stdio -no-reboot -device \
         isa-debug-exit,iobase=0xf4,iosize=4";
@@ -96,7 +96,7 @@ fn what_is_wrong_with_the_command_line_is_logged() {
     let (status, text) = boot(&image, &["-m", "128M", "-append", "min_free_kbytes=much"]);
     assert_eq!(status, Some(0x10 << 1 | 1), "{text}");
     assert!(text.contains("min_free_kbytes"), "{text}");
-    // As much as the tables need is not there.
+    // The memory that the tables need is missing.
     let (status, text) = boot(&image, &["-m", "128M", "-append", "mem=1M"]);
     assert_eq!(status, Some(0x12 << 1 | 1), "{text}");
     assert!(text.contains("bring-up: "), "{text}");

@@ -1,4 +1,4 @@
-//! Quotas of control groups: known files, synthetic trees, random text.
+//! Quotas of control groups: known files, synthetic trees and random text.
 
 use framewright_jobs_linux::CpuQuota;
 use framewright_jobs_linux::quota::{
@@ -96,7 +96,7 @@ fn the_first_version_and_both_at_once() {
     assert_eq!(tree.quota(), CpuQuota::new(100_000, 100_000));
 }
 
-/// A container without a name space of groups sees its own group at the mount point.
+/// A container without a cgroup namespace sees its own group at the mount point.
 #[test]
 fn a_mount_that_begins_at_a_group() {
     let mounts = "5 4 0:9 /docker/abc /sys/fs/cgroup/c\\040pu rw - cgroup cgroup rw,cpu\n";
@@ -111,7 +111,7 @@ fn a_mount_that_begins_at_a_group() {
     };
     assert_eq!(tree("/docker/abc").quota().map(CpuQuota::cpus), Some(2));
     assert_eq!(tree("/docker/abc/in").quota().map(CpuQuota::cpus), Some(1));
-    // A group beside the mounted one, and one outside.
+    // A group beside the mounted one, and one outside it.
     for group in ["/docker/abcd/in", "/elsewhere", "/", "/docker/abc/../x"] {
         assert_eq!(tree(group).quota().map(CpuQuota::cpus), Some(2), "{group}");
     }
@@ -133,7 +133,7 @@ fn lines_of_the_kernel() {
     assert_eq!(groups, [group(false, "/y:z"), group(true, "/")]);
 }
 
-/// Rounded to the nearest whole number, up from a half, and at least 1.
+/// Quotas are rounded to the nearest whole number, halves up, and are at least 1.
 #[test]
 fn a_fraction_of_a_cpu_is_rounded() {
     let (v1, v2) = ("1:cpu:/g\n", "0::/g\n");
@@ -163,7 +163,7 @@ fn a_fraction_of_a_cpu_is_rounded() {
     }
     assert_eq!(CpuQuota::new(u64::MAX, 1).map(CpuQuota::cpus), usize::try_from(u64::MAX).ok());
     assert_eq!(CpuQuota::new(u64::MAX, u64::MAX).map(CpuQuota::cpus), Some(1));
-    // The smallest counts, also among quotas of equally many CPUs.
+    // The smallest quota counts, even if both allow the same whole number of CPUs.
     let tree = Tree::new()
         .with("proc/self/mountinfo", V2)
         .with("proc/self/cgroup", "0::/a/b\n")

@@ -1,5 +1,5 @@
 //! Jobs with threads of this process: coverage, panics, nesting, many callers, and what helpers
-//! adopt from their caller.
+//! inherit from their caller.
 
 use framewright_jobs::{Helpers, Job, JobError};
 use framewright_jobs_linux::HostedHelpers;
@@ -19,7 +19,7 @@ macro_rules! not_possible {
     }};
 }
 
-/// The CPUs of the calling thread.
+/// Returns the CPUs on which the calling thread may run.
 fn cpus() -> Vec<usize> {
     // SAFETY: a set is an array of integers, for which zero is a value.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -40,7 +40,7 @@ fn stay_on(cpus: &[usize]) {
     assert_eq!(unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) }, 0);
 }
 
-/// Whether a helper can come at all; reports if not.
+/// Returns whether a helper can run at all; reports if not.
 fn possible(helpers: &HostedHelpers, what: &str) -> bool {
     let possible = helpers.allowance() > 0;
     if !possible {
@@ -49,7 +49,7 @@ fn possible(helpers: &HostedHelpers, what: &str) -> bool {
     possible
 }
 
-/// Whether helpers can have a priority of their own; reports if not.
+/// Returns whether helpers can have a priority of their own; reports if not.
 fn may_change_priorities(helpers: &HostedHelpers, what: &str) -> bool {
     let kept = helpers.priority() == Priority::Kept;
     if kept {
@@ -58,12 +58,12 @@ fn may_change_priorities(helpers: &HostedHelpers, what: &str) -> bool {
     !kept && possible(helpers, what)
 }
 
-/// Leaves the CPU to a helper, which has the lowest priority.
+/// Yields the CPU to a helper, which has the lowest priority.
 fn breathe() {
     std::thread::sleep(Duration::from_micros(50));
 }
 
-/// Runs a job of two chunks; the caller does not end its chunk before a helper has done the other.
+/// Runs a job of two chunks; the caller stays in its chunk until a helper has done the other.
 fn with_helper(helpers: &HostedHelpers, on_helper: impl Fn() + Sync) {
     let came = AtomicBool::new(false);
     let summary = Job::new(0..2).min_chunk(1).max_threads(2).run(helpers, |_, worker| {
@@ -78,7 +78,7 @@ fn with_helper(helpers: &HostedHelpers, on_helper: impl Fn() + Sync) {
         Ok::<_, Infallible>(())
     });
     assert_eq!(summary.map(|summary| summary.units), Ok(2));
-    // On a busy machine the helper may even do both before the caller gets to one.
+    // On a busy machine the helper may even do both before the caller gets one.
     assert!(came.into_inner(), "no helper came");
 }
 
@@ -235,7 +235,7 @@ fn a_caller_that_may_use_more_cpus_than_before_gets_helpers() {
     });
 }
 
-/// Helpers run where their caller may, in each job.
+/// In each job, helpers run on the CPUs of their caller.
 #[test]
 fn helpers_keep_to_the_cpus_of_their_caller() {
     let helpers = HostedHelpers::new();
@@ -246,7 +246,7 @@ fn helpers_keep_to_the_cpus_of_their_caller() {
     if all.len() < 3 {
         not_possible!("a helper that is kept from a CPU: it takes three, here are {}", all.len());
     }
-    // Each two neighbours; with two CPUs these are both.
+    // Each pair of neighbours; with two CPUs this is all of them.
     for pair in all.windows(2).chain([&all[..]]) {
         let helpers = &helpers;
         std::thread::scope(|scope| {
@@ -300,7 +300,7 @@ fn is_lowest() -> bool {
     unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) == 19 }
 }
 
-/// The helper runs at its caller's priority only while the caller has nothing left to do and waits.
+/// The helper runs at its caller's priority only while the caller has no work left and waits.
 #[test]
 fn a_caller_that_waits_lends_its_priority() {
     let helpers = HostedHelpers::new();
@@ -318,7 +318,7 @@ fn a_caller_that_waits_lends_its_priority() {
             }
             seen.lock().expect("no panic").push(is_lowest());
             inside.store(true, Ordering::Release);
-            // This loops for ever if the caller lends nothing.
+            // This loops for ever if the caller lends no priority.
             while is_lowest() {
                 breathe();
             }
@@ -329,7 +329,7 @@ fn a_caller_that_waits_lends_its_priority() {
     }
 }
 
-/// `SCHED_IDLE` is below the usual level of helpers, at which the next caller finds them again.
+/// `SCHED_IDLE` is below the helpers' usual level, to which they return for the next caller.
 #[test]
 fn a_helper_is_never_above_its_caller() {
     let helpers = HostedHelpers::new();
@@ -352,7 +352,8 @@ fn a_helper_is_never_above_its_caller() {
     });
 }
 
-/// A helper that runs a job of its own and waits for another helper passes on its loan.
+/// A helper that runs a job of its own and waits for another helper passes on the priority that it
+/// was lent.
 #[test]
 fn a_loan_is_passed_on() {
     let helpers = HostedHelpers::new().with_helpers(2);
@@ -363,7 +364,7 @@ fn a_loan_is_passed_on() {
     with_helper_waiting(&helpers, || with_helper_waiting(&helpers, || while is_lowest() {}));
 }
 
-/// As [`with_helper`], but the caller waits for its helper rather than in its chunk.
+/// Does what [`with_helper`] does, but the caller waits for its helper rather than in its chunk.
 fn with_helper_waiting(helpers: &HostedHelpers, on_helper: impl Fn() + Sync) {
     let inside = AtomicBool::new(false);
     let result = Job::new(0..2).min_chunk(1).max_threads(2).run(helpers, |_, worker| {

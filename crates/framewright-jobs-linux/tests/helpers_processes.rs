@@ -1,7 +1,7 @@
 //! Helpers in special processes: under a real CPU quota, without privileges, after privileges were
-//! dropped, after a fork.
+//! dropped, and after a fork.
 //!
-//! A test runs this program again; an environment variable names its role.
+//! Each test runs this program again; an environment variable names its role.
 
 use framewright_jobs::{Helpers, Job};
 use framewright_jobs_linux::HostedHelpers;
@@ -37,14 +37,14 @@ fn breathe() {
     std::thread::sleep(Duration::from_micros(50));
 }
 
-/// One test at a time, because a child of another test would have the copy of the program open
+/// Lets one test run at a time: a child of another test would hold the copy of the program open
 /// while it is written.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A copy of this program where every user can run it.
+/// A copy of this program at a path where every user can run it.
 struct Program(PathBuf);
 
 impl Program {
@@ -77,7 +77,7 @@ fn ended_well(output: &Output) {
         .for_each(|what| not_possible!("{what}"));
 }
 
-/// No test by itself: this program, run again in its role.
+/// Not a test by itself: the program, run again, does its role here.
 #[test]
 fn role() {
     match std::env::var(ROLE).as_deref() {
@@ -99,7 +99,7 @@ fn threads_of_a_job(helpers: &HostedHelpers, on_helper: impl Fn() + Sync) -> u32
         if worker.index() != 0 {
             inside.store(true, Ordering::Release);
             on_helper();
-            // Otherwise it might do both chunks before the caller begins one.
+            // Otherwise the helper might do both chunks before the caller begins one.
             while !begun.load(Ordering::Acquire) {
                 breathe();
             }
@@ -122,7 +122,8 @@ fn under_quota(cpus: usize) {
     let free = std::thread::available_parallelism().map_or(1, usize::from);
     assert_eq!(helpers.allowance(), cpus.min(free) - 1);
     assert_eq!(threads_of_a_job(&helpers, || {}), if cpus == 1 || free == 1 { 1 } else { 2 });
-    // Nor when several callers have jobs at once: a quota of two CPUs allows one helper in all.
+    // The limit also holds for several callers at once: a quota of two CPUs allows one helper in
+    // all.
     let (working, most) = (AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
         for _ in 0..3 {
@@ -146,7 +147,7 @@ fn under_quota(cpus: usize) {
     assert!(most.into_inner() < cpus as u64);
 }
 
-/// A control group with a quota, of the version that this system has; removed when dropped.
+/// A control group with a quota, of the cgroup version of this system; removed when dropped.
 struct QuotaGroup(PathBuf);
 
 impl QuotaGroup {
@@ -198,7 +199,7 @@ fn a_real_quota_is_kept() {
                     )
                 };
                 play(&group.0);
-                // A quota further up counts where the group itself has none.
+                // A quota of an ancestor counts if the group itself has none.
                 let inner = group.0.join("inner");
                 fs::create_dir(&inner).expect("a group in the group");
                 play(&inner);
@@ -230,7 +231,7 @@ fn unprivileged() {
         not_possible!("helpers that keep their priority");
         return;
     }
-    // A caller gets no helper of higher priority.
+    // A caller gets no helper of higher priority than its own.
     // SAFETY: takes integers and touches no memory of the process.
     assert_eq!(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, own.1 + 5) }, 0);
     let helped = AtomicBool::new(false);
@@ -245,7 +246,7 @@ fn unprivileged() {
     assert!(!helped.into_inner());
 }
 
-/// Policy and nice level of the calling thread.
+/// Returns policy and nice level of the calling thread.
 fn schedule() -> (libc::c_int, libc::c_int) {
     // SAFETY: takes integers and touches no memory of the process.
     let policy = unsafe { libc::sched_getscheduler(0) };
@@ -272,8 +273,8 @@ fn without_privileges_helpers_keep_their_priority() {
     ended_well(&command.output().expect("it starts"));
 }
 
-/// Lowers helpers while that is allowed, then gives up the right to raise them: the first job that
-/// wants to raise one finds out, and still ends.
+/// Lowers helpers while that is allowed, then gives up the right to raise them. The first job that
+/// tries to raise one finds out, and still ends.
 fn dropping() {
     let helpers = HostedHelpers::new();
     if helpers.allowance() == 0 || helpers.priority() == Priority::Kept {
@@ -352,12 +353,12 @@ fn a_child_starts_threads_of_its_own() {
         assert!(status.success(), "{status}");
         assert!(helpers.started() >= before && sum_is_right(&helpers));
     }
-    // The parent's threads still come.
+    // The parent's helper threads still take part.
     assert!(!possible || threads_of_a_job(&helpers, || {}) == 2);
 }
 
-/// While a helper is inside a chunk, its caller forks inside another. The child goes on with a job
-/// that cannot end.
+/// While a helper is inside a chunk, its caller forks inside another chunk. In the child, the job
+/// goes on but cannot end.
 #[test]
 fn a_child_that_goes_on_with_its_parents_job_is_ended() {
     let _alone = alone();

@@ -1,4 +1,4 @@
-//! A helper that loses its CPU inside a chunk, with a caller that waits for it.
+//! A helper that loses its CPU inside a chunk while its caller waits for it.
 
 use framewright_jobs::{Helpers, Job};
 use framewright_jobs_linux::HostedHelpers;
@@ -18,7 +18,7 @@ macro_rules! not_possible {
 
 type Set = libc::cpu_set_t;
 
-/// The CPUs of the calling thread.
+/// Returns the CPUs on which the calling thread may run.
 fn cpus() -> Set {
     // SAFETY: a set is an array of integers, for which zero is a value.
     let mut set: Set = unsafe { std::mem::zeroed() };
@@ -37,7 +37,7 @@ fn are_equal(one: &Set, other: &Set) -> bool {
     unsafe { libc::CPU_EQUAL(one, other) }
 }
 
-/// The set with the CPU of the calling thread.
+/// Returns the set that holds the CPU of the calling thread.
 fn this_cpu() -> Set {
     // SAFETY: a set is an array of integers, for which zero is a value.
     let mut set: Set = unsafe { std::mem::zeroed() };
@@ -48,7 +48,7 @@ fn this_cpu() -> Set {
     set
 }
 
-/// A hundred times as many looks as a caller needs to see that its helper stands still.
+/// A hundred times as many polls as a caller needs to see that its helper does not advance.
 const LOOKS: u32 = 5_000;
 
 /// Runs a job whose helper binds itself to its CPU in its chunk and gets no CPU time, as beside a
@@ -67,7 +67,7 @@ fn is_fetched(helpers: &HostedHelpers) -> bool {
         let here = this_cpu();
         stay_on(&here);
         inside.store(true, Ordering::Release);
-        // Otherwise it might do both chunks before the caller begins one.
+        // Otherwise the helper might do both chunks before the caller begins one.
         while !begun.load(Ordering::Acquire) {
             std::thread::sleep(Duration::from_micros(50));
         }
@@ -94,7 +94,7 @@ fn a_helper_that_stands_still_gets_its_callers_cpu() {
         let own = cpus();
         for _ in 0..3 {
             assert!(is_fetched(&helpers), "{priority:?}");
-            // In the next job it runs where its caller may.
+            // In the next job the helper runs on its caller's CPUs.
             let others = AtomicU32::new(0);
             let came = AtomicBool::new(false);
             let result = Job::new(0..2).min_chunk(1).max_threads(2).run(&helpers, |_, worker| {

@@ -23,7 +23,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 struct Platform {
     slots: Vec<WorkerSlot>,
     scheduler: SchedulerState,
-    /// Rings when a helper has served: a caller that waits may look again.
+    /// Rings when a helper has served, so that a waiting caller looks again.
     bells: Vec<Notify>,
     panicked: AtomicBool,
 }
@@ -75,7 +75,7 @@ struct Cells(Vec<UnsafeCell<u32>>);
 
 // SAFETY: loom checks that no two threads use a cell at the same time.
 unsafe impl Sync for Cells {}
-// SAFETY: numbers may move.
+// SAFETY: the cells are numbers, which any thread may own.
 unsafe impl Send for Cells {}
 
 impl Cells {
@@ -89,7 +89,7 @@ impl Cells {
 
     fn add(&self, range: Range<u64>) {
         for unit in range {
-            // SAFETY: loom fails the test if another thread uses it.
+            // SAFETY: loom fails the test if another thread uses the cell.
             self.cell(unit).with_mut(|cell| unsafe { *cell += 1 });
         }
     }
@@ -122,7 +122,7 @@ fn model(
     });
 }
 
-/// Three units in three chunks, with any number of helpers.
+/// Returns a job of three units in three chunks, with any number of helpers.
 fn three<'a>() -> Job<'a> {
     Job::new(0..3).min_chunk(1)
 }
@@ -228,7 +228,7 @@ fn what_succeeded_is_undone_after_an_error() {
 #[test]
 fn the_first_of_two_errors_wins() {
     model(1, 1, Some(5), |platform| {
-        // What the error owns must reach the caller too.
+        // What the error owns must reach the caller, too.
         let result = three().run_or_undo(
             platform,
             |range, _| Err(UnsafeCell::new(range.start)),
@@ -292,7 +292,7 @@ fn a_panic_reaches_the_caller_when_all_have_stopped() {
         let result = catch_unwind(AssertUnwindSafe(|| {
             three().run(platform, |range, _| {
                 cells.add(range.clone());
-                // Without the panic hook's message.
+                // Panics without the panic hook's message.
                 if range.start == 1 {
                     std::panic::resume_unwind(Box::new("in a chunk"));
                 }
@@ -300,7 +300,7 @@ fn a_panic_reaches_the_caller_when_all_have_stopped() {
             })
         }));
         assert!(result.is_err());
-        // No helper is in it any more.
+        // No helper is in the job any more.
         assert!((0..3).all(|unit| cells.get(unit) <= 1) && cells.get(1) == 1);
     });
 }
@@ -348,8 +348,8 @@ fn no_wake_is_lost() {
                 }
             })
         };
-        // The caller does not go on before the helper had a chunk: were a wake lost, both would
-        // sleep for ever.
+        // The caller waits until the helper had a chunk: if a wake-up were lost, both would sleep
+        // for ever.
         let (came, bell) = (AtomicBool::new(false), Notify::new());
         let summary = Job::new(0..2).min_chunk(1).run(&*platform, |_, worker| {
             if worker.index() != 0 {

@@ -24,15 +24,15 @@ const SCHEDULES: usize = 3000;
 struct Platform {
     slots: Vec<WorkerSlot>,
     scheduler: SchedulerState,
-    /// Advances by one at every reading.
+    /// Advances by one at each reading.
     clock: Option<AtomicU64>,
     panics: Vec<Mutex<Option<Box<dyn Any + Send>>>>,
     over: AtomicBool,
 }
 
 impl Platform {
-    /// All tasks of shuttle are one thread to the standard library, so while one unwinds every lock
-    /// is poisoned when it is opened.
+    /// All tasks of shuttle are one thread to the standard library, so any lock that is released
+    /// while one of them unwinds is poisoned.
     fn payload(&self, helper: usize) -> MutexGuard<'_, Option<Box<dyn Any + Send>>> {
         self.panics[helper].lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -122,7 +122,7 @@ impl Counts {
     }
 }
 
-/// A job over 0..24 of any shape.
+/// Returns a job over 0..24 of any shape.
 fn any_shape<'a>(parts: &'a [Part]) -> Job<'a> {
     match thread_rng().gen_range(0..4) {
         0 => Job::new(0..24).min_chunk(1),
@@ -164,7 +164,7 @@ fn unlucky(platform: &Arc<Platform>) {
                 match fate {
                     0 if range.contains(&bad) => return Err(bad),
                     1 if range.contains(&bad) => cancel.cancel(),
-                    // Without the panic hook's message.
+                    // Panics without the panic hook's message.
                     2 if range.contains(&bad) => resume_unwind(Box::new(bad)),
                     _ => {}
                 }

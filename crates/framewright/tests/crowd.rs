@@ -1,10 +1,10 @@
-//! Everybody at once: CPUs that allocate and free in every way, in interrupt handlers too, and hand
-//! frames to one another, while others isolate, claim, drain, resize, demote, report memory errors
-//! and give memory maps back.
+//! Everybody at once: CPUs allocate and free in every way, also in interrupt handlers, and hand
+//! frames to one another, while other threads isolate, claim, drain, resize, demote, report memory
+//! errors and give memory maps back.
 //!
-//! A bit for each frame says that somebody has it; a serial number for each block says since when
-//! it is isolated. What is handed out twice, or out of an isolated block, fails at once. In the end
-//! every page is accounted for.
+//! One bit per frame says that the frame has an owner; one serial number per block says since when
+//! the block is isolated. A frame that is handed out twice, or out of an isolated block, fails the
+//! test at once. At the end every page is accounted for.
 #![cfg(not(any(loom, shuttle)))]
 
 mod common;
@@ -24,27 +24,27 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-/// Blocks up to the end of memory.
+/// The number of blocks up to the end of memory.
 const BLOCKS: u32 = 6 * 512;
-/// CPUs that allocate and free.
+/// The number of CPUs that allocate and free.
 const USERS: u64 = 4;
 
-/// Steps of each user. `CROWD_STEPS` in the environment asks for more.
+/// Steps of each user. `CROWD_STEPS` in the environment overrides the number.
 fn steps() -> u64 {
     std::env::var("CROWD_STEPS").ok().and_then(|steps| steps.parse().ok()).unwrap_or(4000)
 }
 
-/// `CROWD_SEED` in the environment asks for another crowd.
+/// The random seed. `CROWD_SEED` in the environment overrides it.
 fn seed() -> u64 {
     std::env::var("CROWD_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0)
 }
 
-/// Who has what.
+/// The model of who owns what.
 struct Model {
     machine: &'static FakeMachine,
-    /// A bit a frame.
+    /// One bit per frame: set while the frame has an owner.
     owned: Vec<AtomicU64>,
-    /// When the block was isolated; 0 for one that is not.
+    /// For each block, the serial number at which it was isolated; 0 if it is not isolated.
     isolated: Vec<AtomicU64>,
     now: AtomicU64,
 }
@@ -55,12 +55,12 @@ impl Model {
         Self { machine, owned: zeros(BLOCKS * 8), isolated: zeros(BLOCKS), now: AtomicU64::new(1) }
     }
 
-    /// Before a request.
+    /// Returns the serial number to keep before a request begins.
     fn now(&self) -> u64 {
         self.now.load(Ordering::SeqCst)
     }
 
-    /// A request that began at `asked` gave `range`.
+    /// Records that a request that began at `asked` returned `range`.
     fn got(&self, range: PfnRange, asked: u64) {
         assert!(!range.is_empty());
         self.change(range, true);
@@ -77,7 +77,7 @@ impl Model {
         unsafe { self.machine.store(range.start.address(), range.start.0 ^ 0x5a5a) };
     }
 
-    /// The owner of `range` is about to free it.
+    /// Records that the owner of `range` is about to free it.
     fn gives(&self, range: PfnRange, is_stamped: bool) {
         if is_stamped {
             assert_eq!(
@@ -116,7 +116,7 @@ impl Model {
     }
 }
 
-/// What somebody has.
+/// Something that a user owns.
 #[derive(Clone, Copy)]
 enum Held {
     Order(PfnRange, Order),
@@ -124,7 +124,7 @@ enum Held {
     Page(PfnRange, PoolSize),
 }
 
-/// What is on its way from one CPU to another.
+/// What CPUs are handing over to one another.
 type Table = Mutex<Vec<Held>>;
 
 struct User<'a> {
@@ -242,7 +242,7 @@ impl User<'_> {
         }
     }
 
-    /// A handler frees some of what its CPU has, gets some, and frees that.
+    /// An interrupt handler frees some of what its CPU owns, allocates some, and frees that again.
     fn interrupt(&mut self) {
         let machine = self.model.machine;
         machine.interrupt(|| {
@@ -288,7 +288,7 @@ impl User<'_> {
         }
     }
 
-    /// Puts something on the table and takes what somebody else put there.
+    /// Puts something on the table and takes what another CPU put there.
     fn exchange(&mut self) {
         let mut table = self.table.lock().expect("nobody panicked");
         if self.random.one_in(2) && table.len() < 200 && !self.held.is_empty() {
@@ -338,7 +338,7 @@ impl User<'_> {
     }
 }
 
-/// Isolates, claims and puts back.
+/// Isolates blocks, claims some, and puts them back.
 fn isolate(manager: &Fake, model: &Model, mut random: Random, steps: u64) {
     let mut isolated: Vec<BlockRange> = Vec::new();
     let mut claimed: Vec<PfnRange> = Vec::new();
@@ -390,7 +390,7 @@ fn isolate(manager: &Fake, model: &Model, mut random: Random, steps: u64) {
     }
 }
 
-/// Resizes and demotes.
+/// Resizes pools and demotes pages.
 fn resize(manager: &Fake, mut random: Random, steps: u64) {
     for _ in 0..steps {
         let size = PoolSize::ALL[usize::from(random.one_in(4))];
@@ -408,8 +408,8 @@ fn resize(manager: &Fake, mut random: Random, steps: u64) {
             | Err(PoolError::Busy | PoolError::NothingToDemote | PoolError::NotPossible(_)) => {}
             Err(error) => panic!("{error}"),
         }
-        // Pages on their way to a user, or out with an error, are counted at one end only: not for
-        // long.
+        // Pages on their way to a user, or on their way out with an error, are counted at one end
+        // only, but not for long.
         let mut fault = manager.hugetlb().verify().err();
         for _ in 0..10_000 {
             if fault.is_none() {
@@ -422,7 +422,7 @@ fn resize(manager: &Fake, mut random: Random, steps: u64) {
     }
 }
 
-/// Reports memory errors until so many pages had one.
+/// Reports memory errors until enough pages have one.
 fn poison(manager: &Fake, mut random: Random, ended: &AtomicBool) {
     let mut left = 120;
     while left != 0 && !ended.load(Ordering::Relaxed) {
@@ -434,7 +434,7 @@ fn poison(manager: &Fake, mut random: Random, ended: &AtomicBool) {
             manager.pool(size).poison(frame)
         };
         if poisoned.is_ok() {
-            // Again, as machine checks come in bursts.
+            // Report it again because machine checks come in bursts.
             let _ = manager.pool(size).poison(frame);
             left -= if size == PoolSize::OneGib { 120 } else { 1 };
             thread::yield_now();
@@ -496,7 +496,7 @@ fn crowd(line: &str, has_array: bool) {
         last.give_back();
     }
     manager.vmemmap().initialise_deferred(&NoHelpers);
-    // At least one page has an error, however slowly the thread of errors ran.
+    // At least one page has an error, however slowly the thread that reports errors ran.
     let pool = manager.pool(PoolSize::TwoMib);
     pool.resize(4, &NoHelpers).expect("nobody else resizes");
     let page = pool.allocate(NodeChoice::Any, false).expect("there are four").start;

@@ -1,5 +1,5 @@
-//! Requests of devices that reach few addresses, and memory that has zones for them or, without
-//! the feature `dma-zones`, has not: what they may have is the same.
+//! Requests of devices that reach few addresses, on memory with zones for such devices and, without
+//! the feature `dma-zones`, on memory without them: what the devices may get is the same.
 #![cfg(not(any(loom, shuttle)))]
 
 mod common;
@@ -16,7 +16,7 @@ use framewright_testkit::{FakeMachine, Owner};
 const GIB: u64 = 1 << 30;
 const PER_MIB: u64 = 256;
 
-/// Without the first MiB, with the hole below 4 GiB that most machines have.
+/// A machine without the first MiB, with the hole below 4 GiB that most machines have.
 fn machine() -> &'static FakeMachine {
     FakeMachine::builder()
         .ram(PhysRange::new(1 << 20, 3 * GIB))
@@ -58,11 +58,11 @@ fn all_that_is_in_reach_can_be_had_and_nothing_else() {
             assert_eq!(refused, AllocateError::OutOfMemory { order });
             let beyond = held.iter().find(|range| range.end > zone.reach());
             assert_eq!(beyond, None, "{zone} {order:?}");
-            // But for tables, and for what is in pieces.
+            // All pages except tables and those of blocks in pieces.
             assert!(pages_of(&held) >= all_pages - 8 * PER_MIB, "{zone} {order:?}");
             let why = manager.shortfall(&request).expect("a request");
             assert!(!matches!(why, Shortfall::None | Shortfall::NoZone { .. }), "{zone}: {why}");
-            // A limit below the first frame that there is.
+            // A limit below the first frame of the machine.
             let none = Request { max_address: 1 << 20, ..request };
             let why = manager.shortfall(&none).expect("a request");
             assert!(matches!(why, Shortfall::Address { .. }), "{zone}: {why}");
@@ -78,7 +78,8 @@ fn all_that_is_in_reach_can_be_had_and_nothing_else() {
     }
 }
 
-/// Also of runs that are collected by moving what is in the way, and longer than any block.
+/// This also holds for runs that are collected by moving pages out of the way, and for runs that
+/// are longer than any block.
 #[test]
 fn runs_without_an_order_are_in_reach() {
     let manager = bring_up_with(machine(), &[], &plain()).expect("bring-up");
@@ -122,7 +123,7 @@ fn nearly_all_of_a_small_machine_is_one_run() {
     check(&manager);
 }
 
-/// What the memory map says is in no other zone than what it says of a frame.
+/// The memory map and the lookup of a frame name the same zone.
 #[test]
 fn frames_are_of_the_kind_that_has_them() {
     for pfn in [0, 1, 0xfff, 0x1000, 0xf_ffff, 0x10_0000, 1 << 39].map(Pfn) {

@@ -1,6 +1,6 @@
-//! Longer histories on more CPUs than loom can try all orders of: random traffic under random
-//! schedules, and under schedules that change priorities at few random points (PCT), which find
-//! what needs few but particular preemptions.
+//! Longer histories on more CPUs than loom can explore exhaustively: random traffic under random
+//! schedules, and under schedules that change priorities at a few random points (PCT), which find
+//! bugs that need few but particular preemptions.
 //!
 //! `RUSTFLAGS="--cfg shuttle" cargo test --release -p framewright --test shuttle_traffic
 //! --target-dir target/shuttle`
@@ -16,7 +16,7 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, Runner};
 use std::sync::Arc;
 
-/// Points at which a PCT schedule changes priorities.
+/// The number of points at which a PCT schedule changes priorities.
 const DEPTH: usize = 4;
 
 fn run(
@@ -26,13 +26,13 @@ fn run(
 ) {
     let memory = Memory::new(shape);
     let mut config = Config::new();
-    // Tables are filled on the stack at bring-up.
+    // Bring-up builds tables on the stack.
     config.stack_size = 1 << 20;
     config.max_steps = shuttle::MaxSteps::FailAfter(5_000_000);
     Runner::new(scheduler, config).run(move || execute(memory, shape, &body));
 }
 
-/// Half of the schedules random, half by priorities.
+/// Runs half of the schedules at random and half by priorities.
 fn explore(
     schedules: usize,
     shape: Shape,
@@ -42,7 +42,8 @@ fn explore(
     run(PctScheduler::new(DEPTH, schedules / 2), shape, body);
 }
 
-/// Every CPU works at random; when all stand still every page is accounted for, twice.
+/// Every CPU works at random. When all have stopped, every page is accounted for; this happens
+/// twice.
 fn traffic(model: &'static Model, cpus: u32, operations: u64) -> Vec<PfnRange> {
     let shared = Arc::new(Shared::new(model));
     for round in 0..2 {

@@ -1,5 +1,5 @@
-//! Windows for huge pages in real tables, against a model; CPUs remember every translation and
-//! every table that ever was, until a flush.
+//! Windows for huge pages in real page tables, against a model; the CPUs cache every translation
+//! and every table they ever saw until a flush.
 
 use crate::common::table_memory::Memory;
 use framewright::units::{Order, Pfn, PfnRange, PhysRange};
@@ -18,7 +18,7 @@ const MEDIUM: u64 = 2 << 20;
 const LARGE: u64 = 1 << 30;
 const WINDOW: u64 = 512 << 30;
 
-/// What CPUs may remember: everything since the last flush.
+/// What CPUs may have cached: everything since the last flush.
 struct Cpus {
     memory: Memory,
     root: u64,
@@ -37,7 +37,7 @@ impl Cpus {
         self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// They walk all that is there.
+    /// Walks everything that is mapped.
     fn look(&self) {
         let mut remembered = self.lock();
         let root = self.memory.read(self.root, index_of(BASE, 4));
@@ -63,7 +63,7 @@ impl Cpus {
     }
 }
 
-// SAFETY: the CPUs are made up, and nobody else looks at the window's addresses.
+// SAFETY: the CPUs are simulated, and nothing else accesses the window's addresses.
 unsafe impl FlushTlb for Cpus {
     fn flush(&self, request: FlushRequest<'_>) {
         assert_eq!(request, FlushRequest::Everything);
@@ -82,7 +82,7 @@ struct Rig {
     resting: usize,
 }
 
-/// Gives a few frames and no more.
+/// Gives a limited number of frames.
 struct Few<'a>(&'a FramePool, usize);
 
 // SAFETY: the pool's promise.
@@ -161,7 +161,7 @@ fn pages_of_both_sizes_come_and_go() {
     let at = BASE + 7 * LARGE;
     rig.map(at - MEDIUM, PhysRange::new(8 * MEDIUM, 10 * MEDIUM), 9).expect("there is room");
     assert_eq!((rig.translate(at), rig.tables()), (Some((9 * MEDIUM, PageSize::Medium)), 3));
-    // Not equally aligned: mapped by 2 MiB.
+    // The addresses are not equally aligned for 1 GiB, so 2 MiB pages map the range.
     rig.map(BASE + 2 * LARGE, PhysRange::new(LARGE + MEDIUM, 2 * LARGE + MEDIUM), 9)
         .expect("there is room");
     assert_eq!(rig.translate(BASE + 2 * LARGE), Some((LARGE + MEDIUM, PageSize::Medium)));
@@ -198,7 +198,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
         (BASE + WINDOW, one),
         (BASE + WINDOW - MEDIUM, one),
         (BASE, PhysRange::new(LARGE, LARGE)),
-        // An entry has no bits for it, and would name frame 0.
+        // An entry has no bits for this address and would name frame 0.
         (BASE, PhysRange::new(1 << 52, (1 << 52) + MEDIUM)),
         (BASE, PhysRange::new((1 << 52) - MEDIUM, (1 << 52) + MEDIUM)),
         (BASE, PhysRange::new(LARGE, LARGE + 4096)),
@@ -212,7 +212,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
         rig.map(BASE + LARGE + MEDIUM, PhysRange::new(0, MEDIUM), 9),
         occupied(BASE + LARGE + MEDIUM)
     );
-    // Two directories are missing, and one frame is there.
+    // Two directories are missing, and only one frame is available.
     let across = PhysRange::new(MEDIUM, 3 * MEDIUM);
     assert_eq!(rig.map(BASE + 4 * LARGE - MEDIUM, across, 1), Err(SpaceError::OutOfFrames));
     assert_eq!((rig.tables(), rig.translate(BASE + 4 * LARGE - MEDIUM)), (1, None));

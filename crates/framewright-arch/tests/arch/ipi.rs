@@ -1,5 +1,5 @@
-//! Threads in the place of CPUs: every call is served once by each target, whatever the others do,
-//! and what crosses is visible.
+//! Threads in the place of CPUs: each target serves every call exactly once, whatever the others
+//! do, and sees the memory that the caller wrote.
 
 use framewright_arch::ipi::CrossCalls;
 use std::cell::Cell;
@@ -14,7 +14,7 @@ std::thread_local! {
     static ME: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Calls, and a flag for each CPU that says that it has been interrupted.
+/// The calls, and for each CPU a flag that says that it has been interrupted.
 struct Machine {
     calls: CrossCalls<CPUS>,
     notices: [AtomicBool; CPUS],
@@ -27,7 +27,7 @@ impl Machine {
         Self { calls: CrossCalls::new(), notices, finished: AtomicU32::new(0) }
     }
 
-    /// Takes an interrupt, if there is one: without it nothing is served.
+    /// Takes a pending interrupt; a call is served only by an interrupt.
     fn interrupt(&self, me: u32) {
         if self.notices[me as usize].swap(false, Ordering::AcqRel) {
             self.calls.serve(me, |_| ());
@@ -60,9 +60,9 @@ fn all_call_all_and_each_is_called_once() {
             scope.spawn(move || {
                 ME.set(me);
                 for round in 0..ROUNDS {
-                    // On our stack, gone when the call is over.
+                    // On this stack, so it is gone when the call is over.
                     let called = [const { AtomicU32::new(0) }; CPUS];
-                    // All others, or some of them; some named twice, some that are not there.
+                    // All others or some of them; some are named twice, some do not exist.
                     let targets: Vec<u32> = (0..5)
                         .filter(|&cpu| cpu != me && (round % 3 == 0 || (cpu + round) % 2 == 0))
                         .collect();
@@ -120,8 +120,8 @@ fn two_callers_share_a_notice() {
         &|| (),
         |_| notices += 1,
         |_| {
-            // While CPU 2 has not served the first, the second sends nothing, and both are served
-            // at once.
+            // While CPU 2 has not served the first call, the second sends no interrupt, and CPU 2
+            // serves both at once.
             calls.caller(1).call(
                 [2].into_iter(),
                 &|| (),

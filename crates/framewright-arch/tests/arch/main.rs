@@ -1,4 +1,4 @@
-//! Tables of firmware, page tables and the vmemmap, calls between CPUs.
+//! Firmware tables, page tables, the vmemmap, and calls between CPUs.
 #![cfg(not(loom))]
 
 mod common;

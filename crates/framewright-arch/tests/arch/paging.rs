@@ -1,4 +1,4 @@
-//! Tables built over pretended memory, walked and compared with a model.
+//! Page tables built in simulated memory, walked and compared with a model.
 
 use framewright::units::{PAGE_SIZE, PhysRange};
 use framewright_arch::paging::{
@@ -11,7 +11,7 @@ const MEDIUM: u64 = 2 << 20;
 const LARGE: u64 = 1 << 30;
 const DIRECT: u64 = 0xffff_8000_0000_0000;
 
-/// Frames that exist as soon as they are asked for, up to a number.
+/// Frames that exist once they are taken, up to a maximum number.
 struct Frames {
     tables: HashMap<u64, [Entry; 512]>,
     left: usize,
@@ -45,7 +45,8 @@ fn the_largest_pages_that_fit_are_used() {
     let mut frames = Frames::new(100);
     let tables = PageTable::new(&mut frames, PageSize::Large).expect("there are frames");
     let mut mapped = Mapped::default();
-    // One small page before a medium, one medium before a large, and the same behind.
+    // One small page before a medium one, one medium before a large one, and the reverse at the
+    // end.
     let range = PhysRange::new(LARGE - MEDIUM - PAGE_SIZE, 2 * LARGE + MEDIUM + PAGE_SIZE);
     tables
         .map(
@@ -56,7 +57,8 @@ fn the_largest_pages_that_fit_are_used() {
         .expect("there is room");
     assert_eq!((mapped.small, mapped.medium, mapped.large), (2, 2, 1));
     assert_eq!(mapped.bytes(), range.size());
-    // Pointers; directories of the first and the third GiB; a lowest table in each.
+    // One pointer table, the directories of the first and the third GiB, and a last-level table in
+    // each.
     assert_eq!(mapped.tables, 5);
     let (physical, size, access) =
         translate(&frames, tables.root(), DIRECT + LARGE + 12345).expect("is mapped");
@@ -84,7 +86,7 @@ fn rights_are_found_as_they_were_given() {
             Some((page.start, PageSize::Small, access))
         );
     }
-    // An entry above forbids for all below it.
+    // An entry at a higher level forbids access for everything below it.
     let pointers = frames.read(tables.root(), 0).address();
     let directory = frames.read(pointers, 0).address();
     let lowest = frames.read(directory, 0).address();
@@ -191,7 +193,7 @@ fn the_last_page_of_each_half_can_be_mapped() {
     }
 }
 
-/// Ranges near the boundaries that matter, in frames, ascending and apart.
+/// Returns ranges near the boundaries that matter, in frames, ascending and disjoint.
 fn ranges() -> impl Strategy<Value = Vec<PhysRange>> {
     let point = (
         0u64..4,
@@ -210,20 +212,20 @@ fn ranges() -> impl Strategy<Value = Vec<PhysRange>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Every frame of every range, and no other, is where it should be, in a page that does not
-    /// reach beyond its range and could not be larger.
+    /// Exactly the frames of the ranges are mapped, each at the right address, in a page that lies
+    /// within its range and could not be larger.
     #[test]
     fn a_direct_map_is_what_it_should_be(
         ranges in ranges(),
         largest in prop::sample::select(PageSize::DESCENDING.to_vec()),
         shift in 0u64..3,
     ) {
-        // With an offset that is not a multiple of the page sizes, pages are limited by the offset.
+        // An offset that is not a multiple of the page sizes limits the page size.
         let offset = DIRECT + [0, MEDIUM, PAGE_SIZE][usize::try_from(shift).expect("small")];
         let mut frames = Frames::new(usize::MAX);
         let tables = PageTable::new(&mut frames, largest).expect("there are frames");
         let mut mapped = Mapped::default();
-        // All of 4 GiB in small pages would be a million entries.
+        // All of 4 GiB in small pages would take a million entries.
         prop_assume!(
             largest > PageSize::Small && shift < 2
                 || ranges.iter().all(|range| range.size() < 64 << 20)
@@ -276,7 +278,7 @@ proptest! {
         }
     }
 
-    /// Running out of frames anywhere is an error, and what is mapped until then is right.
+    /// Running out of frames is an error at any point, and what was mapped before it is correct.
     #[test]
     fn running_out_of_frames_is_an_error(frames in 1usize..8) {
         let mut frames = Frames::new(frames);

@@ -128,7 +128,7 @@ fn the_longest_line_fits() {
 }
 
 proptest! {
-    /// The line is found however little memory is behind it.
+    /// The command line is found however little memory follows it.
     #[test]
     fn a_line_at_the_end_of_memory(
         length in 0usize..MAX_COMMAND_LINE_BYTES,
@@ -143,7 +143,7 @@ proptest! {
         prop_assert_eq!(info.command_line().map(str::len), Ok(length));
     }
 
-    /// Noise, with and without a right beginning, never panics.
+    /// Noise never panics, with or without a valid beginning.
     #[test]
     fn noise(
         bytes in prop::collection::vec(any::<u8>(), 0..80),

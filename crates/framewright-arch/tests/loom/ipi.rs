@@ -1,6 +1,6 @@
-//! Calls between CPUs under every interleaving that the memory model allows. What crosses is plain
-//! memory here, so the model fails when it is seen too early; a CPU that is not notified of a call
-//! waits for ever, and the model says so.
+//! Calls between CPUs under every interleaving that the memory model allows. The data that a call
+//! passes is plain memory here, so the model fails if it is seen too early; a CPU that is not
+//! notified of a call waits for ever, and the model reports that.
 
 use framewright_arch::ipi::CrossCalls;
 use loom::cell::UnsafeCell;
@@ -12,14 +12,14 @@ const CPUS: usize = 3;
 
 struct Machine {
     calls: CrossCalls<CPUS>,
-    /// A CPU sleeps until its bell rings: for an interrupt, or because the last target of its call
-    /// has called. What was written before it rang is visible afterwards.
+    /// A CPU sleeps until its bell rings, which means an interrupt or that the last target of its
+    /// call has served it. Writes from before the ring are visible afterwards.
     bells: [Notify; CPUS],
-    /// Calls that each CPU has served; it alone counts and looks.
+    /// The number of calls that each CPU has served; only that CPU counts and reads it.
     served: [AtomicU32; CPUS],
-    /// Who is CPU 0 after another hears of its turn here, and of nothing else.
+    /// Hands over the role of CPU 0: its next holder learns of its turn here and nothing else.
     turn: AtomicU32,
-    /// What the one before has left.
+    /// What the previous holder has left.
     left: Plain,
 }
 
@@ -37,7 +37,7 @@ impl Cpu {
             .serve(self.me as u32, |caller| self.machine.bells[caller as usize].notify());
     }
 
-    /// Has `target` call a function, with plain memory in both directions.
+    /// Makes `target` call a function, with plain memory in both directions.
     fn call(&self, target: u32) {
         let there = Plain(UnsafeCell::new(0));
         let back = Plain(UnsafeCell::new(0));
@@ -60,7 +60,7 @@ impl Cpu {
         assert_eq!((count, back.read()), (1, 8));
     }
 
-    /// Sleeps until so many calls were served in all.
+    /// Sleeps until this many calls were served in all.
     fn serve(&self, calls: u32) {
         let served = || self.machine.served[self.me].load(Ordering::Relaxed);
         while served() < calls {
@@ -73,7 +73,7 @@ impl Cpu {
 /// Memory whose accesses the model checks.
 struct Plain(UnsafeCell<u32>);
 
-// SAFETY: whether accesses exclude each other is what the model finds out.
+// SAFETY: the model finds out whether accesses exclude each other.
 unsafe impl Sync for Plain {}
 
 impl Plain {
@@ -88,8 +88,8 @@ impl Plain {
     }
 }
 
-/// Runs one function for each CPU. Two CPUs are explored with three preemptions, three with two:
-/// minutes otherwise.
+/// Runs one function for each CPU. Two CPUs are explored with three preemptions, three CPUs with
+/// two, because more would take minutes.
 fn model(cpus: &'static [fn(&Cpu)]) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(if cpus.len() > 2 { 2 } else { 3 });

@@ -1,22 +1,22 @@
-//! Two CPUs that wait one after the other for the same helper, under every interleaving that the
-//! memory model allows. A waiter that nobody wakes sleeps for ever, and the model says so.
+//! Two CPUs that wait one after the other for one helper, under every interleaving that the memory
+//! model allows. A waiter that is never woken sleeps for ever, and the model reports that.
 
 use framewright_arch::ipi::Waiters;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::sync::{Arc, Notify};
 use loom::thread;
 
-/// Numbers of the CPUs that wait, in different words of the set.
+/// The numbers of the waiting CPUs, in different words of the set.
 const CALLERS: [u32; 2] = [1, 70];
 
 struct Machine {
     waiters: Waiters,
-    /// What the helper did for each of the callers is done. The slot has room for one: the second
-    /// caller comes when the first one's work is done.
+    /// Whether the helper has done each caller's work. The slot has room for one request: the
+    /// second caller posts its own when the first one's work is done.
     done: [AtomicBool; 2],
     /// A CPU sleeps until its bell rings.
     bells: [Notify; 2],
-    /// The second caller's work is in the slot.
+    /// Rings when the second caller's work is in the slot.
     posted: Notify,
 }
 
@@ -48,7 +48,7 @@ impl Machine {
 
 #[test]
 fn nobody_sleeps_on_because_somebody_else_waited_for_the_helper_before() {
-    // Unbounded it takes minutes.
+    // An unbounded search takes minutes.
     let mut bounded = loom::model::Builder::new();
     bounded.preemption_bound = Some(3);
     bounded.check(|| {
@@ -63,7 +63,7 @@ fn nobody_sleeps_on_because_somebody_else_waited_for_the_helper_before() {
             thread::spawn(move || machine.wait(0))
         };
         machine.finish(0);
-        // The slot is free from here on, while the first caller is still to be woken.
+        // The slot is free from here on, but the first caller is still to be woken.
         let second = {
             let machine = Arc::clone(&machine);
             thread::spawn(move || {

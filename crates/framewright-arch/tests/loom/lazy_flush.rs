@@ -1,6 +1,6 @@
-//! A CPU that sleeps while a page goes, under every interleaving that the memory model allows. The
-//! page is plain memory: the model fails when the CPU still looks at it while it is somebody
-//! else's.
+//! A CPU that sleeps while a page is unmapped, under every interleaving that the memory model
+//! allows. The page is plain memory: the model fails if the CPU still accesses it after it got a
+//! new owner.
 
 use framewright_arch::paging::LazyFlush;
 use loom::cell::UnsafeCell;
@@ -10,14 +10,14 @@ use loom::thread;
 
 struct Machine {
     cpu: LazyFlush,
-    /// Which page the table names.
+    /// The page that the table maps.
     entry: AtomicUsize,
     pages: [Page; 2],
 }
 
 struct Page(UnsafeCell<u64>);
 
-// SAFETY: whether accesses are ordered is what the model checks.
+// SAFETY: the model checks whether accesses are ordered.
 unsafe impl Sync for Page {}
 // SAFETY: as above.
 unsafe impl Send for Page {}
@@ -25,14 +25,14 @@ unsafe impl Send for Page {}
 impl Page {
     fn read(&self) -> u64 {
         self.0.with(|word| {
-            // SAFETY: the model checker fails when somebody writes meanwhile.
+            // SAFETY: the model checker fails if another thread writes meanwhile.
             unsafe { *word }
         })
     }
 
     fn write(&self, value: u64) {
         self.0.with_mut(|word| {
-            // SAFETY: the model checker fails when somebody else looks meanwhile.
+            // SAFETY: the model checker fails if another thread accesses the word meanwhile.
             unsafe { *word = value }
         });
     }
@@ -49,11 +49,11 @@ fn what_is_freed_behind_a_sleeping_cpu_is_not_used_by_it() {
             thread::spawn(move || {
                 machine.entry.store(1, Ordering::Release);
                 if machine.cpu.defer() {
-                    // Free, and somebody else's: whoever looks at it through the old translation
-                    // sees that.
+                    // The page is free and has a new owner; an access through the old translation
+                    // would see this write.
                     machine.pages[0].write(0);
                 }
-                // Else the CPU is interrupted, which is another model's business; the page stays.
+                // Otherwise the CPU is interrupted, which another model covers; the page stays.
             })
         };
         let mut remembered = machine.entry.load(Ordering::Acquire);

@@ -1,4 +1,4 @@
-//! Models of calls between CPUs and of flushes that wait for them.
+//! Models of calls between CPUs and of deferred flushes.
 //!
 //! `cargo xtask test --only loom` runs them.
 #![cfg(loom)]

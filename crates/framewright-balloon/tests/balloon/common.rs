@@ -1,4 +1,4 @@
-//! What the driver's tests share: memory that checks how it is used.
+//! Shared by the driver's tests: memory that checks how it is used.
 
 #![allow(dead_code, reason = "every test file uses a part of it")]
 
@@ -15,12 +15,12 @@ pub fn start(host: &FakeBalloon) -> Result<Driver, StartError> {
     Driver::new(host.transport(), Settings::default())
 }
 
-/// Frames that are free, and frames that the balloon has.
+/// The free frames, and the frames in the balloon.
 #[derive(Default, Debug)]
 pub struct Memory {
     pub free: BTreeSet<u64>,
     pub taken: BTreeSet<u64>,
-    /// No pieces of 2 MiB, whatever there is.
+    /// `take` gives no 2 MiB blocks, whatever is free.
     pub no_large: bool,
     /// What the next call of `take` returns instead.
     pub instead: Option<u64>,
@@ -33,7 +33,7 @@ impl Memory {
     }
 }
 
-// SAFETY: these frames are numbers.
+// SAFETY: these frames are only numbers.
 unsafe impl BalloonMemory for Memory {
     fn take(&mut self, order: u32, end_pfn: u64) -> Option<u64> {
         if let Some(pfn) = self.instead {
@@ -64,7 +64,7 @@ unsafe impl BalloonMemory for Memory {
     }
 }
 
-/// What the driver does with a test's memory.
+/// The driver's operations on a test's memory.
 pub trait WithMemory {
     fn work_with(
         &mut self,
@@ -81,8 +81,8 @@ impl WithMemory for Driver {
         memory: &mut Memory,
         statistics: &mut dyn FnMut(Statistic) -> Option<u64>,
     ) -> Result<Progress, DeviceFault> {
-        // SAFETY: these frames are numbers; `Memory` says so when one comes back that it did not
-        // give.
+        // SAFETY: these frames are only numbers; `Memory` complains if a frame comes back that it
+        // did not give.
         unsafe { self.work(memory, statistics) }
     }
 
@@ -92,7 +92,7 @@ impl WithMemory for Driver {
     }
 }
 
-/// Works until the balloon is where it should be, or does not move.
+/// Works until the balloon has its target size or makes no progress.
 pub fn settle(balloon: &mut Driver, memory: &mut Memory) -> Progress {
     for _ in 0..10_000 {
         let progress = balloon.work_with(memory, &mut |_| None).expect("a device that is well");
@@ -103,12 +103,12 @@ pub fn settle(balloon: &mut Driver, memory: &mut Memory) -> Progress {
     panic!("the balloon does not settle: {balloon:?}")
 }
 
-/// Frames as the host counts them.
+/// Returns frames as the host counts them.
 pub fn as_told(frames: &BTreeSet<u64>) -> BTreeSet<u32> {
     frames.iter().map(|&pfn| u32::try_from(pfn).expect("32 bits")).collect()
 }
 
-/// Nothing of the driver's memory is left, and it did nothing with it that it may not.
+/// Checks that all of the driver's memory was freed and that it was used as allowed.
 pub fn nothing_is_left() {
     assert_eq!(FakeHal::pages(), 0, "pages are left");
     assert_eq!(FakeHal::violations(), [""; 0]);

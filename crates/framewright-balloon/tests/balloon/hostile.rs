@@ -1,6 +1,6 @@
-//! A host that writes what it likes, when it likes, wherever it can: every byte of memory that
-//! devices reach, and its own configuration. The model says that every frame that is given back is
-//! one that was in the balloon, and that no report comes back that was not in flight.
+//! A host that writes anything, at any time, wherever it can: to every byte of memory that devices
+//! reach, and to its own configuration. The model checks that every frame that is given back was in
+//! the balloon, and that every report that comes back was in flight.
 
 use crate::common::{Driver, Memory, WithMemory as _, nothing_is_left};
 use framewright_balloon::{Settings, Token};
@@ -43,7 +43,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..80)
 }
 
-/// Numbers as a liar chooses them: mostly such as may get past a check, else any.
+/// Random numbers as a hostile host would choose them: most may get past a check, some are
+/// arbitrary.
 fn random(seed: u64) -> impl FnMut() -> u16 {
     let mut state = seed | 1;
     move || {
@@ -77,7 +78,7 @@ proptest! {
         let mut balloon =
             Driver::new(host.transport(), Settings::default()).expect("a device that is well");
         host.turn_hostile();
-        // Its `give_back` fails for a frame that was not taken.
+        // `give_back` of this memory fails for a frame that was not taken.
         let mut memory = Memory::of(0..FRAMES);
         let mut reports = BTreeSet::new();
         let mut next_block = 1;
@@ -129,7 +130,7 @@ proptest! {
                 prop_assert_eq!(balloon.reports_in_flight(), reports.len());
             }
         }
-        // Whatever it did, all that the balloon had comes back, once.
+        // Whatever the host did, all frames of the balloon come back, once.
         host.set_reset_looks(Some(0));
         while !balloon.stop_with(&mut memory) {}
         prop_assert!(memory.taken.is_empty());

@@ -30,7 +30,7 @@ fn large_pieces_go_first_and_in_few_requests() {
     host.set_target(512 * 5 + 7);
     settle(&mut balloon, &mut memory);
     assert_eq!(host.inflations(), [1024, 1024, 512 + 7]);
-    // 4 MiB at most in one request also when there are no large pieces.
+    // At most 4 MiB in one request, also without 2 MiB blocks.
     memory.no_large = true;
     host.set_target(512 * 8);
     settle(&mut balloon, &mut memory);
@@ -41,7 +41,7 @@ fn large_pieces_go_first_and_in_few_requests() {
 fn a_ledger_of_many_pages_comes_back_whole() {
     let host = FakeBalloon::new();
     let mut balloon = start(&host).expect("a device that is well");
-    // No two are neighbours, so that each is a run of its own.
+    // No two frames are adjacent, so each is a run of its own.
     let mut memory = Memory { free: (0..6000).map(|n| 2 * n).collect(), ..Memory::default() };
     let pages = FakeHal::pages();
     host.set_target(6000);
@@ -66,7 +66,7 @@ fn frames_beyond_the_numbers_of_the_queue_stay_out() {
     assert_eq!((progress.held_pages, progress.short), (700, true));
     assert_eq!(host.balloon(), as_told(&memory.taken));
     assert!(host.balloon().contains(&u32::MAX));
-    // Memory that does not keep to what it was asked is not used.
+    // Frames other than those that were requested are not used.
     for (pfn, target) in [(end, 701), (end - 1, 2000), (u64::MAX, 701), (end + 512, 2000)] {
         memory.instead = Some(pfn);
         host.set_target(target);
@@ -87,7 +87,7 @@ fn short_memory_is_no_error() {
     assert_eq!(host.actual(), 1500);
     memory.free.extend(10_000..20_000);
     assert_eq!(settle(&mut balloon, &mut memory).held_pages, 4000);
-    // No memory to write frames down in.
+    // The driver has no memory in which to record frames.
     host.set_target(0);
     settle(&mut balloon, &mut memory);
     FakeHal::fail_after(Some(0));
@@ -111,7 +111,7 @@ fn frames_come_back_after_the_host_was_told() {
         let progress = balloon.work_with(&mut memory, &mut |_| None).expect("well");
         assert!(progress.waiting && memory.taken.len() == 2048, "the host does not know yet");
     }
-    // The host changes its mind meanwhile: one thing after the other.
+    // The host changes its target meanwhile; the driver finishes one request before the next.
     host.set_target(4096);
     assert_eq!(
         (
@@ -144,7 +144,7 @@ fn a_reset_in_the_middle_loses_no_frame() {
         let held = memory.taken.len();
         balloon.reset().expect("it starts again");
         assert_eq!(memory.taken.len(), held);
-        // The device got no answer out before; it is asked again.
+        // The device could not answer before; it is asked again.
         assert_eq!(host.requests_waiting(), usize::from(target != 1200));
         host.set_answers(Answers::AtOnce);
         host.answer(1);
@@ -217,7 +217,7 @@ fn the_guest_may_have_pages_back_where_the_host_allows_it() {
     );
     assert!(balloon.relieve(1300) && balloon.relieve(1300));
     assert_eq!(settle(&mut balloon, &mut memory).held_pages, 0);
-    // It stays so until the host asks for something else.
+    // The state stays until the host asks for something else.
     assert_eq!(settle(&mut balloon, &mut memory).held_pages, 0);
     host.set_target(1000);
     assert_eq!(settle(&mut balloon, &mut memory).held_pages, 1000);

@@ -1,4 +1,4 @@
-//! The driver against a device that the test kit plays.
+//! The driver against a device simulated by the test kit.
 
 mod common;
 

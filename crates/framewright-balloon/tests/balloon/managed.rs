@@ -12,7 +12,7 @@ use framewright_testkit::balloon::FakeBalloon;
 
 const GIB: u64 = 1 << 30;
 
-/// Nobody moves them: in memory that is to be removed they would be in the way for good.
+/// Balloon pages cannot be moved: in removable memory they would block its removal for good.
 #[test]
 fn frames_in_the_balloon_do_not_keep_removable_memory() {
     let window = PhysRange::new(4 * GIB, 5 * GIB);

@@ -1,5 +1,5 @@
-//! Devices that reach memory otherwise than this driver knows are refused, at the start and after a
-//! reset.
+//! Devices that access memory in a way this driver does not support are refused, at the start and
+//! after a reset.
 
 use crate::common::{Driver, nothing_is_left, start};
 use framewright_balloon::{Settings, StartError};

@@ -1,5 +1,5 @@
-//! Random histories of everything at once, against a model: the driver, memory, and a host that is
-//! slow, changes its mind and is reset.
+//! Random histories of all operations together, against a model: the driver, memory, and a host
+//! that is slow, changes its mind and is reset.
 
 use crate::common::{Driver, Memory, WithMemory as _, as_told, nothing_is_left};
 use framewright_balloon::{Settings, Token};
@@ -54,18 +54,19 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..80)
 }
 
-/// What must be true.
+/// The model's state.
 struct Model {
     host: FakeBalloon,
     memory: Memory,
-    /// Reports in flight: their ranges.
+    /// The reports in flight and their ranges.
     reports: BTreeMap<Token, Vec<(u64, u32)>>,
-    /// Reports that came back, as the host lists them.
+    /// The reports that came back, as the host lists them.
     answered: Vec<Vec<(u64, u32)>>,
     next_block: u64,
-    /// Ended by a reset: the host may have answered, the driver was not told.
+    /// Reports that a reset ended: the host may have answered, but the driver was not told.
     cut_off: bool,
-    /// The host may name a report that is out when it means another, which nobody can know.
+    /// Whether the host may name a report in flight when it means another, which the driver cannot
+    /// detect.
     misnames: bool,
 }
 
@@ -183,7 +184,7 @@ proptest! {
             }
             model.check(&balloon);
         }
-        // Lies that were not told yet, and what they have led to.
+        // Lies that are still to be told, and the consequences of those already told.
         host.stop_lying();
         model.reset(&mut balloon);
         host.set_answers(Answers::AtOnce);
@@ -192,8 +193,8 @@ proptest! {
         host.set_target(1000);
         crate::common::settle(&mut balloon, &mut model.memory);
         prop_assert_eq!(model.memory.taken.len(), 1000);
-        // Frames that the host counts and the guest does not were in the balloon when it was
-        // stopped; a reset means that they are the guest's.
+        // Frames that only the host counts were in the balloon when it was stopped; a reset means
+        // that they are the guest's.
         prop_assert!(as_told(&model.memory.taken).is_subset(&host.balloon()));
         while !balloon.stop_with(&mut model.memory) {}
         prop_assert_eq!(model.memory.free.len(), FRAMES);

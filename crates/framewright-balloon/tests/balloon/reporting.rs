@@ -1,5 +1,5 @@
-//! Reports: what goes to the device, what comes back, and what happens when it lies, is silent, or
-//! is reset.
+//! Reports: what goes to the device, what comes back, and what happens when the device lies, is
+//! silent, or is reset.
 
 use crate::common::{Driver, Memory, WithMemory as _, nothing_is_left, start};
 use framewright_balloon::{BadAnswer, DeviceFault, Settings, StartError, SubmitError, Token};
@@ -12,7 +12,7 @@ fn submit(balloon: &mut Driver, ranges: &[(u64, u32)]) -> Result<Token, SubmitEr
     unsafe { balloon.submit(ranges) }
 }
 
-/// `count` ranges of 2 MiB from `block` on.
+/// Returns `count` ranges of 2 MiB from `block` on.
 fn blocks(block: u64, count: u64) -> Vec<(u64, u32)> {
     (block..block + count).map(|block| (block << 21, 2 * MIB)).collect()
 }
@@ -28,8 +28,8 @@ fn on_demand() -> (FakeBalloon, Driver) {
 fn ranges_arrive_as_they_are() {
     let host = FakeBalloon::new();
     let mut balloon = start(&host).expect("a device that is well");
-    // The first page, a block of 1 GiB beyond 16 TiB, the longest range of all, the end of all
-    // addresses.
+    // The first page, a block of 1 GiB beyond 16 TiB, the longest range possible, and the end of
+    // the address space.
     let ranges = [(0, 4096), (1 << 45, 1 << 30), (1 << 51, !4095), (!0x1fff, 4096)];
     let token = submit(&mut balloon, &ranges).expect("room");
     assert_eq!(balloon.reports_in_flight(), 1);
@@ -72,7 +72,7 @@ fn answers_may_come_in_any_order() {
     assert!(host.answer_report(2) && host.answer_report(0));
     let mut answered = || balloon.poll().expect("well").map(|completion| completion.token);
     assert_eq!([answered(), answered(), answered()], [Some(tokens[2]), Some(tokens[0]), None]);
-    // The room that became free is in two places.
+    // The free room is in two places.
     let ranges = blocks(1000, 32);
     let late = submit(&mut balloon, &ranges).expect("room");
     assert!(host.answer_report(2));
@@ -85,7 +85,7 @@ fn answers_may_come_in_any_order() {
 fn a_long_time_wears_nothing_out() {
     let host = FakeBalloon::new();
     let mut balloon = start(&host).expect("a device that is well");
-    // More often than a ring's index has numbers.
+    // Often enough for a ring's index to wrap.
     for round in 0..70_000 {
         let count = 1 + round % 32;
         let token = submit(&mut balloon, &blocks(round, count)).expect("room");
@@ -110,7 +110,7 @@ fn a_device_that_does_not_want_to_be_notified_is_not() {
 fn an_answer_that_says_nonsense_gives_the_memory_back_with_an_error() {
     let (host, mut balloon) = on_demand();
     submit(&mut balloon, &blocks(1, 2)).expect("room");
-    // As much as there is room for is no lie, although it is none of the device's business.
+    // A length of up to the room available is no lie, although the device should write nothing.
     for (written, result) in [
         (4 * MIB, Ok(())),
         (4 * MIB + 1, Err(BadAnswer { written: 4 * MIB + 1 })),
@@ -144,7 +144,7 @@ fn a_queue_out_of_order_is_dead_until_a_reset() {
         assert_eq!(host.answer(1), 1);
         let fault = loop {
             match balloon.poll() {
-                // What comes before the lie in the ring cannot be told from an answer.
+                // The answer before the lie in the ring cannot be told from a real one.
                 Ok(Some(_)) if matches!(lie, Lie::Twice | Lie::Ahead(1)) => {}
                 Err(fault) => break fault,
                 other => panic!("{lie:?}: {other:?}"),
@@ -209,7 +209,7 @@ fn a_device_that_comes_back_as_another_is_not_started() {
             submit(&mut balloon, &blocks(1, 1)),
             Err(SubmitError::Fault(DeviceFault::Stopped))
         );
-        // It may come to its senses.
+        // The device may offer something sensible again.
         host.set_offer(Offer { reporting_size: 128, ..Offer::USUAL });
         assert_eq!(balloon.reset(), Ok(()));
         assert!(submit(&mut balloon, &blocks(1, 32)).is_ok());

@@ -1,4 +1,4 @@
-//! Starting: features, numbers of queues, poison, and everything that can be wrong with a device.
+//! The start: features, numbers of queues, poison, and every fault that a device can have.
 
 use crate::common::{Driver, nothing_is_left, start};
 use framewright_balloon::{Features, FreeContent, QueueKind, Settings, StartError};
@@ -10,7 +10,7 @@ const POISON: u64 = 1 << 4;
 const HINT: u64 = 1 << 3;
 const STATS: u64 = 1 << 1;
 
-/// What the specification says (virtio 1.2, 5.5.2 and 5.5.3), written a second time: what is
+/// A second statement of the specification (virtio 1.2, 5.5.2 and 5.5.3): the features that are
 /// accepted, and the number of the reporting queue.
 fn expected(offered: u64, numbering: Numbering, content: FreeContent) -> (u64, Option<u16>) {
     let mut accepted = offered & (0b11_1111 | 1 << 32);
@@ -31,8 +31,8 @@ fn every_set_of_features_in_both_numberings() {
     for features in 0..64 {
         for numbering in [Numbering::Compact, Numbering::Fixed] {
             for content in [FreeContent::Any, FreeContent::Zero, FreeContent::Fill(0xaa)] {
-                // Bits that nobody knows, and those of rings that this driver does not use, are
-                // offered too.
+                // Unknown feature bits, and those of rings that this driver does not use, are
+                // offered, too.
                 let offer =
                     Offer { numbering, ..Offer::with(features | 3 << 28 | 1 << 7 | 1 << 41) };
                 let host = FakeBalloon::offering(offer);

@@ -1,15 +1,15 @@
-//! The archive, as programs in C link it.
+//! The archive, linked as C programs link it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// A folder of this crate.
+/// Returns this crate's folder.
 pub fn folder() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// `libframewright_c.a`, built once.
+/// Builds `libframewright_c.a` once and returns its path.
 pub fn archive() -> &'static Path {
     static ARCHIVE: OnceLock<PathBuf> = OnceLock::new();
     ARCHIVE.get_or_init(|| {
@@ -27,15 +27,15 @@ pub fn archive() -> &'static Path {
     })
 }
 
-/// Whether a program can be started.
+/// Returns whether a program can be started.
 pub fn is_there(program: &str) -> bool {
     Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
-/// Runs a program to its end.
+/// Runs a program until it exits and returns its output.
 ///
 /// # Panics
-/// It fails; its output is in the message.
+/// If the program fails; its output is in the message.
 pub fn run(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     assert!(

@@ -1,4 +1,4 @@
-//! What several tests share: present pages by node and zone, and the machines of the repository.
+//! Shared by several tests: present pages by node and zone, and the machines of the repository.
 #![allow(dead_code, reason = "each test uses a part")]
 
 use framewright::firmware::{MapBuilder, Topology, node_ranges};
@@ -7,11 +7,11 @@ use framewright_hosted::Machine;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// First frame and one past the last of the zones.
+/// The first frame of each zone and the frame after its last.
 const ZONES: [(&str, u64, u64); 3] =
     [("DMA", 0, 0x1000), ("DMA32", 0x1000, 0x10_0000), ("Normal", 0x10_0000, u64::MAX)];
 
-/// Pages and the frames they span.
+/// A number of pages and the frames that they span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Count {
     pub pages: u64,
@@ -19,17 +19,17 @@ pub struct Count {
     pub end: u64,
 }
 
-/// A file of the repository's machines.
+/// Returns the path of a machine's file in the repository.
 pub fn machine_path(file: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../machines").join(file)
 }
 
-/// Its text.
+/// Returns the text of a machine's file.
 pub fn machine_text(file: &str) -> String {
     std::fs::read_to_string(machine_path(file)).unwrap()
 }
 
-/// Present pages by node and zone.
+/// Counts present pages by node and zone.
 pub fn count(machine: &Machine) -> BTreeMap<(usize, &'static str), Count> {
     let (mut ranges, mut claims) = (machine.map_storage(), machine.topology_storage());
     let (mut map, mut topology) = (MapBuilder::new(&mut ranges), Topology::new(&mut claims));
@@ -51,12 +51,12 @@ pub fn count(machine: &Machine) -> BTreeMap<(usize, &'static str), Count> {
     out
 }
 
-/// Only the pages.
+/// Counts the pages only.
 pub fn pages(machine: &Machine) -> Vec<(usize, &'static str, u64)> {
     count(machine).into_iter().map(|((node, zone), count)| (node, zone, count.pages)).collect()
 }
 
-/// Whether a child process does not survive reading a byte.
+/// Returns whether reading a byte kills a child process.
 pub fn is_killed_by_touching(byte: *const u8) -> bool {
     // SAFETY: the child reads one byte and ends; it takes no lock and calls nothing that is not
     // safe after fork.

@@ -49,7 +49,7 @@ fn spans_are_those_of_linux() {
     assert_eq!(microvm[&(0, "Normal")].start, 1_048_576);
 }
 
-/// The answers do not depend on how the log was kept and sent.
+/// The answers do not depend on how the log was recorded and transferred.
 #[test]
 fn decorations_change_nothing() {
     let decorate: [fn(&str) -> String; 6] = [
@@ -87,7 +87,7 @@ fn a_log_of_several_boots_gives_the_first() {
             .unwrap();
     assert_eq!(pages(&machine), expected(Q35));
     assert!(machine.notes.iter().any(|note| note.contains("2 memory maps")), "{:?}", machine.notes);
-    // A second boot that shows only in the map beginning again, with affinities only there.
+    // A second boot that is recognised only by its map, which starts again; only it has affinities.
     let (map, nodes) = first.split_at(first.find("ACPI: SRAT").unwrap());
     for text in [format!("{first}{first}"), format!("{map}{map}{nodes}")] {
         let machine = Machine::parse("log", &text).unwrap();
@@ -259,7 +259,7 @@ fn hot_pluggable_memory_stays_so_when_nodes_are_emulated() {
     assert_eq!(hot, 3 << 30);
 }
 
-/// Every sample in the repository can be read, and loaded.
+/// Every sample in the repository can be parsed and loaded.
 #[test]
 fn all_machines_load() {
     let folder = machine_path("");

@@ -1,4 +1,4 @@
-//! A process as a machine, and what a system says about itself.
+//! A process as a machine, and the information that a system gives about itself.
 
 mod common;
 

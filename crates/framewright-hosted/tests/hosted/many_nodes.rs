@@ -1,4 +1,4 @@
-//! A machine of as many nodes as there can be.
+//! A machine with as many nodes as possible.
 
 use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, Topology};
 use framewright::hugetlb::PoolSize;
@@ -17,7 +17,7 @@ fn node(index: usize) -> NodeId {
     NodeId::new(index).expect("a node")
 }
 
-/// 16 MiB a node; nodes are the farther apart the farther their numbers are, 254 at most.
+/// Creates nodes of 16 MiB; their distance grows with the difference of their numbers, up to 254.
 fn with_manager(command_line: &str, body: impl FnOnce(&Manager<HostedPlatform>, PhysRange)) {
     let machine = Machine::synthetic(16 * GIB, 1024, 4).expect("a machine");
     let last = machine.affinities.iter().rfind(|affinity| affinity.node == 1023).expect("a node");
@@ -76,7 +76,7 @@ fn every_node_serves_and_the_nearest_helps_out() {
             let far = |&to: &usize| from.abs_diff(to).min(244);
             assert!(list.is_sorted_by_key(far), "{from}: {list:?}");
         }
-        // Node 512 runs empty; a neighbour serves instead.
+        // Node 512 is used up; a neighbour serves the request instead.
         let full = node(512);
         let exact = Request { node: NodeChoice::Exact(full), ..Request::new(Order::PAGE) };
         while let Ok(page) = manager.allocate(&exact) {

@@ -1,4 +1,4 @@
-//! A process as a machine: large and sparse maps, CPUs, barriers, memory that is backed and
+//! A process as a machine: large and sparse maps, CPUs, barriers, and memory that is populated and
 //! discarded.
 
 use framewright::firmware::{MapBuilder, MapRange, MemoryKind};
@@ -28,8 +28,8 @@ fn word(platform: &HostedPlatform, pa: u64) -> &AtomicU64 {
     unsafe { platform.direct(pa).cast::<AtomicU64>().as_ref() }
 }
 
-/// In every present range, physical distance is distance in the process, and 2 MiB alignment is
-/// kept.
+/// Checks that in every present range distances in the process equal physical distances, and that 2
+/// MiB alignment is kept.
 fn check_linear(platform: &HostedPlatform) {
     for range in platform.present() {
         let base = platform.direct(range.start).addr().get() as u64;
@@ -240,7 +240,7 @@ fn restore(platform: &HostedPlatform, state: IrqState) {
     unsafe { platform.irq_restore(state) };
 }
 
-/// Many threads on few numbers: no two pinned threads share one.
+/// Many threads on a few CPU numbers: no two pinned threads share one.
 #[test]
 fn no_two_pinned_threads_share_a_number() {
     let platform = open(&[(0, 64 * MIB)], 3).unwrap();
@@ -281,7 +281,7 @@ fn interrupts_nest_and_the_clock_runs() {
     assert!(platform.now_ns().unwrap() - first >= 2_000_000);
 }
 
-/// Two threads with a barrier on one side only: at least one always sees the other's store.
+/// Two threads with a barrier on one side only: at least one of them always sees the other's store.
 #[test]
 fn the_barrier_orders_the_other_side() {
     let platform = open(&[(0, 64 * MIB)], 2).unwrap();

@@ -1,4 +1,5 @@
-//! Random machines survive writing and reading; random text never panics and never lies.
+//! Random machines survive being written and parsed; random text never causes a panic or a wrong
+//! result.
 
 use framewright::firmware::{MapRange, MemoryKind};
 use framewright::units::PhysRange;
@@ -100,8 +101,8 @@ fn apply(text: &str, change: &Change) -> String {
     }
 }
 
-/// Reading gives a machine that holds memory, or an error that names a line of the text or says
-/// that the text as a whole is of no use.
+/// Checks that parsing returns a machine that has memory, or an error that names a line of the text
+/// or rejects the text as a whole.
 fn check(text: &str) -> Result<(), TestCaseError> {
     match Machine::parse("random", text) {
         Ok(machine) => {

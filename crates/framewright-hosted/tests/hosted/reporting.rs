@@ -62,7 +62,7 @@ fn dirty_memory_goes_back_and_reads_as_zero() {
                 held.push(block);
             }
             assert!(platform.resident_bytes().expect("smaps") >= before + 256 * MIB);
-            // Every second block, so that a report has many ranges.
+            // Every second block is freed, so a report has many ranges.
             let (free, kept): (Vec<_>, Vec<_>) =
                 held.into_iter().enumerate().partition(|(number, _)| number % 2 == 0);
             free.iter().for_each(|(_, block)| manager.give_back(*block).expect("it is held"));
@@ -138,7 +138,7 @@ fn what_does_not_fit_is_refused() {
         let mut device =
             // SAFETY: registered with no manager.
             unsafe { MadviseDevice::new(platform, Advice::DontNeed) }.expect("it fits");
-        // There is no memory: the device says so and touches nothing.
+        // The machine has no memory at this range: the device returns an error and touches nothing.
         // SAFETY: there is no memory that could be in use.
         let mut submit = |ranges: &[PhysRange]| unsafe { device.submit(ranges) };
         assert_eq!(

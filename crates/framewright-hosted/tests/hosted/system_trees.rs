@@ -7,7 +7,7 @@ use framewright_hosted::{Machine, SourceError};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A tree of files in a folder of its own, removed at the end.
+/// A tree of files in a folder of its own, which is removed at the end.
 struct Tree(PathBuf);
 
 impl Tree {
@@ -58,7 +58,7 @@ impl Drop for Tree {
     }
 }
 
-/// 4 GiB below 2 GiB and from 4 GiB, in blocks of 128 MiB.
+/// Describes 4 GiB of memory, below 2 GiB and from 4 GiB on, in blocks of 128 MiB.
 fn two_nodes(name: &str) -> Tree {
     let tree = Tree::new(name);
     tree.firmware(0, "0x0", "0x9fbff", "System RAM")

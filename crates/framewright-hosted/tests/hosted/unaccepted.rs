@@ -1,4 +1,4 @@
-//! A process as a confidential guest: memory that is not accepted has no access.
+//! A process as a confidential guest: unaccepted memory is inaccessible.
 
 use crate::common::is_killed_by_touching;
 use framewright::firmware::{MapBuilder, MapRange, MemoryKind, Topology};
@@ -10,12 +10,12 @@ use framewright_hosted::{HostedPlatform, Machine};
 
 const MIB: u64 = 1 << 20;
 
-/// Whether a child process does not survive reading a byte at an address.
+/// Returns whether reading a byte at an address kills a child process.
 fn touch_kills(platform: &HostedPlatform, address: u64) -> bool {
     is_killed_by_touching(platform.direct(address).as_ptr())
 }
 
-/// 64 MiB that are accepted, and 192 MiB that are not.
+/// Provides 64 MiB of accepted and 192 MiB of unaccepted memory.
 fn with_platform<R>(use_it: impl FnOnce(&'static HostedPlatform, &[MapRange]) -> R) -> R {
     let mut storage = [MapRange::EMPTY; 16];
     let mut map = MapBuilder::new(&mut storage);
@@ -83,7 +83,7 @@ fn a_manager_accepts_what_it_hands_out() {
     });
 }
 
-/// Bytes of a kind in a machine's map.
+/// Returns the bytes of one kind in a machine's map.
 fn bytes_of(machine: &Machine, kind: MemoryKind) -> u64 {
     let (mut ranges, mut claims) = (machine.map_storage(), machine.topology_storage());
     let (mut map, mut topology) = (MapBuilder::new(&mut ranges), Topology::new(&mut claims));
@@ -100,7 +100,7 @@ fn memory_that_is_named_more_than_once_counts_once() {
     let unaccepted = bytes_of(&machine, MemoryKind::Unaccepted);
     assert!(unaccepted.abs_diff(512 * MIB) < 8 * MIB, "{unaccepted}");
     let usable = bytes_of(&machine, MemoryKind::Conventional);
-    // But for what a PC has in its first MiB.
+    // All but what a PC has in its first MiB.
     assert!((unaccepted + usable).abs_diff(1023 * MIB) < MIB, "{usable}");
 }
 

@@ -1,5 +1,5 @@
-//! The vmemmap of a machine in a process: what it costs, what giving it back saves, and that an
-//! access to an absent part is found.
+//! The vmemmap of a machine in a process: what it costs, what HVO saves, and that an access to an
+//! absent part is detected.
 
 use crate::common::is_killed_by_touching;
 use framewright::firmware::{MapBuilder, MapRange, MemoryKind, Topology};
@@ -15,7 +15,7 @@ const MIB: u64 = 1 << 20;
 
 static HELPERS: HostedHelpers = HostedHelpers::new();
 
-/// A machine of 8 GiB with 128 MiB of descriptors.
+/// Brings up a machine of 8 GiB with 128 MiB of descriptors.
 fn bring_up(is_guarded: bool, line: &str) -> Manager<HostedPlatform> {
     let mut storage = [MapRange::EMPTY; 8];
     let mut map = MapBuilder::new(&mut storage);
@@ -57,7 +57,7 @@ fn the_map_of_huge_pages_really_goes_back_to_the_system() {
     let change = manager.restore_vmemmap(&huge[..1]).expect("there is memory");
     assert_eq!(change.blocks, 512);
     assert_eq!(resident_mib(&manager), before - 48);
-    // Single huge pages, each of them part of a section.
+    // Single huge pages, each a part of a section.
     let pages: Vec<PfnRange> = (0..100).map(|_| allocate(&manager, 9)).collect();
     manager.optimize_vmemmap(&pages).expect("they are the caller's");
     assert!(resident_mib(&manager) <= before - 48 - 3);
@@ -74,7 +74,7 @@ fn pages_of_the_command_line_never_cost_memory_for_their_map() {
             "hugetlb_free_vmemmap=on hugepagesz=1G hugepages=3 hugepagesz=2M hugepages=1000";
         let line = format!("memmap_init={policy} {words}");
         let manager = bring_up(false, &line);
-        // 2536 of 4096 blocks have none, and nothing was ever written there.
+        // Of 4096 blocks 2536 have no descriptors, and none were ever written there.
         assert!(
             resident_mib(&manager) <= 128 - (2536 * 32) / 1024 + 1,
             "{policy}: {} MiB",

@@ -1,5 +1,5 @@
-//! Random jobs are covered exactly and disjointly, with any number of helpers, with none, and with
-//! helpers that come late.
+//! Random jobs are covered exactly and without overlap, with any number of helpers, with none, and
+//! with helpers that come late.
 
 use crate::common::{Log, assert_covers, joined};
 use framewright_jobs::{Cancel, DoneCount, Job, NoHelpers, Part, Placement, WorkerStats};
@@ -20,10 +20,11 @@ struct Shape {
     helpers: usize,
     allowance: usize,
     clock: bool,
-    /// The chunk that lets helpers go on if they are held back at first. May be beyond the last.
+    /// The chunk that releases helpers that are held back at first. It may be beyond the last
+    /// chunk.
     late: Option<usize>,
     watched: bool,
-    /// Turns of work for each unit; unit `heavy` takes a thousand times as many.
+    /// Rounds of work for each unit; unit `heavy` takes a thousand times as many.
     work: u32,
     heavy: u64,
 }
@@ -124,7 +125,7 @@ proptest! {
     #[test]
     fn every_unit_of_every_part_is_done_once(
         shape in shapes(),
-        // Gap before the part, its size, its node.
+        // The gap before the part, its size, and its node.
         pieces in proptest::collection::vec((0_u64..50, 0_u64..3000, 0_u32..4), 0..12),
     ) {
         let mut at = shape.start.min(1000);
@@ -166,7 +167,7 @@ proptest! {
         }).expect("nothing fails");
         prop_assert_eq!(summary.threads, u32::from(shape.size > 0));
         let chunks = log.sorted();
-        // They were called in ascending order.
+        // The chunks were called in ascending order.
         assert_covers(&chunks, shape.start..shape.start + shape.size, shape.align);
         if shape.min_chunk.is_none() || shape.max_threads == 1 {
             prop_assert!(chunks.len() <= 1);

@@ -1,5 +1,4 @@
-//! Jobs that do not succeed: errors with undo, cancellation, panics, and descriptions that make no
-//! sense.
+//! Jobs that do not succeed: errors with undo, cancellation, panics, and invalid descriptions.
 
 use crate::common::{Log, joined};
 use framewright_jobs::{
@@ -14,8 +13,8 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Runs `job` with chunks that fail when they contain a unit of `bad`, and checks what is promised
-/// about errors and undo.
+/// Runs `job` with chunks that fail if they contain a unit of `bad`, and checks the promises about
+/// errors and undo.
 fn fail_and_undo(
     job: &Job<'_>,
     pool: &HelperPool,
@@ -92,7 +91,7 @@ fn alone_no_chunk_is_called_after_an_error() {
     assert_eq!(result, Err(JobError::Failed { error: "no", range: 500..750 }));
     assert_eq!(log.sorted(), [0..250, 250..500, 500..750]);
     assert!(undone.len() == 1 && undone[0] == (0..500), "{undone:?}");
-    // One call for all: nothing succeeded, nothing is undone.
+    // A single call for the whole range: it did not succeed, so nothing is undone.
     let result =
         Job::new(0..7).run_or_undo(&NoHelpers, |_, _| Err("no"), |_| panic!("nothing to undo"));
     assert_eq!(result, Err(JobError::Failed { error: "no", range: 0..7 }));
@@ -121,7 +120,7 @@ proptest! {
             fail_and_undo(&job, &pool, &bad, job.size()?).map(|_| ())
         };
         let _ = cut(Job::with_size(0, size));
-        // Parts that touch and parts that do not.
+        // Some parts are adjacent, others are not.
         let mut at = 0;
         let parts: Vec<_> = (0..).zip(&sizes).map(|(index, size)| {
             let start = at + if index % 2 == 0 { 0 } else { 7 };
@@ -155,17 +154,17 @@ fn cancelling_stops_claims_and_undoes() {
         let units = chunks.iter().map(|chunk| chunk.end - chunk.start).sum();
         assert_eq!(result, Err(JobError::Cancelled { units }));
         assert_eq!(done.units(), units);
-        // Each worker had one chunk at most.
+        // Each worker had at most one chunk.
         assert!((1..=3).contains(&chunks.len()));
         assert_eq!(undone, joined(chunks));
-        // A token that was cancelled before stops a job before its first chunk, whatever its shape.
+        // A token that is already cancelled stops a job before its first chunk, whatever its shape.
         for job in [Job::new(0..10), Job::new(0..10).min_chunk(1)] {
             let result =
                 job.cancelled_by(&cancel).run(&pool, |_, _| -> Result<(), ()> { panic!("called") });
             assert_eq!(result, Err(JobError::Cancelled { units: 0 }));
         }
     }
-    // Cancelled in its last chunk, a job is complete.
+    // A job that is cancelled in its last chunk is complete.
     let cancel = Cancel::new();
     let last = |range: Range<u64>, _: &Worker<'_>| {
         if range.end == 100 {
@@ -219,7 +218,7 @@ fn a_panic_on_a_helper_reaches_the_caller() {
                 panicked.store(true, Ordering::SeqCst);
                 panic!("on a helper");
             }
-            // The caller does not take everything before the helper comes.
+            // The caller must not take all chunks before the helper comes.
             while !panicked.load(Ordering::SeqCst) {
                 std::thread::yield_now();
             }
@@ -293,7 +292,7 @@ fn odd_input_that_is_allowed_is_covered() {
         Job::with_size(u64::MAX - 5, 5).align(2).min_chunk(0),
     ] {
         let log = Log::default();
-        // Room for the statistics of the caller only.
+        // There is room for the caller's statistics only.
         let own = [WorkerStats::new()];
         let result = job.recording_in(&own).run(&pool, |range, _| {
             log.add(range);

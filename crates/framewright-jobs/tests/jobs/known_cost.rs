@@ -1,5 +1,5 @@
-//! What a job does that knows what its units cost, rightly or wrongly, and what it teaches the
-//! next. The chunks advance the clock.
+//! Jobs with a known cost per unit, right or wrong: how they use it, and what they record for the
+//! next job. The chunks advance the clock.
 
 use crate::common::starved::Starved;
 use crate::common::{Log, assert_covers};
@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What was seen of one run of a job.
+/// What one run of a job did.
 #[derive(Debug, PartialEq, Eq)]
 struct Run {
     /// Readings of the clock.
@@ -25,7 +25,7 @@ struct Run {
     at_once: usize,
 }
 
-/// Runs `job`, whose units take `unit_ns`.
+/// Runs `job`, whose units take `unit_ns` each.
 fn run(platform: &Starved, job: &Job<'_>, unit_ns: u64) -> Run {
     let log = Log::default();
     let (before, at_once) = (platform.readings.load(Ordering::Relaxed), AtomicUsize::new(0));
@@ -47,7 +47,8 @@ fn run(platform: &Starved, job: &Job<'_>, unit_ns: u64) -> Run {
     }
 }
 
-/// What a job teaches whose two units took `unit_ns` each, with two clock readings of 20 ns.
+/// Returns the cost that is learnt from a job of two units of `unit_ns` each, with two clock
+/// readings of 20 ns.
 fn taught(unit_ns: u64) -> UnitCost {
     let cost = UnitCost::new();
     run(&Starved::new(1), &Job::new(0..2).learning_in(&cost), unit_ns);
@@ -70,7 +71,7 @@ fn fifteen_of_sixteen_small_jobs_do_not_look_at_the_clock() {
                 "turn {turn}"
             );
         }
-        // The cost includes the readings themselves.
+        // The learnt cost includes the readings themselves.
         let known = cost.ns_of(100).expect("it was taught");
         assert!((100..=160).contains(&known), "{known}");
     }
@@ -84,7 +85,7 @@ fn nothing_known_is_as_without() {
         let (seen, expected) =
             (run(&with, &job.learning_in(&cost), unit_ns), run(&without, &job, unit_ns));
         assert_eq!((&seen.chunks, seen.woken), (&expected.chunks, expected.woken));
-        // One reading more, at the end of the last chunk.
+        // There may be one more reading, at the end of the last chunk.
         assert!((expected.readings..=expected.readings + 1).contains(&seen.readings));
         assert!(cost.ns_of(units).is_some_and(|ns| ns >= units * unit_ns));
     }
@@ -92,19 +93,19 @@ fn nothing_known_is_as_without() {
 
 #[test]
 fn a_job_that_is_known_to_be_worth_helpers_asks_at_once() {
-    // Two start costs of 10 us for each helper.
+    // A helper is worth two start costs of 10 us.
     for (units, unit_ns, helpers) in [(1000, 1000, 9), (30_000, 1, 1), (100, 1000, 5)] {
         let cost = UnitCost::new();
         let job = Job::new(0..units).learning_in(&cost);
         assert_eq!(run(&Starved::new(9), &job, unit_ns).at_once, 0);
-        // A platform on which no request went unanswered.
+        // A platform on which every earlier request was answered.
         let seen = run(&Starved::new(9), &job, unit_ns);
         assert!(
             seen.at_once == seen.woken && seen.woken.abs_diff(helpers) <= 1,
             "{seen:?}, not {helpers}"
         );
     }
-    // A job in between asks for no helper, and reads the clock once on its way.
+    // A job of medium size asks for no helper, and reads the clock once along the way.
     let cost = taught(100);
     let seen = run(&Starved::new(9), &Job::new(0..100).learning_in(&cost), 100);
     assert_eq!((seen.woken, seen.readings), (0, 2));
@@ -128,9 +129,9 @@ fn units_that_became_dear_are_found_out_after_fifteen_jobs_at_most() {
         sixteenth.woken == 3 && sixteenth.at_once == 0 && sixteenth.chunks[0].end == 50,
         "{sixteenth:?}"
     );
-    // 10 ms is large, so it asks although no helper came.
+    // 10 ms is a large job, so it asks for helpers although none came before.
     assert_eq!(run(&platform, &job, 100_000).at_once, 3);
-    // A job of more such units is not small: the first one finds out.
+    // A job of more such units is not small; the first one finds that out.
     let cost = taught(1);
     let job = Job::new(0..100_000).learning_in(&cost);
     assert!(run(&platform, &job, 1000).woken == 3 && cost.ns_of(1).is_some_and(|ns| ns >= 1000));
@@ -186,8 +187,8 @@ fn only_a_job_that_was_done_teaches() {
                     })
                 }));
                 assert!(panicked.is_err());
-                // Jobs without units, that make no sense, that are one call by their fields, and
-                // without a clock and helpers.
+                // Jobs that have no units, are invalid, or are a single call by their fields, and a
+                // job without a clock and helpers.
                 assert!(
                     Job::new(5..5)
                         .learning_in(&cost)
@@ -206,7 +207,7 @@ fn only_a_job_that_was_done_teaches() {
         assert_eq!(cost.ns_of(1 << 20), known);
     }
     platform.take_woken();
-    // With a smallest chunk, cost is neither used nor learned.
+    // A job with a smallest chunk neither uses nor learns the cost.
     let (cost, unknown) = (taught(1), UnitCost::new());
     let known = cost.ns_of(1 << 20);
     for cost in [&cost, &unknown] {
@@ -244,7 +245,7 @@ fn watched_jobs_and_jobs_of_parts_learn_too() {
         assert_eq!(run(&Starved::new(2), &job, 1000).at_once, 0);
         assert!(cost.ns_of(1).is_some_and(|ns| (1000..1100).contains(&ns)), "{cost:?}");
         assert_eq!(run(&Starved::new(2), &job, 1000).at_once, 2);
-        // They are divided, however small they are.
+        // They are divided however small they are.
         let seen = run(&Starved::new(2), &job, 0);
         assert!(seen.chunks.len() > 1 && seen.readings > 1, "{seen:?}");
     }

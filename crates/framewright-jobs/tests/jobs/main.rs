@@ -1,4 +1,4 @@
-//! Jobs and what callers rely on.
+//! Jobs and the guarantees that callers rely on.
 #![cfg(not(any(loom, shuttle)))]
 
 mod common;

@@ -1,12 +1,12 @@
-//! What platforms with resource control rely on: a slot is prepared before its helper can see the
-//! work, and chunks are as short as they are asked to be.
+//! Guarantees for platforms with resource control: a slot is prepared before its helper can see the
+//! work, and chunks are as short as requested.
 
 use framewright_jobs::{Helpers, Job, SchedulerState, WorkerSlot, Workers};
 use std::convert::Infallible;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Two helpers, served by hand on the caller's thread, and a clock that only work moves.
+/// Two helpers, run by hand on the caller's thread, and a clock that only work advances.
 struct ByHand {
     slots: [WorkerSlot; 2],
     scheduler: SchedulerState,
@@ -44,7 +44,7 @@ impl Helpers for ByHand {
 
     fn prepare(&self, helper: usize) {
         let slot = &self.slots[helper];
-        // It is reserved for this job and not offered, so no helper can take it.
+        // The slot is reserved for this job but not offered yet, so no helper can take it.
         assert!(!slot.is_idle() && !slot.has_work() && !slot.serve());
         self.note("prepare", helper);
     }
@@ -70,7 +70,8 @@ fn a_slot_is_prepared_before_its_helper_is_woken() {
     }
 }
 
-/// The dearest chunk of a job whose units take 100 us each, without the first of each worker.
+/// Returns the time of the longest chunk of a job with units of 100 us, ignoring each worker's
+/// first chunk.
 fn dearest_ns(longest_ns: u64, min_chunk: u64) -> u64 {
     const UNIT_NS: u64 = 100_000;
     let helpers = ByHand::new(longest_ns);
@@ -78,7 +79,7 @@ fn dearest_ns(longest_ns: u64, min_chunk: u64) -> u64 {
     let first = [const { AtomicU64::new(0) }; 3];
     let result =
         Job::new(0..10_000).min_chunk(min_chunk).guided().run(&helpers, |chunk, worker| {
-            // In the caller's first chunk both helpers come, one inside the other.
+            // Both helpers come during the caller's first chunk, one inside the other.
             let next = served.fetch_add(1, Ordering::Relaxed);
             if next < 2 {
                 assert!(helpers.slots[usize::try_from(next).unwrap()].serve());
@@ -98,6 +99,6 @@ fn dearest_ns(longest_ns: u64, min_chunk: u64) -> u64 {
 fn a_chunk_takes_no_longer_than_the_platform_allows() {
     assert!(dearest_ns(u64::MAX, 1) > 2_000_000);
     assert!(dearest_ns(1_000_000, 1) <= 1_000_000);
-    // A smallest chunk is a promise to the caller.
+    // The smallest chunk is a promise to the caller, so it wins over the time limit.
     assert_eq!(dearest_ns(1_000_000, 50), 5_000_000);
 }

@@ -1,4 +1,4 @@
-//! Jobs inside jobs, jobs beside jobs, helpers that never come, and which worker gets which chunk.
+//! Jobs inside jobs, concurrent jobs, helpers that never come, and which worker gets which chunk.
 
 use crate::common::{Log, assert_covers};
 use framewright_jobs::{
@@ -24,7 +24,7 @@ fn a_helper_that_does_not_come_delays_nobody() {
         assert_eq!(summary.expect("nothing fails").threads, 1);
     }
     assert_eq!(pool.waits(), 0);
-    // No work waits for them when they come at last: what the job borrowed is gone.
+    // When the helpers come at last, no work waits for them: what the job borrowed is gone.
     assert!(pool.is_idle());
     pool.release();
     let summary = Job::new(0..1000).min_chunk(1).run(&pool, |_, _| Ok::<_, Infallible>(()));
@@ -39,7 +39,7 @@ fn helpers_that_come_work_at_the_same_time() {
         Job::new(0..4).min_chunk(1).guided(),
         Job::new(0..400).min_chunk(100).max_threads(4).align(100),
     ] {
-        // No worker goes on before all four are there, so each has one chunk.
+        // No worker goes on before all four have arrived, so each has one chunk.
         let barrier = Barrier::new(4);
         let indices = Mutex::new(Vec::new());
         let summary = job.run(&pool, |_, worker| {
@@ -123,7 +123,7 @@ fn jobs_beside_each_other_are_each_done() {
     assert!(pool.is_idle());
 }
 
-/// Helpers that help when the test calls them, on its own thread.
+/// Helpers that run when the test calls them, on the test's own thread.
 struct ByHand {
     slots: [WorkerSlot; 2],
     scheduler: SchedulerState,
@@ -146,7 +146,7 @@ fn a_job_gives_up_a_helper_that_another_is_short_of() {
     let log = |log: &Mutex<Vec<u32>>, worker: &Worker<'_>| {
         log.lock().expect("nobody panicked").push(worker.index())
     };
-    // The first job has both helpers. One begins, in whose first chunk a second job begins.
+    // The first job has both helpers. A second job starts inside the first chunk of one of them.
     Job::new(0..40)
         .min_chunk(1)
         .max_threads(3)
@@ -187,7 +187,7 @@ fn a_worker_begins_with_the_part_of_its_node() {
     let pool = HelperPool::on_nodes(&[1, 2]);
     let parts = [0, 1, 2]
         .map(|node| Part { node, range: u64::from(node) * 1000..u64::from(node) * 1000 + 900 });
-    // No worker goes on from its first chunk before all have one.
+    // No worker leaves its first chunk before all have one.
     let barrier = Barrier::new(3);
     let began = [const { AtomicBool::new(false) }; 3];
     let work = |range: Range<u64>, worker: &Worker<'_>| {
@@ -205,7 +205,7 @@ fn a_worker_begins_with_the_part_of_its_node() {
 fn what_chunks_wrote_is_seen_by_caller_and_undo() {
     let pool = HelperPool::new(3);
     for turn in 0..300 {
-        // Relaxed atomics, each written once, so that nothing but the job orders them.
+        // Relaxed atomics, each written once, so that only the job itself orders them.
         let cells: Vec<AtomicU64> = (0..256).map(|_| AtomicU64::new(0)).collect();
         let cell = |unit: u64| &cells[usize::try_from(unit).expect("it is below 256")];
         let result = Job::new(0..256).min_chunk(1).run_or_undo(

@@ -10,13 +10,13 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// How a job may be cut.
+/// Sets how the job may be cut.
 fn cut(job: Job<'_>, min_chunk: Option<u64>, align: u64, guided: bool) -> Job<'_> {
     let job = if guided { job.guided() } else { job };
     min_chunk.map_or(job, |units| job.min_chunk(units)).align(align)
 }
 
-/// Takes a while, so that helpers come.
+/// Takes long enough for helpers to come.
 fn work_on(range: &Range<usize>) {
     for turn in 0..range.len() * 20 {
         std::hint::black_box(turn);
@@ -134,7 +134,7 @@ fn workers_that_meet_have_states_of_their_own() {
     let job = Job::indices(0..2).min_chunk(1);
     job.with_states(&pool, &mut states, |state, _, worker| {
         inside.fetch_add(1, Ordering::Relaxed);
-        // Until both are in a chunk.
+        // Waits until both workers are in a chunk.
         while inside.load(Ordering::Relaxed) < 2 {
             std::thread::yield_now();
         }

@@ -1,4 +1,4 @@
-//! When helpers are called, on a platform whose clock the chunks advance and whose helpers never
+//! When a job wakes helpers, on a platform whose clock the chunks advance and whose helpers never
 //! come.
 
 use crate::common::Log;
@@ -29,7 +29,7 @@ fn a_small_job_touches_neither_helpers_nor_much_of_the_clock() {
             "{readings} readings in a job of {total} ns"
         );
     }
-    // One unit, or one thread: no clock at all.
+    // A job of one unit or one thread does not read the clock at all.
     let platform = Starved::new(4);
     platform.run(&Job::new(0..1), |_| 5);
     platform.run(&Job::new(0..1000).max_threads(1), |_| 5);
@@ -40,7 +40,7 @@ fn a_small_job_touches_neither_helpers_nor_much_of_the_clock() {
 
 #[test]
 fn a_job_gets_as_many_helpers_as_pay() {
-    // Two start costs for each: 1 ms is worth about 50.
+    // A helper is worth two start costs: 1 ms justifies about 50 helpers.
     for (total_us, least, most) in
         [(19, 0, 0), (25, 1, 1), (100, 4, 5), (1000, 45, 55), (100_000, 99, 99)]
     {
@@ -48,10 +48,10 @@ fn a_job_gets_as_many_helpers_as_pay() {
         let woken = platform.run(&Job::new(0..total_us * 1000).max_threads(100), |_| 1);
         assert!((least..=most).contains(&woken), "{total_us} us: {woken} helpers");
     }
-    // No more than there are chunks to give them.
+    // No more helpers are woken than there are chunks for them.
     let platform = Starved::new(200);
     assert!(platform.run(&Job::new(0..8), |_| 100_000_000) <= 7);
-    // Work that lies behind a hole is found; 16 us in a million units are no more than 16 us.
+    // Dear units after cheap ones are found; 16 us in a million units stay 16 us.
     let hole = |unit| if unit < 5000 { 1 } else { 10_000 };
     assert_eq!(Starved::new(20).run(&Job::new(0..10_000), hole), 20);
     assert_eq!(Starved::new(20).run(&Job::new(0..1 << 20), |unit| u64::from(unit % 64 == 0)), 0);
@@ -62,14 +62,14 @@ fn helpers_that_do_not_come_are_asked_for_less_and_less() {
     let platform = Starved::new(1);
     let (small, large) = (Job::new(0..200_000), Job::new(0..10_000_000));
     let asks = |job: &Job<'_>| platform.run(job, |_| 1) != 0;
-    // Between two jobs that ask there are 1, 3, 7 and then always 15 that do not.
+    // Between two jobs that ask for helpers, 1, 3, 7 and then always 15 do not.
     let asked: Vec<usize> = (0..61).filter(|_| asks(&small)).collect();
     assert_eq!(asked, [0, 2, 6, 14, 30, 46]);
-    // A large job always asks, and so does a job that is known to be worth helpers.
+    // A large job always asks, and so does a job that is known to justify helpers.
     assert!((0..20).all(|_| asks(&large)));
     assert!((0..20).all(|_| asks(&small.min_chunk(1000))));
     assert!(!asks(&small));
-    // A helper that comes, here on the caller's own thread, ends it.
+    // A helper that comes, here on the caller's own thread, ends this.
     let has_come = AtomicUsize::new(0);
     let summary = large.run(&platform, |range, _| {
         platform.now_ns.fetch_add(range.end - range.start, Ordering::Relaxed);
@@ -85,7 +85,7 @@ fn helpers_that_do_not_come_are_asked_for_less_and_less() {
 
 #[test]
 fn a_job_that_ended_before_its_helper_could_come_did_not_ask_in_vain() {
-    // A dear beginning: the rest is taken for 200 us, and takes 10.
+    // A dear beginning: the rest is estimated at 200 us and takes 10 us.
     let platform = Starved::new(1);
     for _ in 0..20 {
         assert_eq!(platform.run(&Job::new(0..1000), |unit| if unit < 16 { 200 } else { 10 }), 1);
@@ -94,7 +94,7 @@ fn a_job_that_ended_before_its_helper_could_come_did_not_ask_in_vain() {
 
 #[test]
 fn what_was_done_before_helpers_were_called_counts_and_is_undone() {
-    // 40 us a unit: helpers are called after the first chunk. 20 ns: never.
+    // At 40 us a unit, helpers are woken after the first chunk; at 20 ns, never.
     for (unit_ns, is_small) in [(20, true), (40_000, false)] {
         let platform = Starved::new(2);
         let work = |range: Range<u64>| {
@@ -116,7 +116,7 @@ fn what_was_done_before_helpers_were_called_counts_and_is_undone() {
                 work(range.clone());
                 if range == *bad { Err("no") } else { Ok(()) }
             };
-            // Chunks depend on times, which are equal except for the start of the clock.
+            // Chunks depend on measured times, which are equal except for the start of the clock.
             let result = Job::new(10..110)
                 .align(3)
                 .run_or_undo(&platform, failing, |range| undone.push(range));
@@ -159,7 +159,7 @@ fn helpers_are_placed_as_wished() {
     let job = Job::new(0..64).min_chunk(16);
     run(job);
     assert_eq!(nodes(), [None; 3]);
-    // In turn over the nodes that have CPUs; the next job goes on where this one stopped.
+    // The job goes round the nodes that have CPUs; the next job goes on where this one stopped.
     run(job.placement(Placement::Spread));
     let mut first = nodes();
     first.sort_unstable();
@@ -168,7 +168,7 @@ fn helpers_are_placed_as_wished() {
     assert_eq!(nodes(), [Some(3)]);
     run(job.placement(Placement::Node(3)).max_threads(3));
     assert_eq!(platform.take_woken(), [(1, Some(3)), (3, Some(3))]);
-    // Three helpers run on that node; more than that come from elsewhere.
+    // Three helpers run on that node; any more come from other nodes.
     run(Job::new(0..64).min_chunk(1).max_threads(6).placement(Placement::Node(1)));
     let mut helpers: Vec<_> = platform.take_woken().into_iter().map(|(helper, _)| helper).collect();
     helpers.sort_unstable();

@@ -1,4 +1,4 @@
-//! The rule that divides a job with a smallest chunk, against known answers: the pure functions,
+//! The rule that divides a job with a smallest chunk, against known answers: its pure functions,
 //! and jobs that run.
 
 use crate::common::{Log, assert_covers};
@@ -16,7 +16,7 @@ struct Vector {
     max_threads: u32,
     slots: u32,
     threads: u32,
-    /// Nothing: one call for the whole range.
+    /// `None`: one call for the whole range.
     chunk: Option<u64>,
     chunks: u64,
     first: Range<u64>,
@@ -97,7 +97,7 @@ fn jobs_are_cut_as_the_vectors_say() {
                 .align(v.align)
                 .min_chunk(v.min_chunk)
                 .max_threads(v.max_threads);
-            // Twice, because running a job does not change it.
+            // Twice, because running a job must not change it.
             for _ in 0..2 {
                 let log = Log::default();
                 let summary = job.run(&pool, |range, worker| {

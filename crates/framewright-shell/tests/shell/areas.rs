@@ -1,15 +1,15 @@
-//! Reserve areas and grades by commands: areas are made and listed, runs of them are held and go
-//! back to them, 1 GiB pages come out of them, and what is refused changes nothing.
+//! Reserve areas and grades by commands: areas are made and listed, runs are allocated from them
+//! and return to them, 1 GiB pages come out of them, and a refused command changes nothing.
 
 use crate::common::Bench;
 use framewright::manager::MOST_AREAS;
 
-/// Pages of 1 GiB.
+/// The number of 4 KiB pages in 1 GiB.
 const GIB_PAGES: u64 = 1 << 18;
 /// Of a name's column.
 const COUNTS: usize = 7;
 
-/// Pages, pages in use, free, success, failed, released: what `cma` lists of an area.
+/// Returns what `cma` lists for an area: pages, pages in use, free, success, failed, released.
 fn counts(lines: &[String], name: &str) -> [u64; 6] {
     let line = lines.iter().rfind(|line| line.starts_with(&format!("{name} ")));
     let line = line.unwrap_or_else(|| panic!("no {name} in {lines:?}"));
@@ -51,14 +51,14 @@ fn areas_are_made_listed_and_used() {
     assert_eq!(counts(&out[8..11], "camera"), [2048, 5, 2043, 773, 0, 768]);
     assert_eq!(counts(&out[12..15], "camera"), [2048, 0, 2048, 773, 0, 773]);
     assert_eq!(out[15], "2048");
-    // Two of one size side by side are one entry; each goes back alone.
+    // Two adjacent runs of one size are one entry; each is freed on its own.
     let out = bench.says(
         "cma alloc screen 64K; cma alloc screen 64K; free 0x3010000; cma alloc screen 64K; free 1; \
          cma",
     );
     assert!(out[3].starts_with("2: 16 pages, 64 KiB, at 0x3010000, "), "{out:?}");
     assert_eq!(counts(&out, "screen"), [1024, 16, 1008, 48, 0, 32]);
-    // Not of an area: it learns nothing of these.
+    // These runs are not part of an area, whose counters do not change.
     let out = bench.says("contig 64K@0x3000000; alloc 3 at=0x3010000; cma; free all; cma");
     assert_eq!(counts(&out, "screen"), [1024, 0, 1024, 48, 0, 48]);
 }
@@ -83,7 +83,7 @@ fn what_is_lent_is_moved_and_what_cannot_be_is_passed_by() {
     assert_eq!(errors.lines().count(), 1, "{errors}");
 }
 
-/// What is pinned stays for long: not in memory that is kept for what moves.
+/// Pinned pages stay for long, so they may not stay in memory that is kept for movable pages.
 #[test]
 fn what_is_pinned_leaves_areas_and_graded_memory_first() {
     let bench = Bench::new("cma=16M kernelcore=100M", [128, 64]);
@@ -98,10 +98,10 @@ fn what_is_pinned_leaves_areas_and_graded_memory_first() {
     assert!((1000..5000).contains(&moved), "{out:?}");
     assert!(out[2].contains(", 5000 of them pinned; "), "{out:?}");
     assert!(out[4].starts_with("1: 4096 pages, 16 MiB, at 0x"), "{out:?}");
-    // The same ones: they are where they may stay.
+    // These are the handles pinned before; none moves, as all lie where they may stay.
     assert_eq!(out[5], "5000 handles pinned");
     assert!(out[3].ends_with(": all intact") && out[6] == out[3], "{out:?}");
-    // Where there is no other memory they are not pinned.
+    // If there is no other memory they are not pinned.
     let (status, out, errors) = bench.run("movable fill 90; movable pin 30000; movable");
     let left = errors.split_once(" could not be moved first; handle ").expect("why").0;
     let left: u64 = left
@@ -179,7 +179,7 @@ fn wrong_areas_say_why_and_nothing_is_held() {
     }
     let out = bench.says("cma");
     assert_eq!(out.len(), 3, "{out:?}");
-    // Until there is room for no more.
+    // Until there is room for no more areas.
     for number in 2..MOST_AREAS {
         let start = 0x280_0000 + ((number as u64) << 21);
         bench.says(&format!("cma create area{number} 2M@{start:#x}"));
@@ -191,7 +191,7 @@ fn wrong_areas_say_why_and_nothing_is_held() {
     );
     let full = bench.says("cma");
     assert_eq!(full.len(), 1 + MOST_AREAS, "{full:?}");
-    // An error of the shell's: it has eight places.
+    // This error is the shell's: it has eight places for runs.
     let many = "cma alloc area2 4K; cma alloc area3 4K; cma alloc area4 4K; cma alloc area5 4K; \
                 cma alloc area6 4K; cma alloc area7 4K; cma alloc area8 4K; cma alloc area9 4K; \
                 cma alloc camera 4K";
@@ -242,7 +242,7 @@ fn gigantic_pages_come_out_of_what_is_lent_and_nowhere_else() {
     for line in [4, 8] {
         assert!(out[line].ends_with("all intact"), "{out:?}");
     }
-    // A page of the area that somebody else has is in the way of all of it.
+    // A page of the area with another owner blocks the allocation of the whole area.
     let out = bench.says(
         "cma alloc hugetlb0 4K; resize 1G 1; cma; free 1; resize 1G 1 node 0; cma; resize 1G 0 \
          node 0; cma",
@@ -294,7 +294,7 @@ fn blocks_have_the_grades_that_they_are_given() {
         ]
     );
     assert!(out.iter().any(|line| line.contains("zone  Movable")), "{out:?}");
-    // What can be moved stays there meanwhile.
+    // Movable pages stay there meanwhile.
     let out = bench.says(
         "movable fill 60; grade 64M@0x2400000 removable; movable check; grade 64M@0x2400000 any; \
          movable check; grade",

@@ -1,4 +1,4 @@
-//! Pages that are kept as long as nobody needs their memory, and those who take them.
+//! Pages that are cached until their memory is needed, and the requests that reclaim them.
 
 use crate::common::{Bench, Fake, Threads, machine, with_shell};
 use framewright::procfs::{FileSystem, Source};
@@ -16,7 +16,8 @@ fn a_cache_holds_what_others_leave_and_gives_it_up() {
     assert_eq!((status, errors.as_str()), (0, ""));
     assert!(out.starts_with("nothing is cached\n100 MiB cached; 0 KiB given up"), "{out}");
     assert!(out.ends_with("nothing is cached\nnothing is cached\n"), "{out}");
-    // Twice as much as there is: the oldest go, for requests, as nothing works in the background.
+    // Reads twice as much as memory holds: requests reclaim the oldest pages, because nothing works
+    // in the background.
     let before = bench.manager.pressure().events();
     let (status, out, errors) = bench.run("cache read 400M");
     assert_eq!((status, errors.as_str()), (0, ""));
@@ -27,7 +28,7 @@ fn a_cache_holds_what_others_leave_and_gives_it_up() {
     assert!(out.contains("cached") && !out.contains("not registered"), "{out}");
 }
 
-/// What others want they get of it, and more is never given up than there is.
+/// Requests get the memory they want from the cache, which never gives up more than it has.
 #[test]
 fn others_get_what_is_cached() {
     let (manager, host) = machine("", [128, 64], 1000);
@@ -67,7 +68,7 @@ fn a_cache_makes_room_in_the_background() {
     assert_eq!(manager.totals().allocated_pages, manager.caches().pages());
 }
 
-/// Requests take what is cached while others count every page.
+/// Requests reclaim cached pages while other CPUs count every page.
 #[test]
 fn traffic_is_accounted_for_while_a_cache_gives_up_what_it_has() {
     let (manager, host) = machine("", [128, 64], 20_000_000);
@@ -141,7 +142,7 @@ fn wrong_words_and_machines_with_a_hook_of_their_own() {
         assert!(status != 0 && out.is_empty() && errors.starts_with(says), "{text}: {errors}");
         assert_eq!(errors.lines().count(), 1, "{errors}");
     }
-    // Nobody gives anything up: it ends, and says how far it came.
+    // Nothing gives pages up: the command ends and says how far it came.
     bench.host.reclaim_relay = None;
     let (status, out, errors) = bench.run("cache read 10M; cache read 1G");
     assert!(
@@ -149,7 +150,7 @@ fn wrong_words_and_machines_with_a_hook_of_their_own() {
         "{errors}"
     );
     assert!(out.contains("(not registered for reclaim)"), "{out}");
-    // Interrupted.
+    // The command is interrupted.
     bench.host.looks.store(3, Ordering::Relaxed);
     let (status, ..) = bench.run("cache read 64M");
     assert_eq!(status, 130);
@@ -190,7 +191,7 @@ impl Reclaim for Slow<'_> {
     }
 }
 
-/// A hook goes away only when nobody is in it.
+/// A hook is removed only when no call is inside it.
 #[test]
 fn a_hook_is_closed_while_another_cpu_is_in_it() {
     let (manager, _) = machine("", [32, 16], 1000);
@@ -235,7 +236,7 @@ fn a_hook_is_closed_while_another_cpu_is_in_it() {
     manager.verify().expect("the tables are right");
 }
 
-/// Pages are added, given up and taken by others on two CPUs at once.
+/// Pages are added, reclaimed and taken by other callers on two CPUs at once.
 #[test]
 fn a_cache_stands_traffic_on_several_cpus() {
     let (manager, _) = machine("", [32, 16], 1000);
@@ -248,7 +249,7 @@ fn a_cache_stands_traffic_on_several_cpus() {
     let work = |cpu: u32| {
         manager.platform().run_on(cpu, || {
             for round in 0..40_000_u32 {
-                // Others may have all that is left at a moment.
+                // Other callers may have taken all that was left.
                 added.fetch_add(u64::from(cache.add().is_ok()), Ordering::Relaxed);
                 if round % 64 == 0 {
                     manager.pressure().reclaim_in_background();

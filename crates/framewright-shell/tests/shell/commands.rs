@@ -1,5 +1,5 @@
-//! The shell on a machine that checks how it is used: what commands do, what they say, and that
-//! nonsense does no harm.
+//! The shell on a machine that checks how it is used: what commands do, what they print, and that
+//! wrong input does no harm.
 
 use crate::common::{Fake, Threads, machine};
 use framewright::procfs::{File, FileSystem, Source, Table, parse_number};
@@ -21,7 +21,7 @@ fn bench(line: &str) -> Bench {
 }
 
 impl Bench {
-    /// Runs a text in a new shell, which gives everything back.
+    /// Runs a text in a new shell, which frees everything at the end.
     fn run(&mut self, text: &str) -> (u8, String, String) {
         let ours = self.manager.files();
         let sources: [&dyn Source; 1] = [&ours];
@@ -146,11 +146,11 @@ fn memory_is_allocated_and_freed() {
         bench.says("alloc 0 at=0x2000000; free 0x2000000"),
         "1: 1 x 1 page, 4 KiB, first at 0x2000000\nfreed 4 KiB\n"
     );
-    // Where one handle is not there, all stay.
+    // If one of the handles does not exist, all are kept.
     let (status, out, errors) = bench.run("alloc; alloc; free 1 2 99; free 2 1 2; held");
     assert_eq!((status, out.matches(": 1 run, ").count()), (0, 2), "{out}");
     assert_eq!(errors, "free: there is no handle 99\nfree: handle 2 is given twice\n");
-    // Runs in the middle of a handle leave both ends.
+    // Freeing runs in the middle of a handle leaves both ends.
     let out = bench.says(
         "alloc 1 5 at=0x2000000; free 0x2004000; held; free 0x2000000; free 0x2008000; held; \
          free 1",
@@ -201,7 +201,7 @@ fn wrong_allocations_change_nothing_and_say_why() {
         ("free 0xffffffffff000 order=18", 1, "no zone manages it"),
         ("alloc 3 at=0x2000000; free 0x2001000 order=0", 1, "a handle holds a part of"),
         ("alloc 3 at=0x2000000; free 0x2000000 order=4", 1, "a handle holds a part of"),
-        // Every second run stands alone, so that 40 places are soon used up.
+        // Every second run is isolated, so 40 places are soon used up.
         ("alloc 0 2000 align=1", 1, "no room to record more"),
     ] {
         let (found, errors) = bench.complains(text);
@@ -231,7 +231,7 @@ fn what_somebody_else_freed_is_told_and_forgotten() {
 #[test]
 fn policies_choose_nodes() {
     let mut bench = bench("");
-    // Each text begins with handle 1.
+    // Each text starts with handle 1.
     for (text, expected) in [
         ("numa local", "1: 1 x 1 page, 4 KiB: 1 of node 0\n"),
         ("numa preferred 1 count=3", "1: 3 x 1 page, 12 KiB: 3 of node 1\n"),
@@ -277,7 +277,7 @@ fn policies_choose_nodes() {
     let lines: Vec<Vec<&str>> =
         shown.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(lines.len(), 3, "{shown}");
-    // Two and three, and fifteen and five, were turns.
+    // The interleave counts are the sums of both rounds: 3 + 15 and 2 + 5.
     let of = |line: &[&str]| [line[0], line[1], line[2], line[3], line[7], line[8]].join(" ");
     assert_eq!([of(&lines[1]), of(&lines[2])], ["0 1 4 - 18 1", "1 7 4 - 7 0"]);
 }
@@ -291,7 +291,7 @@ fn nodes_are_slow_and_fast_as_they_are_told() {
     };
     let shown =
         lines("numa bandwidth 0 3000; numa bandwidth 1 1000; numa tier 1 22; numa", &mut bench);
-    // One node is as fast as all that is known of, and then three times as fast as the other.
+    // With one node known it is as fast as any; then it is three times as fast as the other.
     assert_eq!(shown[0], "node 0: 3000 MB/s, weight 32");
     assert_eq!(shown[1], "node 1: 1000 MB/s, weight 1");
     assert_eq!(shown[2], "node 1: tier 22, the slowest: its pages are not demoted");
@@ -350,7 +350,7 @@ fn workloads_run() {
     );
 }
 
-/// Runs of powers of two that make so many MiB.
+/// Returns runs of powers of two that add up to this many MiB.
 fn bench_runs(mib: u32) -> String {
     mib.count_ones().to_string()
 }
@@ -416,13 +416,13 @@ fn the_machine_is_shown() {
         let (status, said) = bench.complains(&format!("hotplug {line}"));
         assert!(status == 2 && said.contains(why), "{line}: {status} {said}");
     }
-    // What the manager refuses was no wrong line.
+    // A line that the manager refuses is not a syntax error.
     for line in ["online 1T 128M", "remove 1T 128M", "offline 0 4K"] {
         assert_eq!(bench.complains(&format!("hotplug {line}")).0, 1, "{line}");
     }
 }
 
-/// A module of its own, with a file and a command.
+/// A module of the test's own, with a file and a command.
 struct Pool(AtomicU64);
 
 impl Pool {
@@ -482,7 +482,7 @@ fn others_add_files_and_commands() {
     assert_eq!(errors, "pool: x: a number\n");
 }
 
-/// Words that commands know, and some that none does.
+/// Words that commands know, and some that no command knows.
 fn word() -> impl Strategy<Value = String> {
     let known = prop::sample::select(vec![
         "alloc",
@@ -569,7 +569,7 @@ proptest! {
         thread_local! {
             static BENCH: std::cell::RefCell<Bench> = bench("").into();
         }
-        // `run` checks that nothing is lost and that the tables are right.
+        // `run` checks that nothing is lost and that the tables are correct.
         BENCH.with(|bench| bench.borrow_mut().run(&words.join(" ")));
     }
 

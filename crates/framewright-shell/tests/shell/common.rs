@@ -1,5 +1,5 @@
-//! What the tests of the shell share: a machine of two nodes whose CPUs are threads, and a host
-//! that interrupts when it is told to.
+//! Shared by the shell's tests: a machine of two nodes whose CPUs are threads, and a host that
+//! interrupts on request.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use framewright::manager::MOST_AREAS;
@@ -15,12 +15,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 pub type Fake = Manager<FakeMachine>;
 
-/// Lets the machine's CPUs work, and time pass.
+/// A host that lets the machine's CPUs work and lets time pass.
 pub struct Threads {
     pub machine: &'static FakeMachine,
-    /// Commands that may begin before somebody interrupts; none when 0.
+    /// How many commands may begin before an interrupt; 0 for no interrupt.
     pub patience: AtomicU32,
-    /// Looks that a command may take until somebody interrupts; never when 0.
+    /// How many polls a command may make before an interrupt; 0 for no interrupt.
     pub looks: AtomicU32,
     pub interrupted: AtomicU32,
     pub window: Option<Arc<dyn Window + Send>>,
@@ -66,7 +66,7 @@ impl Host for Threads {
 
     fn beside(&self, others: &(dyn Fn(u32) + Sync), own: &mut dyn FnMut()) {
         std::thread::scope(|scope| {
-            // The calling thread is one.
+            // The calling thread is one of the CPUs.
             for cpu in 1..framewright::Platform::cpus(self.machine) {
                 scope.spawn(move || self.machine.run_on(cpu, || others(cpu)));
             }
@@ -75,8 +75,8 @@ impl Host for Threads {
     }
 }
 
-/// Two CPUs and two nodes of so many MiB, the second at 4 GiB; the clock leaps by `step_ns`
-/// whenever somebody looks at it.
+/// Creates two CPUs and two nodes of these sizes, the second at 4 GiB; each reading advances the
+/// clock by `step_ns`.
 pub fn machine(line: &str, nodes_mib: [u64; 2], step_ns: u64) -> (Fake, Threads) {
     let mib = |start: u64, size: u64| PhysRange::new(start << 20, (start + size) << 20);
     let [low, high] = [mib(0, nodes_mib[0]), mib(4096, nodes_mib[1])];
@@ -101,10 +101,10 @@ pub fn machine(line: &str, nodes_mib: [u64; 2], step_ns: u64) -> (Fake, Threads)
     )
 }
 
-/// What a shell said to a text: its status, what it wrote, and its errors.
+/// What a shell returned for a text: status, output and errors.
 pub type Said = (u8, String, String);
 
-/// Lets `used` run texts in one shell, with what it does in between, and gives everything back.
+/// Lets `used` run texts in one shell, with other work in between, and frees everything.
 pub fn with_shell(manager: &Fake, host: &Threads, used: impl FnOnce(&mut dyn FnMut(&str) -> Said)) {
     let (ours, pools) = (manager.files(), manager.hugetlb().files(&NoHelpers));
     let pools = pools.table();
@@ -122,27 +122,27 @@ pub fn with_shell(manager: &Fake, host: &Threads, used: impl FnOnce(&mut dyn FnM
     manager.verify().expect("the tables are right");
 }
 
-/// A machine, and shells on it that leave it as it was.
+/// A machine, and shells on it that leave it unchanged.
 pub struct Bench {
     pub manager: Fake,
     pub host: Threads,
 }
 
 impl Bench {
-    /// As [`machine`].
+    /// Creates a machine as [`machine`] does.
     pub fn new(line: &str, nodes_mib: [u64; 2]) -> Self {
         let (manager, host) = machine(line, nodes_mib, 1000);
         Self { manager, host }
     }
 
-    /// What is in use but for the bitmaps of areas, which are there for ever.
+    /// Returns the memory in use, without the bitmaps of areas, which are never freed.
     fn in_use(&self) -> u64 {
         let areas = (0..MOST_AREAS).filter_map(|number| self.manager.moving().area(number));
         let bitmaps: u64 = areas.map(|(_, range, _)| range.pages().div_ceil(8 << 12)).sum();
         self.manager.totals().allocated_pages - self.manager.caches().pages() - bitmaps
     }
 
-    /// Runs a text in a new shell, which gives everything back: areas have all of it then.
+    /// Runs a text in a new shell, which frees everything at the end: all areas are whole then.
     pub fn run(&self, text: &str) -> Said {
         let before = self.in_use();
         let mut said = None;
@@ -157,14 +157,14 @@ impl Bench {
         said.expect("it was run")
     }
 
-    /// The lines that a text which succeeds says.
+    /// Returns the output lines of a text that must succeed.
     pub fn says(&self, text: &str) -> Vec<String> {
         let (status, out, errors) = self.run(text);
         assert_eq!((status, errors.as_str()), (0, ""), "{text}: {out}");
         out.lines().map(str::to_owned).collect()
     }
 
-    /// Each is one line, behind the command's name.
+    /// Checks that a text fails with this status and one line of errors that contains `expected`.
     pub fn complains(&self, text: &str, status: u8, expected: &str) {
         let (found, out, errors) = self.run(text);
         assert!(found == status && errors.contains(expected), "{text}: {found}, {out}{errors}");

@@ -1,4 +1,4 @@
-//! `cpu`: CPUs stop and go on, as far as the host has any to stop.
+//! `cpu`: CPUs stop and go on, if the host has CPUs that can be stopped.
 
 use crate::common::{Fake, Threads, machine};
 use framewright::procfs::{FileSystem, Source};
@@ -6,7 +6,7 @@ use framewright_shell::{Host, Run, Shell};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A host that notes what it is to stop, and may have lost it.
+/// A host that records which CPUs it is told to stop, and may lose one.
 struct Stopping {
     threads: Threads,
     told: Mutex<Vec<(bool, u32)>>,
@@ -72,7 +72,7 @@ fn a_cpu_stops_and_goes_on() {
     assert_eq!(*host.told.lock().expect("no panic"), [(false, 1), (true, 1)]);
 }
 
-/// A host of whose CPUs the second never takes part: what is measured is what is printed.
+/// A host whose second CPU never takes part: only measured values are printed.
 #[test]
 fn faults_are_taken_by_cpus_that_take_part() {
     let (manager, threads) = machine("", [256, 256], 10_000_000);
@@ -115,7 +115,7 @@ fn what_cannot_be_is_said_and_nobody_is_stopped() {
             "cpu: no other CPU is online"
         ]
     );
-    // It does not come back: it keeps nothing.
+    // The CPU does not come back, so it stays offline and its cache keeps nothing.
     host.loses.store(true, Ordering::Relaxed);
     let (status, out, errors) = run(&manager, &host, "cpu online 1");
     assert_eq!((status, errors.as_str()), (1, "cpu: CPU 1 does not run\n"), "{out}");

@@ -1,5 +1,5 @@
-//! Memory that moves, by commands: a table of handles is filled, compacted, vacated and looked at,
-//! and everything is there again when the shell ends.
+//! Movable memory by commands: a table of handles is filled, compacted, vacated and checked, and
+//! all memory is free again when the shell ends.
 
 use crate::common::Bench;
 use std::sync::atomic::Ordering;
@@ -8,7 +8,7 @@ fn bench() -> Bench {
     Bench::new("", [128, 64])
 }
 
-/// The number that begins a line, or stands behind a word in it.
+/// Returns the number that begins a line or follows a word in it.
 fn number(line: &str, behind: &str) -> u64 {
     let from = line.find(behind).map_or(line.len(), |at| at + behind.len());
     let digits: String =
@@ -28,7 +28,7 @@ fn memory_is_filled_compacted_and_intact() {
     assert!(
         out[1].starts_with(&format!("{handles} handles, ")) && out[1].ends_with(": all intact")
     );
-    // A third is free: 57 MiB.
+    // A third of memory is free: 57 MiB.
     let (blocks, moved) = (number(&out[2], ""), number(&out[2], "moved "));
     assert!(out[2].contains(" blocks made whole, moved ") && out[2].contains(" refused in "));
     assert!((20..30).contains(&blocks) && moved > 1000, "{}", out[2]);
@@ -52,7 +52,7 @@ fn memory_is_compacted_in_the_background_as_far_as_the_setting_says() {
     assert!(out[1].starts_with("0 blocks made whole, moved 0 pages; "), "{}", out[1]);
     let (blocks, moved) = (number(&out[2], ""), number(&out[2], "moved "));
     assert!(blocks > 5 && moved > 500, "{}", out[2]);
-    // To 40 %, from nearly all of it, but for a small zone that has no block to spare.
+    // From nearly everything to 40 %, except in a small zone that has no block to spare.
     assert!(number(&out[2], "; ") > 80 && number(&out[2], "in pieces, ") <= 50, "{}", out[2]);
     assert!(out[3].ends_with(": all intact"), "{}", out[3]);
 }
@@ -150,11 +150,11 @@ fn what_takes_too_long_is_given_up_and_nothing_is_held() {
     ] {
         bench.complains(&format!("movable fill 75; {text}"), 1, expected);
     }
-    // The clock goes on by a microsecond with each look, and there is one for each run.
+    // The clock advances by a microsecond at each reading, and each run reads it once.
     let (status, _, errors) = bench.run("movable fill 75; vacate 16M@0x2400000 within 1");
     let moved = number(&errors, "out of time after ");
     assert!(status == 1 && (1..1200).contains(&moved), "{errors}");
-    // Long enough; and what has nothing to move takes no time.
+    // A sufficient limit; and a range without pages to move takes no time.
     let out = bench.says(
         "movable fill 60; vacate 4M@0x2400000 within 100000; free 1; contig 3M@0x2401000 within \
          100000; free 1; contig 16M align=3 within 100000; free 1; cma alloc reserved 8M align=9 \
@@ -231,7 +231,7 @@ fn wrong_calls_say_why_and_change_nothing() {
         ("contig 1M@0x2400000 align=3", 2, "align=3: only within MS may follow a place"),
         ("contig 99999T@0x2400000", 2, "ends beyond all addresses"),
         ("contig 0..0xffffffffffffffff", 2, "ends beyond all addresses"),
-        // Over the end of a node, over the hole behind it, and in that.
+        // Across the end of a node, across the hole behind it, and inside that hole.
         ("contig 4M@0x7e00000", 1, "contig: the range does not lie in one zone; 0 pages moved in"),
         ("contig 4G@0x7e00000", 1, "the range does not lie in one zone"),
         ("contig 4K@0x20000000", 1, "the range does not lie in one zone"),

@@ -1,5 +1,4 @@
-//! Memory that moves and that no command moves: files, pools and requests do, as long as there is
-//! some.
+//! Movable memory that files, pools and requests move, rather than a command, while there is any.
 
 use crate::common::{self, Fake, Threads, machine};
 use framewright::hugetlb::PoolSize;
@@ -13,11 +12,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long the hammer waits for moves.
+/// How long the stress test waits for moves.
 const PATIENCE: Duration = Duration::from_millis(20);
 const COMPACT: &str = "echo 1 > /proc/sys/vm/compact_memory";
 
-/// Runs each text in one shell, with this in between, and frees everything.
+/// Runs each text in one shell, with other work in between, and frees everything.
 fn with_shell(manager: &Fake, host: &Threads, used: impl FnOnce(&mut dyn FnMut(&str) -> String)) {
     common::with_shell(manager, host, |run| {
         used(&mut |text| {
@@ -51,7 +50,7 @@ fn writing_to_files_compacts_what_there_is() {
         let number = |name: &str| vmstat[name].parse::<u64>().expect("a number");
         assert!(number("pgmigrate_success") > filled + 1000, "{text}");
         assert!(number("compact_isolated") > 1000 && number("compact_blocks") > 5, "{text}");
-        // Again with new holes, a node only.
+        // Once more with new holes, and on one node only.
         run("movable free; movable fill 60 seed 2");
         let filled = moved(&manager);
         run("echo 1 > /sys/devices/system/node/node1/compact; movable check");
@@ -60,13 +59,13 @@ fn writing_to_files_compacts_what_there_is() {
         let last = moved(&manager);
         run(COMPACT);
         assert_eq!((moved(&manager), in_use(&manager)), (last, before));
-        // One that ends with the shell.
+        // A table that ends with the shell.
         run("movable fill 50");
     });
     let last = moved(&manager);
     FileSystem::new(&[&manager.files()]).write("/proc/sys/vm/compact_memory", "1").ok();
     assert_eq!((moved(&manager), in_use(&manager)), (last, before));
-    // Another shell of the same host.
+    // Another shell on this host.
     with_shell(&manager, &host, |run| {
         run(&format!("movable fill 60; {COMPACT}; movable check"));
         assert!(moved(&manager) > last + 1000);
@@ -102,7 +101,7 @@ fn pools_get_pages_where_no_block_is_free() {
     });
 }
 
-/// Ends the other thread, also where this one panics.
+/// Ends the other thread, even if this one panics.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -111,14 +110,14 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// A table that notes calls after it was closed, and moves that were under way then.
+/// A table that records calls that come after it was closed, and moves that were under way then.
 struct Watched<'t> {
     table: &'t Handles<'t, FakeMachine>,
     is_closed: AtomicBool,
     moves: AtomicU64,
-    /// With more moves under way than so many, somebody closes.
+    /// The table is closed once more than this many moves are under way.
     enough: u64,
-    /// Somebody is about to close.
+    /// Whether the table is about to be closed.
     is_seen: AtomicBool,
     late: &'t AtomicU64,
 }
@@ -144,7 +143,7 @@ unsafe impl Mover for Watched<'_> {
     }
 
     fn settle(&self, _begun: &[Begun]) {
-        // Now somebody closes, however busy this machine is.
+        // Waits until the table is being closed, however busy this machine is.
         let began = Instant::now();
         while self.moves.load(Ordering::SeqCst) > self.enough
             && !self.is_seen.load(Ordering::SeqCst)
@@ -177,7 +176,7 @@ unsafe impl Mover for Watched<'_> {
 }
 
 /// A table is opened, used and closed again and again while another CPU compacts, so that it is
-/// closed in the midst of calls and of moves that have begun.
+/// closed in the middle of calls and of moves that have begun.
 #[test]
 fn a_table_is_closed_while_another_cpu_moves_its_runs() {
     let (manager, _) = machine("", [32, 16], 1000);
@@ -189,7 +188,7 @@ fn a_table_is_closed_while_another_cpu_moves_its_runs() {
         scope.spawn(|| {
             manager.platform().run_on(1, || {
                 while !is_over.load(Ordering::Relaxed) {
-                    // There is no mover at times.
+                    // At times there is no mover.
                     let _ = manager.moving().compact(None, u64::MAX, Budget::UNLIMITED);
                 }
             });
@@ -197,7 +196,7 @@ fn a_table_is_closed_while_another_cpu_moves_its_runs() {
         let _ends = Ends(&is_over);
         let mut interrupted = 0;
         for round in 0..100 {
-            // For ever, if something is wrong: then the other thread may be in it.
+            // The table is leaked if the test fails, because the other thread may still use it.
             let place = Box::into_raw(Box::new(Handles::new(manager, 1 << 13).expect("memory")));
             // SAFETY: a box's, which is freed below.
             let table = unsafe { &*place };
@@ -220,7 +219,7 @@ fn a_table_is_closed_while_another_cpu_moves_its_runs() {
             let open = unsafe { relay.open(manager, watched) }.expect("closed before");
             // SAFETY: nothing is opened.
             assert!(unsafe { relay.open(manager, watched) }.is_none());
-            // Until moves are under way, or nothing is left to move.
+            // Until moves are under way or no page is left to move.
             let began = Instant::now();
             while watched.moves.load(Ordering::SeqCst) <= watched.enough
                 && began.elapsed() < PATIENCE

@@ -1,4 +1,4 @@
-//! Commands that use memory as programs do: huge pages of a pool, page faults, churn,
+//! Commands that use memory as programs do: huge pages of a pool, page faults, churn and
 //! fragmentation; and pools through their files.
 
 use crate::common::{Fake, Threads, machine};
@@ -15,19 +15,19 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// What is wrong with a window.
+/// The fault of a window.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fault {
     Nothing,
-    /// It shows what was at the place before.
+    /// The window shows the page that was mapped at the place before.
     Stale,
-    /// It forgets to give tables back.
+    /// The window does not free its tables.
     KeepsTables,
-    /// It has few places.
+    /// The window has few places.
     Small,
 }
 
-/// A window that is the direct map.
+/// A window in the direct map.
 struct FakeWindow {
     machine: &'static FakeMachine,
     fault: Fault,
@@ -103,7 +103,7 @@ fn huge_pages_are_reserved_used_and_freed() {
     let bench = bench();
     let out = bench.says("echo 20 > /proc/sys/vm/nr_hugepages; hugetlb 2M 20; hugetlb 2M 0");
     assert!(out.starts_with("20 pages of 2.00 MiB: each 4 KiB written and read back, "), "{out}");
-    // Ten on each node.
+    // Ten pages on each node.
     assert!(bench.says("hugetlb 2M 10 node 1").starts_with("10 pages"));
     for (text, status, error) in [
         ("hugetlb 2M 11 node 1", 1, "11 pages: no unreserved 2.00 MiB page is free"),
@@ -119,16 +119,16 @@ fn huge_pages_are_reserved_used_and_freed() {
         let (code, _, errors) = bench.run(text);
         assert!(code == status && errors.contains(error), "{text}: {code} {errors}");
     }
-    // What is left out is all that is free, once.
+    // Without a count the command takes all free memory, once.
     assert!(bench.says("hugetlb").starts_with("20 pages of 2.00 MiB"));
     assert!(bench.says("hugetlb 1G").starts_with("0 pages of 1.00 GiB"));
-    // However many rounds a busy machine gets done: at least one, and they are counted.
+    // A busy machine may finish any number of rounds, but at least one, and they are counted.
     let out = bench.says("hugetlb 2M 3 1");
     let (_, rounds) = out.trim_end().rsplit_once(", ").expect("rounds come last");
     let (count, unit) = rounds.split_once(' ').expect("a number and a word");
     let count: u64 = count.parse().expect("a number");
     assert!(count >= 1 && unit == if count == 1 { "round" } else { "rounds" }, "{out}");
-    // As far as overcommit allows there is more, and it goes away again.
+    // As far as overcommit allows there are more pages, which go away again.
     assert!(
         bench
             .says("echo 5 > /proc/sys/vm/nr_overcommit_hugepages; hugetlb 2M 25")
@@ -263,14 +263,15 @@ fn churn_and_fragment_lose_nothing() {
     let lines: Vec<&str> = out.lines().collect();
     assert_eq!(lines.len(), 16, "{out}");
     assert!(lines[1].starts_with("filled 64 MiB: "), "{out}");
-    // All memory is full, so that nothing is whole, and half of each block is free.
+    // Memory is full, so no block is whole, and half of each block is free.
     let full = lines[6];
     assert!(
         full.starts_with("half freed, at random: ")
             && full.contains(", 0 KiB of it in whole blocks"),
         "{out}"
     );
-    // All is free again; what is split then, one free block a zone, stays so the next time.
+    // All memory is free again; the one free block that each zone has split then stays split the
+    // next time.
     assert_eq!(lines[7].strip_prefix("all freed: "), lines[8].strip_prefix("before: "), "{out}");
     assert_eq!(lines[7], lines[11], "{out}");
     assert!(

@@ -1,4 +1,4 @@
-//! The fake machine behaves as described, and finds misuse.
+//! The fake machine behaves as described and detects misuse.
 
 use framewright::firmware::MemoryKind;
 use framewright::units::{NodeId, PAGE_SIZE, PHYSICAL_ADDRESS_END, Pfn, PhysRange};
@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// The message with which `body` panics.
+/// Returns the message with which `body` panics.
 fn message(body: impl FnOnce()) -> String {
     let panic = catch_unwind(AssertUnwindSafe(body)).expect_err("the misuse went unnoticed");
     match panic.downcast::<String>() {
@@ -23,7 +23,7 @@ fn small() -> &'static FakeMachine {
     FakeMachine::builder().ram(PhysRange::new(0, 64 * MIB)).cpus(2).build()
 }
 
-/// A word of memory that was not written.
+/// Reads a word of memory that was never written.
 fn word(machine: &FakeMachine) -> u64 {
     u64::from_ne_bytes([machine.pattern(); 8])
 }

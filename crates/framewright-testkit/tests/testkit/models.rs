@@ -1,4 +1,4 @@
-//! The reference models find what is wrong, and only that.
+//! The reference models detect every error, and nothing else.
 
 use framewright::firmware::MemoryKind;
 use framewright::units::{NodeId, Order, Pfn, PfnRange, PhysRange};
@@ -88,7 +88,7 @@ fn zones_of_a_small_machine() {
     let mut model = PageModel::new();
     model.add(PhysRange::new(0, 32 << 20), MemoryKind::Conventional);
     model.add(PhysRange::new(20 << 20, 21 << 20), MemoryKind::Unaccepted);
-    // The second node begins inside a block, of which the first has the larger part.
+    // The second node starts inside a block, most of which is the first node's.
     model.claim(PhysRange::new(0, (25 << 20) + 0x1000), node(0), false).expect("no overlap");
     model.claim(PhysRange::new((25 << 20) + 0x1000, 32 << 20), node(1), false).expect("no overlap");
     let zones = model.zones(&[PfnRange::new(0x1000, 0x1010)]);

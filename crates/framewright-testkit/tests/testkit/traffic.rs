@@ -6,7 +6,7 @@ use framewright::{BringUp, Manager, Parameters};
 use framewright_testkit::{FakeMachine, Traffic, shapes};
 use std::time::{Duration, Instant};
 
-/// For each shape.
+/// The time for each shape.
 const TIME: Duration = Duration::from_millis(300);
 
 #[test]

@@ -1,5 +1,5 @@
-//! The fake page tables keep the contract of `VmemmapSpace`, and the contract finds tables that do
-//! not.
+//! The fake page tables keep the contract of `VmemmapSpace`, and the contract tests detect tables
+//! that break it.
 
 use framewright::units::{Order, PfnRange};
 use framewright::vmemmap_space::{
@@ -38,17 +38,17 @@ struct Broken {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Defect {
-    /// Frames are free at once, without a flush.
+    /// Frees frames at once, without a flush.
     NoFlush,
     /// Evicts only the first half.
     HalfEvict,
-    /// A failed call keeps a frame.
+    /// A failed call leaks a frame.
     Leak,
-    /// Preparing loses content.
+    /// Preparing loses the content.
     PrepareLoses,
-    /// Claims that nothing is left.
+    /// Claims that no block is left.
     Boasts,
-    /// Merging loses content.
+    /// Merging loses the content.
     MergeLoses,
 }
 
@@ -202,7 +202,7 @@ fn a_freed_page_table_is_stale_too() {
     fixture.load(0, address).expect("present");
     assert_eq!(fixture.trial().evict(blocks, &mut unflushed), 0);
     fixture.inner.pool.free(fixture.trial().flush(unflushed));
-    // Another page of the section was not accessed, but its table was cached.
+    // Another page of the section was not accessed, but the section's table was cached.
     let other = address + 40 * BLOCK_BYTES;
     assert!(matches!(fixture.load(0, other), Err(AccessFault::Stale { cpu: 0, .. })));
 }
@@ -262,7 +262,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What the array should hold: `None` for a present block that nothing was written to yet.
+/// The expected content of the vmemmap: `None` for a present block that was not written to yet.
 #[derive(Default)]
 struct Model {
     present: HashMap<u32, Option<u64>>,
@@ -316,8 +316,8 @@ impl Run {
                     .filter(|&block| inside(range, block))
                     .collect();
                 let left = trial.evict(range, &mut self.unflushed) as usize;
-                // The last blocks are left: a large mapping is left whole, and a full set takes no
-                // more.
+                // The last blocks are left: a large mapping is not split, and a full set takes no
+                // more frames.
                 let full = (self.unflushed.room() as u64) < VMEMMAP_PAGES_PER_BLOCK;
                 assert!(
                     left == 0 || !prepare && left == before.len() || full,
@@ -370,7 +370,7 @@ impl Run {
                 }
             }
         }
-        // A call may need all the room.
+        // A call may need all the room of the set.
         if self.unflushed.room() < Unflushed::CAPACITY / 2 {
             self.flush();
         }

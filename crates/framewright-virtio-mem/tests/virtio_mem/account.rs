@@ -1,4 +1,4 @@
-//! The form of requests, and what the driver believes of the device's account.
+//! The form of requests, and what the driver concludes about the amount of plugged memory.
 
 use crate::common::{BLOCK, GIB, Memory, START, WithMemory as _, nothing_is_left, settle, start};
 use framewright_testkit::virtio_mem::{Asked, FakeVirtioMem, Reply};
@@ -7,7 +7,7 @@ use framewright_virtio_mem::{DeviceFault, RingFault, Rule, StartError};
 /// What the host says.
 type Say<'a> = &'a dyn Fn(&FakeVirtioMem);
 
-/// The fault that follows when the device does this instead of its answer.
+/// Returns the fault that follows if the device gives this reply instead of its answer.
 fn fault_after(reply: Reply) -> DeviceFault {
     let host = FakeVirtioMem::new();
     let mut device = start(&host).expect("a device that is well");
@@ -55,7 +55,7 @@ fn answers_that_there_are_not_are_faults() {
 
 #[test]
 fn a_device_that_counts_otherwise_is_broken() {
-    // It did what it says it refused; it says that it did what it did not; it did half of it.
+    // The device does what it says it refused, says it did what it did not, or does half of it.
     for (reply, plugged) in
         [(Reply::Claim(2), 8), (Reply::Answer(0), 4), (Reply::Claim(1), 8), (Reply::Half, 6)]
     {

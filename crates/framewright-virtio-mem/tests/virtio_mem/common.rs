@@ -1,4 +1,4 @@
-//! What the driver's tests share: memory that checks how it is used.
+//! Shared by the driver's tests: memory that checks how it is used.
 
 #![allow(dead_code, reason = "every test file uses a part of it")]
 
@@ -14,7 +14,7 @@ pub type Driver = VirtioMem<FakeHal, FakeTransport>;
 pub const MIB: u64 = 1 << 20;
 pub const GIB: u64 = 1 << 30;
 pub const BLOCK: u64 = 2 * MIB;
-/// Where the usual device's region begins.
+/// The start of the usual device's region.
 pub const START: u64 = 4 * GIB;
 pub const MS: u64 = 1_000_000;
 
@@ -27,7 +27,7 @@ pub fn start(host: &FakeVirtioMem) -> Result<Driver, StartError> {
     Driver::new(host.transport(), Settings::default(), &mut nothing)
 }
 
-/// What a unit in use is used for.
+/// How a unit of memory is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Use {
     Free,
@@ -35,18 +35,18 @@ pub enum Use {
     Pinned,
 }
 
-/// The adopter's memory, by units.
+/// The adopter's memory, in units.
 pub struct Memory {
     host: FakeVirtioMem,
     unit_bytes: u64,
     pub units: BTreeMap<u64, Use>,
-    /// Out of use, and not come back.
+    /// Units that were removed and have not come back.
     pub out: BTreeSet<u64>,
     /// How many more bytes `add` accepts.
     pub room_bytes: u64,
-    /// Whether it may accept more by and by.
+    /// Whether it may accept more later.
     pub may_take_more: bool,
-    /// Whether it takes back what the device does not take.
+    /// Whether it takes back memory that the device does not accept.
     pub takes_back: bool,
     /// Whether movable units can be vacated.
     pub can_move: bool,
@@ -56,7 +56,7 @@ pub struct Memory {
     pub added: Vec<(u64, u64)>,
     pub put_back: Vec<(u64, u64)>,
     pub removes: usize,
-    /// The host does what it says: what comes is plugged.
+    /// Whether the host is honest, so that memory that is added is plugged.
     pub is_honest: bool,
 }
 
@@ -102,7 +102,7 @@ impl Memory {
         (start..start + size).step_by(usize::try_from(self.unit_bytes).expect("64 bits"))
     }
 
-    /// What is in use is plugged.
+    /// Checks that all memory in use is plugged.
     pub fn check(&self) {
         if self.is_honest {
             for &unit in self.units.keys() {
@@ -135,7 +135,7 @@ impl Memory {
     }
 }
 
-// SAFETY: these addresses are numbers.
+// SAFETY: these addresses are only numbers.
 unsafe impl PluggableMemory for Memory {
     unsafe fn add(&mut self, start: u64, size: u64) -> u64 {
         assert!(!self.is_honest || self.host.is_plugged(start..start + size), "{start:#x}");
@@ -192,14 +192,14 @@ unsafe impl PluggableMemory for Memory {
     }
 }
 
-/// What the driver does with a test's memory.
+/// The driver's operations on a test's memory.
 pub trait WithMemory {
     fn step(&mut self, memory: &mut Memory, now_ns: u64) -> Result<Progress, DeviceFault>;
 }
 
 impl WithMemory for Driver {
     fn step(&mut self, memory: &mut Memory, now_ns: u64) -> Result<Progress, DeviceFault> {
-        // SAFETY: these addresses are numbers; `Memory` says so when they are used wrongly.
+        // SAFETY: these addresses are only numbers; `Memory` complains if they are used wrongly.
         let progress = unsafe { self.work(memory, now_ns) };
         memory.check();
         progress
@@ -223,13 +223,13 @@ pub const UNPLUG: u16 = 1;
 pub const UNPLUG_ALL: u16 = 2;
 pub const STATE: u16 = 3;
 
-/// The requests as kind, address and number of blocks.
+/// Returns the requests as kind, address and number of blocks.
 pub fn requests(host: &FakeVirtioMem) -> Vec<(u16, u64, u16)> {
     let short = |asked: Asked| (asked.kind, asked.address, asked.blocks);
     host.asked().into_iter().map(short).collect()
 }
 
-/// Nothing of the driver's memory is left, and it did nothing with it that it may not.
+/// Checks that all of the driver's memory was freed and that it was used as allowed.
 pub fn nothing_is_left() {
     assert_eq!(FakeHal::pages(), 0, "pages are left");
     assert_eq!(FakeHal::violations(), [""; 0]);

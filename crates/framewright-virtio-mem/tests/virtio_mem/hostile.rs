@@ -1,6 +1,6 @@
-//! A host that writes what it likes, when it likes, wherever it can: every byte of memory that
-//! devices reach, and its own configuration. The model says that memory is in use once, that only
-//! what was removed comes back, and that nothing panics.
+//! A host that writes anything, at any time, wherever it can: to every byte of memory that devices
+//! reach, and to its own configuration. The model checks that memory is in use only once, that only
+//! removed memory comes back, and that nothing panics.
 
 use crate::common::{BLOCK, GIB, Memory, START, Use, WithMemory as _, nothing_is_left, start};
 use framewright_testkit::virtio_mem::{FakeHal, FakeVirtioMem};
@@ -10,11 +10,11 @@ use proptest::prelude::*;
 #[derive(Clone, Debug)]
 enum Step {
     Overwrite(u64),
-    /// An answer to whatever was asked, right or wrong.
+    /// An answer to any request, right or wrong.
     Forge(u32, u32, u16, u16),
-    /// If something was asked, an answer that says that it is done and a configuration that agrees.
+    /// An answer that a pending request is done, and a configuration that agrees with it.
     Grant,
-    /// A configuration that keeps all rules.
+    /// A configuration that keeps all the rules.
     Sound(u64),
     Requested(u64),
     Usable(u64),
@@ -60,7 +60,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..100)
 }
 
-/// Numbers that look like answers and used rings more often than others.
+/// Numbers that are more often plausible answers and used-ring entries than chance would give.
 fn noise(seed: u64) -> impl FnMut() -> u16 {
     let mut state = seed | 1;
     move || {
@@ -84,7 +84,7 @@ proptest! {
         host.set_requested(GIB);
         let mut device = start(&host).expect("a device that is well");
         let mut memory = Memory::of(&host);
-        // Some honest work first, so that there is something to lose.
+        // The test starts with honest work, so that there is memory to lose.
         for _ in 0..4 {
             device.step(&mut memory, 0).expect("a device that is well");
         }
@@ -136,7 +136,7 @@ proptest! {
                     device.stop();
                 }
             }
-            // Whatever it says, memory is where it can be, and counted once.
+            // Whatever the host says, memory lies inside the region and is counted once.
             prop_assert!(memory.units.keys().all(|unit| (START..START + 2 * GIB).contains(unit)));
             prop_assert!(memory.units.keys().all(|unit| !memory.out.contains(unit)));
             prop_assert!(memory.bytes() <= device.plugged_bytes());

@@ -9,7 +9,7 @@ use framewright_testkit::FakeMachine;
 use framewright_testkit::virtio_mem::FakeVirtioMem;
 use framewright_virtio_mem::{ManagedMemory, PluggableMemory as _, Removal};
 
-/// A manager of 256 MiB, and 64 MiB that may be plugged.
+/// Creates a manager of 256 MiB, and 64 MiB that may be plugged.
 fn manager() -> (Manager<FakeMachine>, PhysRange) {
     let region = PhysRange::new(START, START + 64 * MIB);
     let machine = FakeMachine::builder().ram(PhysRange::new(0, 256 * MIB)).spare(region).build();
@@ -24,7 +24,7 @@ fn memory(manager: &Manager<FakeMachine>, region: PhysRange) -> ManagedMemory<'_
     unsafe { ManagedMemory::new(manager, region, NodeId::ZERO, None, Budget::UNLIMITED) }
 }
 
-/// As a device with blocks of 1 MiB has it: what is no whole unit never comes.
+/// The region of a device with blocks of 1 MiB: a part that is no whole unit is never added.
 #[test]
 fn a_region_that_begins_and_ends_between_two_units_shrinks() {
     let (manager, all) = manager();
@@ -41,7 +41,7 @@ fn a_region_that_begins_and_ends_between_two_units_shrinks() {
     assert!(memory.take_error().is_none());
 }
 
-/// Memory that the administrator took offline is so still when a device that is busy refused it.
+/// Memory that the administrator took offline is still offline after a busy device refused it.
 #[test]
 fn a_refusal_leaves_offline_memory_offline() {
     let (manager, region) = manager();
@@ -59,7 +59,7 @@ fn a_refusal_leaves_offline_memory_offline() {
     let off = PhysRange::new(START + 32 * MIB, START + 64 * MIB);
     manager.hotplug().offline(off, Budget::UNLIMITED).expect("free");
     host.set_busy(true);
-    // What is offline and some of what is not are one run.
+    // Offline units and some online units form one run.
     host.set_requested(16 * MIB);
     work(1);
     assert_eq!(host.plugged_bytes(), 64 * MIB);

@@ -1,4 +1,4 @@
-//! Memory that comes.
+//! Plugging memory.
 
 use crate::common::{
     BLOCK, Driver, GIB, MIB, MS, Memory, PLUG, START, UNPLUG, Use, WithMemory as _, nothing,
@@ -101,7 +101,7 @@ fn long_runs_are_as_long_as_requests_can_name() {
 
 #[test]
 fn memory_comes_by_the_adopters_grain() {
-    // Blocks of 1 MiB, the region begins and ends in the middle of a grain.
+    // Blocks of 1 MiB; the region begins and ends inside a grain.
     let offer =
         Offer { block_bytes: MIB, address: START + MIB, region_bytes: 16 * MIB, ..Offer::USUAL };
     let host = FakeVirtioMem::offering(offer);
@@ -119,7 +119,7 @@ fn memory_comes_by_the_adopters_grain() {
         requests(&host),
         [(PLUG, START + 2 * MIB, 4), (PLUG, START + 6 * MIB, 10), (UNPLUG, START + 4 * MIB, 12)]
     );
-    // Larger blocks than the grain.
+    // Blocks larger than the grain.
     let host = FakeVirtioMem::offering(Offer { block_bytes: 8 * MIB, ..Offer::USUAL });
     let mut device = start(&host).expect("a device that is well");
     let mut memory = Memory::by(&host, 8 * MIB);
@@ -134,7 +134,7 @@ fn holes_are_filled_lowest_first_unless_a_longer_one_takes_all() {
     let (mut device, mut memory) = well(&host);
     host.set_requested(40 * MIB);
     settle(&mut device, &mut memory, 0);
-    // Units 2, 3 and 7 to 10 go.
+    // Units 2, 3 and 7 to 10 are unplugged.
     memory.use_all(Use::Pinned);
     for unit in [2, 3, 7, 8, 9, 10] {
         memory.use_unit(unit, Use::Free);
@@ -143,10 +143,10 @@ fn holes_are_filled_lowest_first_unless_a_longer_one_takes_all() {
     settle(&mut device, &mut memory, 0);
     assert_eq!(requests(&host)[1..], [(UNPLUG, START + 14 * MIB, 4), (UNPLUG, START + 4 * MIB, 2)]);
     for (requested, expected) in [
-        // Three units: the first hole that has room for all.
+        // Three units: the first hole with room for all of them.
         (34 * MIB, (PLUG, START + 14 * MIB, 3)),
         (36 * MIB, (PLUG, START + 4 * MIB, 1)),
-        // 100 units: behind all holes.
+        // 100 units: after all holes.
         (236 * MIB, (PLUG, START + 40 * MIB, 100)),
     ] {
         host.set_requested(requested);
@@ -169,13 +169,13 @@ fn busy_is_tried_again_later_and_later() {
         let progress = settle(&mut device, &mut memory, now_ns);
         assert_eq!(progress.obstacle, Some(Obstacle::Busy));
         assert_eq!(progress.due_ns, Some(now_ns + wait_ms * MS));
-        // Not a moment sooner.
+        // Not a moment earlier.
         settle(&mut device, &mut memory, now_ns + wait_ms * MS - 1);
         assert_eq!(requests(&host).len(), tries);
         assert_eq!(device.plugged_bytes(), 0);
         now_ns += wait_ms * MS;
     }
-    // At once when something happened, and then the shortest wait again.
+    // At once when something has happened; then the shortest wait again.
     for event in [
         (|_, host| host.announce()) as fn(&mut Driver, &FakeVirtioMem),
         |device, _| device.config_changed(),
@@ -254,7 +254,7 @@ fn a_wish_that_falls_after_memory_was_plugged_shrinks_it() {
     host.set_requested(300 * GIB);
     device.step(&mut memory, 0).expect("a device that is well");
     assert!(host.answer());
-    // The device has done it, the driver does not know yet.
+    // The device has done it, but the driver does not know yet.
     host.set_requested(GIB);
     host.set_answers(Answers::AtOnce);
     assert!(settle(&mut device, &mut memory, 0).is_settled());
@@ -299,7 +299,7 @@ fn what_the_adopter_does_not_take_goes_back_and_is_not_asked_for_again() {
     assert_eq!(memory.bytes(), 8 * BLOCK);
 }
 
-/// Memory that an adopter does not take at first: it says no more of that than what it takes.
+/// An adopter that refuses memory at first and says nothing more than how much it takes.
 struct Reluctant {
     refusals: u32,
     added: Vec<(u64, u64)>,
@@ -344,7 +344,7 @@ fn what_the_adopter_may_take_later_is_tried_again_later_and_later() {
         let progress = work(&mut device, &mut memory, now_ns);
         assert_eq!((progress.obstacle, progress.plugged_bytes), (Some(Obstacle::Unwanted), 0));
         assert_eq!(progress.due_ns, Some(now_ns + wait_ms * MS));
-        // Not a moment sooner.
+        // Not a moment earlier.
         work(&mut device, &mut memory, now_ns + wait_ms * MS - 1);
         assert_eq!(memory.added.len(), tries);
         now_ns += wait_ms * MS;
@@ -352,7 +352,7 @@ fn what_the_adopter_may_take_later_is_tried_again_later_and_later() {
     let progress = work(&mut device, &mut memory, now_ns);
     assert!(progress.is_settled() && progress.plugged_bytes == 8 * BLOCK, "{progress:?}");
     assert_eq!(memory.added, [(START, 8 * BLOCK); 6]);
-    // The shortest wait is the first again.
+    // After a success the shortest wait comes first again.
     memory.refusals = 1;
     host.set_requested(16 * BLOCK);
     assert_eq!(work(&mut device, &mut memory, now_ns).due_ns, Some(now_ns + 10 * MS));
@@ -388,7 +388,7 @@ fn a_device_that_announces_what_was_plugged_is_not_asked_in_a_circle() {
                     host.announce();
                     device.config_changed();
                 }
-                // Not before all of it is given back.
+                // Not before all of the memory is given back.
                 let is_idle = !progress.waiting && progress.plugged_bytes == 0;
                 host.set_unsteady(is_unsteady && is_idle && step % 2 == 1);
                 if is_unsteady && is_idle {
@@ -401,10 +401,10 @@ fn a_device_that_announces_what_was_plugged_is_not_asked_in_a_circle() {
         };
         assert_eq!(work(&mut memory, 0), Some(100 * MS));
         assert_eq!(memory.added.len(), 1);
-        // The waits double as if it had said nothing.
+        // The waits double as if the device had said nothing.
         assert_eq!(work(&mut memory, 100 * MS), Some(300 * MS));
         assert_eq!(memory.added.len(), 2);
-        // Another wish is news.
+        // A new requested size starts anew.
         host.set_requested(4 * BLOCK);
         assert_eq!(work(&mut memory, 101 * MS), Some(201 * MS));
         assert_eq!(memory.added.len(), 3);
@@ -434,12 +434,12 @@ fn a_full_region_is_said() {
     let host = FakeVirtioMem::new();
     let (mut device, mut memory) = well(&host);
     host.set_requested(8 * BLOCK);
-    // Less is usable than the specification wants.
+    // Less memory is usable than the specification requires.
     host.say_usable(6 * BLOCK);
     host.say_requested(6 * BLOCK);
     settle(&mut device, &mut memory, 0);
     assert_eq!(requests(&host), [(PLUG, START, 6)]);
-    // Everything usable is plugged; what is missing lies behind a grain.
+    // All usable memory is plugged; the missing part lies beyond a grain.
     let offer = Offer { block_bytes: MIB, address: START + MIB, ..Offer::USUAL };
     let host = FakeVirtioMem::offering(offer);
     let (mut device, mut memory) = well(&host);

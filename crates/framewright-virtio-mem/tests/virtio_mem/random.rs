@@ -1,6 +1,6 @@
-//! Random histories against a model: wishes, answers, refusals, memory in use, resets. At every
-//! moment memory in use is plugged, and no request is about a block in the wrong state; when all is
-//! quiet what is plugged is what is wished.
+//! Random histories against a model: requested sizes, answers, refusals, memory in use, resets. At
+//! every moment memory in use is plugged, and no request names a block in the wrong state; once all
+//! is quiet the plugged size is the requested size.
 
 use crate::common::{
     BLOCK, Driver, Memory, Use, WithMemory as _, nothing, nothing_is_left, requests, settle,
@@ -9,7 +9,7 @@ use framewright_testkit::virtio_mem::{Answers, FakeVirtioMem, Offer, Reply};
 use framewright_virtio_mem::{Obstacle, Settings};
 use proptest::prelude::*;
 
-/// Blocks of the region.
+/// The number of blocks in the region.
 const BLOCKS: u64 = 300;
 
 #[derive(Clone, Debug)]
@@ -65,7 +65,7 @@ struct Model {
 impl Model {
     fn check(&self, device: &Driver) {
         self.memory.check();
-        // Besides what is in use, only what is on its way is plugged.
+        // Besides memory in use, only memory that is being added or removed is plugged.
         assert!(self.memory.bytes() <= device.plugged_bytes());
         assert!(self.host.asked().iter().all(|asked| asked.verdict != 3), "a wrong request");
         assert_eq!(device.fault(), None);
@@ -137,7 +137,7 @@ proptest! {
             model.run(&mut device, step);
             model.check(&device);
         }
-        // Quiet: the device answers, the adopter can.
+        // A quiet phase: the device answers and the adopter accepts.
         let Model { mut memory, now_ns, .. } = model;
         host.stop_replying();
         host.set_busy(false);
@@ -154,7 +154,7 @@ proptest! {
         });
         let obstacle = (pinned > wish).then_some(Obstacle::InUse { obstacles: pinned });
         prop_assert_eq!(progress.obstacle, obstacle);
-        // All of it becomes free: as many requests as runs.
+        // All memory becomes free: one request for each run.
         memory.use_all(Use::Free);
         let mut runs = 0;
         let mut end = 0;

@@ -1,4 +1,4 @@
-//! Resets: what came of the request that a reset has cut off.
+//! Resets: the outcome of the request that a reset has cut off.
 
 use crate::common::{
     BLOCK, Driver, Memory, PLUG, START, STATE, UNPLUG, WithMemory as _, nothing_is_left, requests,
@@ -14,7 +14,8 @@ fn well() -> (FakeVirtioMem, Driver, Memory) {
     (host, device, memory)
 }
 
-/// A reset has cut a request off, and what came of it has been asked.
+/// Returns a device whose reset cut off a request, after the driver asked for the state of its
+/// blocks.
 fn cut_off() -> (FakeVirtioMem, Driver, Memory) {
     let (host, mut device, mut memory) = well();
     host.set_requested(8 * BLOCK);
@@ -79,7 +80,7 @@ fn the_device_is_asked_what_came_of_an_unplug() {
         device.step(&mut memory, 0).expect("a device that is well");
         assert_eq!((memory.bytes(), memory.out.len()), (2 * BLOCK, 6));
         host.set_answers(Answers::AtOnce);
-        // The wish rises meanwhile, so that what comes back is wanted.
+        // The requested size rises meanwhile, so that the memory that comes back is wanted.
         host.set_requested(8 * BLOCK);
         device.reset().expect("a device that is well");
         assert!(settle(&mut device, &mut memory, 0).is_settled());
@@ -109,7 +110,7 @@ fn the_device_is_asked_what_came_of_what_nobody_wanted() {
         device.step(&mut memory, 0).expect("a device that is well");
         host.set_answers(Answers::AtOnce);
         device.reset().expect("a device that is well");
-        // Asked and cut off again.
+        // The query is sent and cut off again.
         host.set_answers(Answers::OnDemand);
         device.step(&mut memory, 0).expect("a device that is well");
         host.set_answers(Answers::AtOnce);
@@ -136,7 +137,7 @@ fn half_a_request_breaks_the_device() {
 #[test]
 fn states_that_there_are_not_are_faults() {
     let (host, mut device, mut memory) = cut_off();
-    // A whole answer without a state.
+    // A complete answer without a state.
     host.reply(Reply::Wrote(8));
     assert!(host.answer());
     assert_eq!(device.step(&mut memory, 0), Err(DeviceFault::Length { written: 8 }));

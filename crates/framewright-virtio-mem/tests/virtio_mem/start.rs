@@ -1,4 +1,4 @@
-//! The start: what devices offer and say, and what is refused.
+//! The start: what devices offer and report, and what the driver refuses.
 
 use crate::common::{
     BLOCK, Driver, GIB, MIB, Memory, PLUG, START, UNPLUG_ALL, WithMemory as _, nothing,
@@ -119,7 +119,7 @@ fn a_region_that_cannot_be_used_is_refused() {
         "the region of the virtio-mem device ends at 0x180000000, beyond 0x17fe00000, \
          where usable addresses end"
     );
-    // Memory up to 4 GiB is beside it, a byte more is in it.
+    // Memory up to 4 GiB is beside the region; one more byte is inside it.
     for (memory_end, is_taken) in [(4 * GIB, false), (4 * GIB + 1, true)] {
         let mut asked = Vec::new();
         let started = start_with(Settings::default(), &mut |first, last| {
@@ -143,7 +143,7 @@ fn the_largest_regions_are_counted_and_larger_ones_refused() {
     let offer = Offer { region_bytes: (32 << 40) + BLOCK, ..offer };
     let units = (16 << 20) + 1;
     assert_eq!(refusal(&FakeVirtioMem::offering(offer)), StartError::TooLarge { units });
-    // A grain that no request can name.
+    // A grain that is too large for one request.
     let host = FakeVirtioMem::offering(Offer { block_bytes: 4096, ..Offer::USUAL });
     let settings = Settings { grain_bytes: GIB, ..Settings::default() };
     let refused = Driver::new(host.transport(), settings, &mut nothing).map(|_| ());
@@ -202,7 +202,7 @@ fn memory_is_given_back_when_there_is_too_little() {
         nothing_is_left();
         count += 1;
     }
-    // The ring, requests, the directory of the map.
+    // Allocations: the ring, the requests, the directory of the map.
     assert_eq!(count, 3);
 }
 
@@ -233,7 +233,7 @@ fn queues_stay_where_they_are_when_the_device_does_not_let_go() {
     let host = FakeVirtioMem::new();
     let mut device = start(&host).expect("a device that is well");
     device.step(&mut Memory::of(&host), 0).expect("a device that is well");
-    // The map goes, ring and requests stay.
+    // The map is freed; ring and requests stay.
     host.set_reset_looks(None);
     drop(device);
     assert_eq!(FakeHal::pages(), 2, "the device may still write to them");

@@ -1,4 +1,4 @@
-//! Memory that goes.
+//! Unplugging memory.
 
 use crate::common::{
     BLOCK, Driver, MIB, MS, Memory, PLUG, START, UNPLUG, Use, WithMemory as _, requests, settle,
@@ -7,7 +7,7 @@ use crate::common::{
 use framewright_testkit::virtio_mem::{FakeVirtioMem, Reply};
 use framewright_virtio_mem::{DeviceFault, Obstacle, RequestKind};
 
-/// A device with so many blocks plugged.
+/// Returns a device with this many blocks plugged.
 fn with_blocks(blocks: u64) -> (FakeVirtioMem, Driver, Memory) {
     let host = FakeVirtioMem::new();
     let mut device = start(&host).expect("a device that is well");
@@ -49,7 +49,7 @@ fn what_is_in_use_stays_and_is_named() {
     assert_eq!(progress.obstacle, Some(Obstacle::InUse { obstacles: 16 }));
     assert_eq!(progress.due_ns, Some(100 * MS));
     assert_eq!(requests(&host).len(), 1, "no request for memory that is in use");
-    // Later, not at once; and at once when memory has changed.
+    // Later, not at once; but at once when memory has changed.
     settle(&mut device, &mut memory, 50 * MS);
     assert_eq!(memory.removes, 1);
     let progress = settle(&mut device, &mut memory, 100 * MS);
@@ -83,7 +83,7 @@ fn memory_that_nobody_takes_back_goes_later() {
     let progress = settle(&mut device, &mut memory, 0);
     assert_eq!((progress.obstacle, progress.plugged_bytes), (Some(Obstacle::Busy), 16 * BLOCK));
     assert_eq!((memory.bytes(), memory.removes), (4 * BLOCK, 1));
-    // It goes before anything else, although the wish is another one.
+    // This memory goes first, although the requested size has changed.
     host.set_requested(16 * BLOCK);
     host.set_busy(false);
     assert!(settle(&mut device, &mut memory, 0).is_settled());
@@ -106,7 +106,7 @@ fn a_wish_that_rises_while_nothing_can_be_removed_ends_the_wait() {
 #[test]
 fn an_adopters_mistakes_never_reach_the_device() {
     for (start_bytes, size_bytes) in [
-        // More than was wanted, not plugged, before and behind the region, no whole units, nothing.
+        // More than requested, not plugged, before and behind the region, no whole units, nothing.
         (START, 13 * BLOCK),
         (START + 12 * BLOCK, 5 * BLOCK),
         (START + 20 * BLOCK, BLOCK),

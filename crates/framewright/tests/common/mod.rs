@@ -1,4 +1,4 @@
-//! What the tests of the manager share.
+//! Code shared by the tests of the manager.
 #![allow(dead_code, reason = "each program uses its part")]
 
 pub mod pool_machine;
@@ -17,8 +17,9 @@ use std::collections::BTreeMap;
 /// A manager and a tally of what it must hold.
 pub type Fake = Manager<FakeMachine>;
 
-/// Parameters of a command line, and `careful=` when this run is. `FRAMEWRIGHT_PARTS=4` in the
-/// environment divides zones that the line does not divide; not all known answers hold then.
+/// Parses the parameters of a command line, with `careful=` added in a careful run.
+/// `FRAMEWRIGHT_PARTS=4` in the environment divides zones that the line does not divide; not all
+/// expected values hold then.
 pub fn parameters(line: &str) -> Parameters {
     let careful =
         framewright_testkit::careful().map_or(String::new(), |seed| format!(" careful={seed}"));
@@ -32,7 +33,7 @@ pub fn is_careful() -> bool {
     framewright_testkit::careful().is_some()
 }
 
-/// Brings the machine's memory up with `parameters`.
+/// Brings up the machine's memory with `parameters`.
 pub fn bring_up_with(
     machine: &'static FakeMachine,
     reserved: &[PhysRange],
@@ -45,10 +46,10 @@ pub fn bring_up_with(
     Ok(manager)
 }
 
-/// Gives the memory of a manager that is not used any more back to the host, so that a test that
-/// makes many machines holds one at a time.
+/// Gives the memory of a manager that is no longer used back to the host, so that a test that makes
+/// many machines holds only one at a time.
 pub fn retire(manager: &Fake) {
-    // SAFETY: the manager is not used any more, and no test keeps a reference into its memory.
+    // SAFETY: the manager is no longer used, and no test keeps a reference into its memory.
     unsafe { manager.platform().retire() };
 }
 
@@ -57,7 +58,7 @@ pub fn bring_up(machine: &'static FakeMachine) -> Fake {
     Descriptors::None.bring_up(machine)
 }
 
-/// As [`Descriptors::bring_up_reserving`], without descriptors.
+/// Does what [`Descriptors::bring_up_reserving`] does, without descriptors.
 pub fn bring_up_reserving(
     machine: &'static FakeMachine,
     reserved: &[PhysRange],
@@ -65,24 +66,24 @@ pub fn bring_up_reserving(
     Descriptors::None.bring_up_reserving(machine, reserved)
 }
 
-/// As [`Descriptors::bring_up_described`], with descriptors inside the blocks.
+/// Does what [`Descriptors::bring_up_described`] does, with descriptors inside the blocks.
 pub fn bring_up_described(machine: &'static FakeMachine) -> Fake {
     Descriptors::None.bring_up_described(machine)
 }
 
-/// Where a file's tests have the descriptors of pages, unless they ask for something else: some
-/// files run once for each.
+/// Where a file's tests keep page descriptors unless they ask for something else. Some files run
+/// once for each variant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Descriptors {
-    /// Nowhere.
+    /// No descriptors.
     None,
-    /// In their blocks.
+    /// Descriptors lie in the blocks that they describe.
     Inside,
-    /// In an array, written at bring-up.
+    /// Descriptors lie in an array that bring-up writes.
     Eager,
-    /// In an array, written later.
+    /// Descriptors lie in an array that is written later.
     Deferred,
-    /// Nowhere, in zones of up to four parts.
+    /// No descriptors, and zones have up to four parts.
     InParts,
 }
 
@@ -108,7 +109,8 @@ impl Descriptors {
             Self::Deferred => (Pages::Auto, Policy::Deferred),
         };
         if self.has_array() {
-            // It takes no frames, so that there is as much memory as without.
+            // The array takes no frames of the machine, so that there is as much memory as without
+            // it.
             FakeVmemmap::install_with(machine, false, false);
         }
         let mut parameters = with_pages(pages);
@@ -119,7 +121,8 @@ impl Descriptors {
         Ok(manager)
     }
 
-    /// As [`Self::bring_up`], with descriptors inside the blocks where there is no array for them.
+    /// Does what [`Self::bring_up`] does, with descriptors inside the blocks where there is no
+    /// array for them.
     pub fn bring_up_described(self, machine: &'static FakeMachine) -> Fake {
         if self.has_array() {
             return self.bring_up(machine);
@@ -135,28 +138,28 @@ impl Descriptors {
         }
     }
 
-    /// Whether every page has a descriptor in an array.
+    /// Returns whether every page has a descriptor in an array.
     pub fn has_array(self) -> bool {
         matches!(self, Self::Eager | Self::Deferred)
     }
 }
 
-/// Parameters that ask for descriptors or for none.
+/// Returns parameters with `pages` as the setting for descriptors.
 pub fn with_pages(pages: Pages) -> Parameters {
     let mut parameters = parameters("");
     parameters.pages = pages;
     parameters
 }
 
-/// [`with_pages`], never careful: for tests that count every page of the tables, or that free
-/// neighbours in one call, which page owners refuse.
+/// Does what [`with_pages`] does, but never carefully: for tests that count every page of the
+/// tables, or that free neighbours in one call, which page owners refuse.
 pub fn plain_with_pages(pages: Pages) -> Parameters {
     let mut parameters = Parameters::default();
     parameters.pages = pages;
     parameters
 }
 
-/// Every frame that holds descriptors.
+/// Returns every frame that holds descriptors.
 pub fn descriptor_frames_of(manager: &Fake) -> Vec<Pfn> {
     let segments = manager.zones().iter().flat_map(|zone| zone.segments());
     let blocks = segments.flat_map(|segment| (segment.start.0..segment.end().0).map(BlockNumber));
@@ -177,7 +180,7 @@ pub fn check(manager: &Fake) {
     manager.platform().assert_quiet();
 }
 
-/// Counts with nothing left in the caches of CPUs.
+/// Returns the counts after emptying the caches of CPUs.
 pub fn settled(manager: &Fake) -> Counts {
     manager.drain().expect("only good frames are cached");
     manager.totals()

@@ -1,5 +1,5 @@
-//! What the tests of huge-page pools share: a machine with two nodes of memory and one without, and
-//! its numbers.
+//! Code shared by the tests of huge-page pools: a machine with two nodes that have memory and one
+//! that has none, and its numbers.
 use crate::common::{Fake, gib, mib};
 use framewright::hugetlb::PoolSize;
 use framewright::manager::Pool;
@@ -16,7 +16,7 @@ pub fn node(index: usize) -> NodeId {
     NodeId::new(index).expect("a node")
 }
 
-/// Two nodes of 4 GiB with holes, and one without memory.
+/// Builds a machine with two nodes of 4 GiB with holes, and one node without memory.
 pub fn machine() -> &'static FakeMachine {
     FakeMachine::builder()
         .ram(mib(1, 3072))

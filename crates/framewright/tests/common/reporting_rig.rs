@@ -1,4 +1,4 @@
-//! What the tests of free page reporting share: a manager, a device that plays the host, and a
+//! Code shared by the tests of free page reporting: a manager, a device that plays the host, and a
 //! clock.
 use crate::common::{Fake, bring_up_with, check, mib, parameters};
 use framewright::Request;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 pub const MS: u64 = 1_000_000;
 pub const SECOND: u64 = 1000 * MS;
-/// Where the only zone of the machines of these tests begins, in MiB.
+/// The start of the only zone of these tests' machines, in MiB.
 pub const BASE: u64 = 4096;
 
 pub type Reporting = Reporter<'static, FakeMachine, FakeReportDevice>;
@@ -22,25 +22,25 @@ pub struct Rig {
     pub now_ns: u64,
 }
 
-/// What a device must leave in memory so that this run can register it: careful runs poison free
-/// memory.
+/// The traits of a device that this run can register. In a careful run the device must leave poison
+/// in memory because careful runs poison free memory.
 pub fn usual() -> Traits {
     let content = if crate::common::is_careful() { Content::Poison } else { Content::Undefined };
     Traits { content, ..Traits::default() }
 }
 
-/// [`usual`] without touching memory, for larger machines.
+/// Returns [`usual`] for a device that does not touch memory, for larger machines.
 pub fn weightless() -> Traits {
     Traits { writes: false, ..usual() }
 }
 
-/// A machine of one zone.
+/// Builds a machine of one zone.
 pub fn machine(size_mib: u64, cpus: u32) -> &'static FakeMachine {
     FakeMachine::builder().ram(mib(BASE, BASE + size_mib)).cpus(cpus).build()
 }
 
 impl Rig {
-    /// A manager with a registered device.
+    /// Makes a manager with a registered device.
     pub fn new(machine: &'static FakeMachine, line: &str, traits: Traits) -> Self {
         let manager = bring_up_with(machine, &[], &parameters(line)).expect("bring-up");
         let manager: &'static Fake = Box::leak(Box::new(manager));
@@ -58,13 +58,13 @@ impl Rig {
         self.reporter.as_mut().expect("registered")
     }
 
-    /// Polls once and says when to come back, from now.
+    /// Polls once and returns after how many nanoseconds to poll again.
     pub fn poll(&mut self) -> Option<u64> {
         let now_ns = self.now_ns;
         self.reporter().poll(now_ns).map(|deadline_ns| deadline_ns - now_ns)
     }
 
-    /// Polls for so long whenever the reporter wants.
+    /// Lets `ns` nanoseconds pass, and polls whenever the reporter asks for it.
     pub fn run(&mut self, ns: u64) {
         let end_ns = self.now_ns + ns;
         for _ in 0..2_000_000 {
@@ -85,7 +85,7 @@ impl Rig {
         );
     }
 
-    /// Polls until there is nothing to report, at most for so long.
+    /// Polls until there is nothing left to report, for at most 120 seconds of the rig's clock.
     pub fn settle(&mut self) {
         self.run(120 * SECOND);
         check(self.manager);

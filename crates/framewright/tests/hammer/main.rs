@@ -1,13 +1,13 @@
-//! Every call that takes or gives frames, by many CPUs at once, on machines whose nodes lie inside
-//! one another, with little memory.
+//! Many CPUs make every call that takes or gives frames, on machines with little memory whose nodes
+//! are interleaved.
 //!
-//! A byte for each frame says who has it; words in the frame, and in its descriptor where it has
-//! one, say so again, so that what the tables cannot see is found, too: a frame with two owners, a
-//! host or a manager that writes where it must not, memory that is not zero, a frame without its
-//! descriptor. Each run is looked at for what its request asked: node, zone, limit, alignment and
-//! boundary. In the end every page is free.
+//! One byte per frame names the frame's owner. Words in the frame itself, and in its descriptor if
+//! it has one, name the owner again, so the test also finds what the tables cannot see: a frame
+//! with two owners, a host or a manager that writes where it must not, memory that is not zero, a
+//! frame without its descriptor. Each run is checked against its request: node, zone, limit,
+//! alignment and boundary. At the end every page is free.
 //!
-//! `HAMMER_STEPS` and `HAMMER_SEED` in the environment ask for more and for another one.
+//! `HAMMER_STEPS` and `HAMMER_SEED` in the environment set the number of steps and the seed.
 #![cfg(not(any(loom, shuttle)))]
 
 #[path = "../common/mod.rs"]
@@ -44,8 +44,8 @@ const ALIKE: &[Memory] = &[
     Memory::new(4160, 4224, 1),
     Memory::new(4224, 4287, 0),
 ];
-/// Node 1 is so much larger that all CPUs of node 0 may keep frames of it, and may have parts. One
-/// of node 0's parts lies in it.
+/// Node 1 is so much larger that all CPUs of node 0 may cache its frames, and its zone may be
+/// divided into parts. One of node 0's ranges lies inside node 1.
 const LARGER: &[Memory] = &[
     Memory::new(1, 48, 0),
     Memory::new(4096, 4160, 0),
@@ -55,7 +55,7 @@ const LARGER: &[Memory] = &[
     Memory::new(7168, 7231, 1),
 ];
 
-/// Node 2 has a CPU only.
+/// Node 2 has a CPU but no memory.
 fn machine(memory: &'static [Memory]) -> &'static FakeMachine {
     let mut builder = FakeMachine::builder().node(gib(0, 4), 0);
     for memory in memory {
@@ -83,7 +83,7 @@ fn hammer(shape: Shape) {
     let parameters = parameters(shape.line);
     let manager = bring_up_with(machine, &[], &parameters).expect("bring-up");
     manager.vmemmap().initialise_deferred(&NoHelpers);
-    // Without it pools leave an array as it is, whatever the line says.
+    // Without this call, pools keep their part of the array whatever the command line says.
     manager.hugetlb().fill(&parameters, &NoHelpers);
     let manager: &'static Fake = Box::leak(Box::new(manager));
     let (before, of_array) = (idle_pages(manager), settled(manager).allocated_pages);
@@ -92,7 +92,8 @@ fn hammer(shape: Shape) {
         .report
         .filter(|_| !common::is_careful())
         .map(|content| FakeHost::new(machine, Traits { content, ..Traits::default() }).0);
-    // Who resizes it below may find nothing but pieces, and then no part of an array is given back.
+    // The thread below that resizes the pool may find only pieces, and then no part of the array is
+    // given back.
     manager.pool(PoolSize::TwoMib).resize(6, &NoHelpers).expect("nobody else resizes");
     let model = Model::new(manager, shape, host);
     let (steps, seed) = (of_environment("HAMMER_STEPS", 2500), of_environment("HAMMER_SEED", 1));
@@ -130,7 +131,7 @@ fn hammer(shape: Shape) {
     check(manager);
     assert_eq!((totals.isolated_pages, totals.reporting_pages), (0, 0));
     match array.map(FakeVmemmap::counts).zip(array_before) {
-        // What of the array was given back and is not restored is free, all of it.
+        // Every frame of the array that was given back and not restored is free.
         Some((after, before)) => {
             let all = totals.allocated_pages + before.frames;
             assert_eq!(all, of_array + after.frames, "{totals:?}, {before:?}, {after:?}");
@@ -138,7 +139,7 @@ fn hammer(shape: Shape) {
         }
         None => assert_eq!((totals.allocated_pages, idle_pages(manager)), (0, before)),
     }
-    // SAFETY: the manager is not used any more.
+    // SAFETY: the manager is no longer used.
     unsafe { machine.retire() };
 }
 

@@ -13,12 +13,12 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 /// One past the last frame of all machines here.
 pub const END: u64 = (8 << 18) + (64 << 8);
-/// Words of a frame that are written and looked at.
+/// The words of a frame that are written and checked.
 pub const WORDS: [u64; 3] = [0, 1999 / 8 * 8, PAGE_SIZE - 8];
-/// From so many pages on a run may be of a block that has no room for descriptors.
+/// A run of at least this many pages may be of a block that has no room for descriptors.
 pub const UNDESCRIBED: u64 = 504;
 
-/// Memory of a node.
+/// A range of memory and its node.
 #[derive(Clone, Copy)]
 pub struct Memory {
     pub start_mib: u64,
@@ -41,31 +41,32 @@ impl Memory {
 pub struct Shape {
     pub line: &'static str,
     pub memory: &'static [Memory],
-    /// Whether somebody takes all of a node now and then.
+    /// Whether a thread takes all memory of a node now and then.
     pub fills: bool,
     pub array: bool,
-    /// Whether every page of a block in pieces has a descriptor, and whether a free one is zero.
+    /// Whether every page of a block in pieces has a descriptor, and whether the descriptor of a
+    /// free page is zero.
     pub described: bool,
     pub clear: bool,
-    /// What the host does with memory that is reported to it, if anybody does.
+    /// What the host does with memory that is reported to it; `None` if nothing is reported.
     pub report: Option<Content>,
 }
 
-/// Who has what.
+/// The model of who owns what.
 pub struct Model {
     pub manager: &'static Fake,
     pub shape: Shape,
     pub host: Option<Arc<FakeHost>>,
-    /// Zero for nobody.
+    /// The owner of each frame; 0 if the frame has none.
     pub owners: Vec<AtomicU8>,
-    /// When the block was isolated; 0 for one that is not.
+    /// For each block, the serial number at which it was isolated; 0 if it is not isolated.
     pub isolated: Vec<AtomicU64>,
     pub now: AtomicU64,
     pub ended: AtomicBool,
 }
 
 impl Model {
-    /// Nobody has anything.
+    /// Makes a model in which no frame has an owner.
     pub fn new(manager: &'static Fake, shape: Shape, host: Option<Arc<FakeHost>>) -> Self {
         Self {
             manager,
@@ -84,7 +85,8 @@ impl Model {
         of.next().unwrap_or_else(|| panic!("{pfn:?} is no memory")).node
     }
 
-    /// A place in the upper memory: the first frame, and how many there are from there on.
+    /// Picks a place in the upper memory: returns the first frame and the number of frames from
+    /// there on.
     pub fn somewhere(&self, random: &mut Random) -> PfnRange {
         random.choose(&self.shape.memory[1..]).expect("some").range().whole_frames()
     }
@@ -101,7 +103,7 @@ impl Model {
         range.start.0..range.end.0
     }
 
-    /// A request that began at `asked` gave `range`.
+    /// Records that a request that began at `asked` returned `range`.
     pub fn got(&self, owner: u8, range: PfnRange, asked: u64, zeroed: bool) {
         assert!(!range.is_empty() && range.end.0 <= END, "{range:?}");
         for pfn in Self::frames(range) {
@@ -132,7 +134,7 @@ impl Model {
         }
     }
 
-    /// The owner of `range` is about to free it, or to give it to another.
+    /// Records that the owner of `range` is about to free it, or to give it to another owner.
     pub fn gives(&self, owner: u8, range: PfnRange, to: u8) {
         for pfn in Self::frames(range) {
             for offset in WORDS {
@@ -154,7 +156,8 @@ impl Model {
         }
     }
 
-    /// Every page of what was handed out has a descriptor that is nobody's yet.
+    /// Checks that every page of a new run has a descriptor that is not yet owned, and writes the
+    /// owner into it.
     pub fn describe(&self, range: PfnRange, owner: u8) -> bool {
         if !self.shape.described || range.pages() >= UNDESCRIBED {
             return false;
@@ -170,7 +173,8 @@ impl Model {
         true
     }
 
-    /// Descriptors are as their owner left them; `clears` makes them nobody's.
+    /// Checks that the descriptors are as their owner left them; `clears` removes the owner from
+    /// them.
     pub fn described(&self, range: PfnRange, owner: u8, clears: bool) {
         for pfn in Self::frames(range) {
             // SAFETY: the page is ours.

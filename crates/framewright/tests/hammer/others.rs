@@ -1,4 +1,4 @@
-//! Those who change what the users use: isolation, a pool, free page reporting.
+//! Threads that change what the users use: isolation, a pool, free page reporting.
 
 use crate::model::Model;
 use framewright::Request;
@@ -13,7 +13,7 @@ use framewright_testkit::workload::Random;
 use std::sync::atomic::Ordering;
 use std::thread;
 
-/// Isolates, claims and puts back.
+/// Isolates blocks, claims some, and puts them back.
 pub fn isolate(model: &Model, mut random: Random) {
     let isolation = model.manager.isolation();
     while !model.ended.load(Ordering::Relaxed) {
@@ -51,7 +51,7 @@ pub fn resize(model: &Model, mut random: Random) {
     }
 }
 
-/// Registers a device that reports free memory, for a while, again and again.
+/// Registers a device that reports free memory for a while, again and again.
 pub fn report(model: &Model, mut random: Random) {
     let Some(host) = &model.host else { return };
     let mut now_ns = 1;
@@ -78,7 +78,7 @@ pub fn report(model: &Model, mut random: Random) {
     }
 }
 
-/// Takes all of a node, and gives it back after a while.
+/// Takes all memory of a node, and gives it back after a while.
 pub fn fill(model: &Model, mut random: Random) {
     while model.shape.fills && !model.ended.load(Ordering::Relaxed) {
         let node = NodeId::new(random.index(2)).expect("a node");

@@ -12,19 +12,19 @@ use framewright_testkit::{Owner, PoolOwner};
 use std::alloc::Layout;
 use std::sync::atomic::Ordering;
 
-/// What somebody has.
+/// Something that a user owns.
 #[derive(Clone, Copy)]
 pub struct Held {
     pub range: PfnRange,
     pub kind: Kind,
-    /// Its pages have descriptors with the owner's words.
+    /// The pages have descriptors that hold the owner's words.
     pub described: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Frames,
-    /// Counted, with one reference.
+    /// A counted run with one reference.
     Counted,
     Page(PoolSize),
 }
@@ -125,7 +125,7 @@ impl User<'_> {
         request
     }
 
-    /// Does one thing.
+    /// Does one random step.
     pub fn step(&mut self, depth: u32) {
         let room = self.held.len() < 200;
         match self.random.below(100) {
@@ -177,7 +177,7 @@ impl User<'_> {
             let layout = Layout::from_size_align(size, bytes(align.pages())).expect("small");
             self.manager().allocate_layout(layout)
         };
-        // What neighbouring blocks hold together is aligned as asked and no more.
+        // A run that spans neighbouring blocks is only aligned as far as the request asked.
         if let Ok(range) = taken {
             if pages > Order::BLOCK.pages() {
                 self.keep_aligned(&request, range, align, asked);
@@ -190,7 +190,7 @@ impl User<'_> {
     fn allocate_bulk(&mut self) {
         let mut pages = [Pfn(0); 150];
         let (request, wanted, asked) = (self.request(1), 1 + self.random.index(150), self.now());
-        // These are not looked at.
+        // These frames are not checked.
         let looked_at = Request { align: Order::PAGE, boundary_pages: 0, ..request };
         if let Ok(done) = self.manager().allocate_bulk(&request, &mut pages[..wanted]) {
             for &start in &pages[..done] {
@@ -276,7 +276,7 @@ impl User<'_> {
         self.model.gives(self.owner, range, 0);
     }
 
-    /// Single frames, and runs in single frames, in one call.
+    /// Takes single frames, and runs as single frames, in one call.
     fn give_back_many(&mut self) {
         let mut pages = Vec::new();
         let mut at = 0;
@@ -334,7 +334,7 @@ impl User<'_> {
         freed.map_err(|error| error.to_string())
     }
 
-    /// A part of it, or all of it in parts.
+    /// Gives back a part of a run, or all of it in parts.
     fn give_back_in_parts(&mut self, range: PfnRange, described: bool) {
         let mut cuts = [range.start.0; 4];
         for cut in &mut cuts[1..] {

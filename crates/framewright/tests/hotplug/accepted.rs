@@ -1,4 +1,4 @@
-//! Memory that comes to a guest that has to accept it, and goes.
+//! Hotplug in a guest that has to accept its memory.
 
 use crate::add::{add, node};
 use crate::common::{
@@ -13,11 +13,11 @@ use framewright_testkit::reporting::{Answer, FakeHost, Traits};
 use framewright_testkit::{FakeAccept, FakeMachine, Owner};
 
 const PER_MIB: u64 = 256;
-/// What is added.
+/// The range that is added.
 const ADDED: PhysRange = PhysRange::new(4 << 30, (4 << 30) + (256 << 20));
 
-/// 256 MiB that are accepted, and more to be added.
-/// Whoever accepts has to be pinned.
+/// 256 MiB that are accepted, and more memory to be added.
+/// A caller that accepts memory has to be pinned.
 pub fn machine(line: &str) -> (Fake, &'static FakeAccept) {
     let builder = FakeMachine::builder().ram(mib(0, 256)).spare(gib(4, 9)).nodes(2).accepts();
     let machine = builder.build();
@@ -27,12 +27,12 @@ pub fn machine(line: &str) -> (Fake, &'static FakeAccept) {
 }
 
 fn remove(manager: &Fake, range: PhysRange) -> Result<u64, HotplugError> {
-    // SAFETY: no test looks at descriptors meanwhile.
+    // SAFETY: no test looks up descriptors meanwhile.
     let removed = unsafe { manager.hotplug().remove(range, Budget::UNLIMITED) };
     removed.map(|removed| removed.pages)
 }
 
-/// Writes to all free memory, which faults where it is not accepted, and frees it.
+/// Writes to all free memory, which faults where the memory is not accepted, and frees it again.
 fn use_everything(manager: &Fake) -> u64 {
     let mut held = Vec::new();
     while let Ok(page) = manager.allocate_order(Order::PAGE, MigrateType::Movable) {
@@ -71,7 +71,7 @@ fn what_is_added_is_accepted_when_it_is_wanted() {
 fn a_request_accepts_what_it_needs() {
     let (manager, device) = machine("");
     add(&manager, ADDED, 0, Grade::Any).expect("added");
-    // One by its number, and the block behind it, which may be read.
+    // One block by its number, and the block behind it, which may be read.
     let run = manager.allocate_at(Pfn(ADDED.start >> 12), Order::BLOCK, MigrateType::Movable);
     let run = run.expect("nobody has it");
     crate::fill(&manager, run.to_phys(), 3);
@@ -94,7 +94,7 @@ fn eagerly_what_is_added_is_accepted_at_once() {
     let (manager, device) = machine("accept_memory=eager");
     let failing = Pfn((ADDED.start + (100 << 20)) >> 12);
     device.fail_at(failing);
-    // Its block, and the one before, which could be read past its end.
+    // The block that fails, and the one before it, past whose end accesses may read.
     let lost = 2 * PAGES_PER_BLOCK;
     assert_eq!(add(&manager, ADDED, 1, Grade::Any), Ok(256 * PER_MIB - lost));
     check(&manager);
@@ -102,11 +102,12 @@ fn eagerly_what_is_added_is_accepted_at_once() {
     assert_eq!((after.unaccepted_pages, manager.acceptance().lost_pages()), (0, lost));
     assert_eq!(manager.acceptance().events().last_failed, Some(failing));
     use_everything(&manager);
-    // It goes nevertheless, and nothing of it is left: nobody could have what was lost.
+    // The range goes nevertheless, and nothing of it stays recorded: nobody could have allocated
+    // what was lost.
     assert_eq!(remove(&manager, ADDED), Ok(256 * PER_MIB - lost));
     check(&manager);
     assert_eq!(manager.acceptance().lost_pages(), 0);
-    // And comes back: what was accepted is.
+    // It comes back: what was accepted is accepted still.
     device.fail_no_more();
     let block = PhysRange::with_size(failing.address() / (2 << 20) * (2 << 20), 2 << 20);
     device.forget_asked(block);
@@ -155,7 +156,7 @@ fn what_the_host_had_meanwhile_is_accepted_again_where_it_forgets() {
         device.set_forgets(true);
         add(&manager, ADDED, 0, Grade::Any).expect("added");
         use_everything(&manager);
-        // New memory, or such as was there at boot.
+        // Either new memory, or memory that was there at boot.
         let goes = if boot { mib(128, 160) } else { ADDED };
         let pages = goes.size() >> 12;
         for round in 0..3 {
@@ -168,7 +169,7 @@ fn what_the_host_had_meanwhile_is_accepted_again_where_it_forgets() {
             use_everything(&manager);
             assert_eq!(device.accepted_pages(), accepted + pages, "{line:?} {round}");
         }
-        // What stays in the machine stays accepted.
+        // Memory that stays in the machine stays accepted.
         manager.hotplug().offline(goes, Budget::UNLIMITED).expect("offline");
         manager.hotplug().online(goes, Grade::Any).expect("online");
         assert_eq!(settled(&manager).unaccepted_pages, 0);
@@ -181,12 +182,12 @@ fn nothing_is_accepted_only_to_go() {
     let (manager, device) = machine("");
     let before = settled(&manager);
     add(&manager, ADDED, 0, Grade::Any).expect("added");
-    // Some of it is in use.
+    // Some of the range is in use.
     let range = PhysRange::new(ADDED.start, ADDED.start + (2 << 20));
     let taken = manager.moving().allocate_range(range.whole_frames(), Budget::UNLIMITED);
     taken.expect("nobody has it");
     let accepted = device.accepted_pages();
-    // In vain: all is as before.
+    // The removal fails: everything is as before.
     let counts = settled(&manager);
     assert!(matches!(remove(&manager, ADDED), Err(HotplugError::Range(_))));
     check(&manager);
@@ -206,7 +207,7 @@ fn nothing_is_accepted_only_to_go() {
 fn a_host_that_wants_some_back_gets_what_is_not_accepted() {
     let (manager, device) = machine("");
     add(&manager, ADDED, 0, Grade::Any).expect("added");
-    // SAFETY: no test looks at descriptors meanwhile.
+    // SAFETY: no test looks up descriptors meanwhile.
     let gone =
         unsafe { manager.hotplug().remove_some(ADDED, 64 << 20, 2 << 20, Budget::UNLIMITED) };
     let expected = PhysRange::new(ADDED.end - (64 << 20), ADDED.end);
@@ -239,8 +240,9 @@ fn tables_in_added_memory_are_accepted_first_or_nothing_is_added() {
     let block = manager.allocate_order(Order::BLOCK, MigrateType::Movable).expect("a block");
     crate::fill(&manager, PhysRange::with_size(block.address(), 2 << 20), 1);
     manager.give_back_order(block, Order::BLOCK).expect("ours");
-    // With all of it they go; where the host does not forget they come back without being asked,
-    // and so do the block and the one behind it, behind which one more may be read then.
+    // The tables go with the whole range. Where the host does not forget, they come back without
+    // being accepted again, and so do the block and the one behind it, behind which one more may be
+    // read then.
     let accepted = device.accepted_pages();
     for round in 0..3 {
         assert_eq!(remove(&manager, gib(4, 68)), Ok(added));
@@ -257,7 +259,7 @@ fn tables_in_added_memory_are_accepted_first_or_nothing_is_added() {
 #[test]
 fn memory_behind_such_as_is_in_use_is_accepted_to_be_read() {
     let (manager, device) = machine("");
-    // Accepted, and in use.
+    // Accepted and in use.
     let (first, second) = (mib(4096, 4160), mib(4160, 4224));
     add(&manager, first, 0, Grade::Any).expect("added");
     use_everything(&manager);
@@ -265,7 +267,7 @@ fn memory_behind_such_as_is_in_use_is_accepted_to_be_read() {
     add(&manager, second, 0, Grade::Any).expect("added");
     let block = PhysRange::with_size(second.start, 2 << 20).whole_frames();
     assert_eq!(device.calls(), [block]);
-    // It waits for its use as unaccepted, as any.
+    // It waits to be used as unaccepted memory, like any other.
     assert_eq!(settled(&manager).unaccepted_pages, 64 * PER_MIB);
     use_everything(&manager);
     check(&manager);
@@ -305,7 +307,7 @@ fn what_a_host_had_that_forgets_is_accepted_again() {
             Answer::Never => assert!(counts.reporting_pages > 0, "{counts:?}"),
             _ => assert!(counts.unaccepted_pages > 64 * PER_MIB, "{line} {answer:?}: {counts:?}"),
         }
-        // What is not accepted again faults.
+        // Memory that is not accepted again faults.
         use_everything(&manager);
         if answer == Answer::Never {
             reporter.reset();
@@ -327,7 +329,8 @@ fn what_a_host_had_that_forgets_is_accepted_again() {
     }
 }
 
-/// 64 MiB of which all is accepted that can be: a block in it cannot, the device and both of them.
+/// Adds 64 MiB and accepts all that can be accepted. The device cannot accept one block. Returns
+/// the manager, the device, the whole range and that block.
 fn with_a_lost_block() -> (Fake, &'static FakeAccept, PhysRange, PhysRange) {
     let (manager, device) = machine("");
     let all = mib(4096, 4160);
@@ -338,12 +341,13 @@ fn with_a_lost_block() -> (Fake, &'static FakeAccept, PhysRange, PhysRange) {
     (manager, device, all, block)
 }
 
-/// What a device refused to take never left: what failed in it has failed, what was accepted is.
+/// Memory that a device refused to take never left: a block that could not be accepted stays lost,
+/// and accepted memory stays accepted.
 #[test]
 fn what_failed_and_never_left_is_not_asked_for_again() {
     for goes_offline in [false, true] {
         let (manager, device, all, block) = with_a_lost_block();
-        // With the one before it, from which it can be read.
+        // The block before it is lost as well because accesses to it may read past its end.
         let lost = 2 * PAGES_PER_BLOCK;
         assert_eq!(manager.acceptance().lost_pages(), lost);
         device.forget_calls();
@@ -364,7 +368,7 @@ fn what_failed_and_never_left_is_not_asked_for_again() {
         manager.acceptance().accept_all(&NoHelpers);
         assert_eq!((device.calls(), manager.acceptance().lost_pages()), (vec![], lost));
         use_everything(&manager);
-        // What really comes back is asked for whole.
+        // A block that really comes back is asked for as a whole.
         remove(&manager, all).expect("free");
         device.forget_asked(block);
         add(&manager, all, 0, Grade::Any).expect("removed");
@@ -375,8 +379,8 @@ fn what_failed_and_never_left_is_not_asked_for_again() {
     }
 }
 
-/// Its parts are handed out when all of them are there: what is before one that could not be
-/// accepted is not had alone.
+/// A range that comes back in parts is handed out once all parts are there: memory before a block
+/// that could not be accepted is not handed out alone.
 #[test]
 fn what_comes_back_in_parts_is_as_it_was() {
     let (manager, device, all, block) = with_a_lost_block();
@@ -408,7 +412,7 @@ fn what_comes_back_in_parts_is_as_it_was() {
 fn what_could_not_be_accepted_goes_with_as_much_as_can_be_had() {
     let (manager, _, all, _) = with_a_lost_block();
     assert_eq!(manager.acceptance().lost_pages(), 2 * PAGES_PER_BLOCK);
-    // SAFETY: nobody looks at descriptors by number.
+    // SAFETY: nothing looks up descriptors by number.
     let some =
         || unsafe { manager.hotplug().remove_some(all, all.size(), 2 << 20, Budget::UNLIMITED) };
     assert_eq!(some(), Ok(Removal::Run(all)));
@@ -419,7 +423,7 @@ fn what_could_not_be_accepted_goes_with_as_much_as_can_be_had() {
 
 #[test]
 fn what_is_isolated_while_the_host_has_it_is_accepted_when_it_comes_back() {
-    // A careful run poisons free memory, which this device does not keep.
+    // A careful run poisons free memory, and this device does not keep the poison.
     if is_careful() {
         return;
     }
@@ -438,7 +442,7 @@ fn what_is_isolated_while_the_host_has_it_is_accepted_when_it_comes_back() {
         while manager.totals().reporting_pages == 0 {
             now_ns = reporter.poll(now_ns).unwrap_or(now_ns + 1000 * MS).max(now_ns + MS);
         }
-        // A part of it, and what is free around it.
+        // A part of the range, and the free memory around it.
         let out = host.take_submissions().concat();
         let first = out.iter().min_by_key(|range| range.start).expect("something is out");
         let start = BlockNumber::containing(Pfn::containing(first.start));
@@ -470,7 +474,7 @@ fn what_is_isolated_while_the_host_has_it_is_accepted_when_it_comes_back() {
 
 #[test]
 fn nothing_is_reported_where_it_could_be_read_from_the_page_before() {
-    // As above.
+    // A careful run poisons free memory, which this device does not keep.
     if is_careful() {
         return;
     }

@@ -1,4 +1,4 @@
-//! Windows that have their tables in themselves, on hosts that leave accepted what they take away.
+//! Windows that hold their own tables, on hosts that leave memory accepted when they take it away.
 
 use crate::add::{add, node};
 use crate::common::{Descriptors, Fake, bring_up_with, check, gib, mib, parameters, settled};
@@ -18,18 +18,18 @@ fn machine(spare: PhysRange) -> (Fake, &'static FakeAccept) {
 }
 
 fn remove(manager: &Fake, range: PhysRange) -> u64 {
-    // SAFETY: no test looks at descriptors meanwhile.
+    // SAFETY: no test looks up descriptors meanwhile.
     let removed = unsafe { manager.hotplug().remove(range, Budget::UNLIMITED) };
     removed.expect("all is free").pages
 }
 
-/// The host takes memory away, and what is read of it faults.
+/// The host takes memory away; reads of it fault.
 fn take_away(manager: &Fake, range: PhysRange) {
     // SAFETY: it was removed.
     unsafe { manager.platform().unplug(range) };
 }
 
-/// The host gives memory back that it took, accepted where it was.
+/// The host gives back memory that it took; memory that was accepted still is.
 fn bring_back(manager: &Fake, device: &FakeAccept, range: PhysRange) {
     for block in (range.start..range.end).step_by(2 << 20) {
         if device.is_accepted(Pfn::containing(block)) {
@@ -68,11 +68,11 @@ fn a_window_that_goes_half_accepted_comes_back_as_it_went() {
         let single = manager.allocate_order(Order::PAGE, MigrateType::Movable).expect("memory");
         manager.give_back_order(single, Order::PAGE).expect("ours");
         bring_back(&manager, device, all);
-        // Nothing is asked for twice, or the device panics; nothing is used that is not accepted,
-        // or it faults.
+        // Nothing is accepted twice, or the device would panic; no memory is used before it is
+        // accepted, or the access would fault.
         let accepted = device.accepted_pages();
         assert_eq!(add(&manager, all, 0, Grade::Any), Ok(added));
-        // Not more than one block behind each that is accepted.
+        // At most one block behind each accepted block.
         assert!(device.accepted_pages() < 2 * accepted);
         check(&manager);
         let mut held = Vec::new();
@@ -88,12 +88,12 @@ fn a_window_that_goes_half_accepted_comes_back_as_it_went() {
 
 #[test]
 fn tables_that_were_accepted_in_vain_are_not_accepted_again() {
-    // Two windows, each with tables in itself; those of the second cannot be accepted at first.
+    // Two windows that hold their own tables; the tables of the second cannot be accepted at first.
     let all = gib(4, 100);
     let (manager, device) = machine(all);
     let (first, second) = (gib(4, 36), gib(36, 100));
     let before = settled(&manager);
-    // A known window, of which nothing is there.
+    // A known window none of whose memory is there.
     let pages = add(&manager, first, 0, Grade::Any).expect("added");
     assert_eq!(remove(&manager, first), pages);
     assert_eq!(device.accepted_pages() % PAGES_PER_BLOCK, 0);
@@ -118,7 +118,7 @@ fn tables_that_were_accepted_in_vain_are_not_accepted_again() {
     assert!(added < 96 << 18);
 }
 
-/// What a device refused to take is as it was, also where the host forgets what it takes.
+/// Memory that a device refused to take is unchanged, even if the host forgets what it takes.
 #[test]
 fn a_window_with_its_tables_in_it_that_never_left_is_accepted_once() {
     for forgets in [false, true] {
@@ -129,14 +129,14 @@ fn a_window_with_its_tables_in_it_that_never_left_is_accepted_once() {
         machine.accept().set_forgets(forgets);
         let pages = add(&manager, all, 0, Grade::Any).expect("added");
         for _ in 0..2 {
-            // SAFETY: no test looks at descriptors meanwhile.
+            // SAFETY: no test looks up descriptors meanwhile.
             unsafe { manager.hotplug().remove(all, Budget::UNLIMITED) }.expect("free");
             // SAFETY: removed just now.
             let back = unsafe { manager.hotplug().put_back(all, node(0), Some(Grade::Any)) };
             assert_eq!(back.expect("removed").pages, pages);
             check(&manager);
         }
-        // What the host had is accepted anew, where it forgets.
+        // Where the host forgets, memory that it had is accepted anew.
         machine.accept().forget_calls();
         // SAFETY: as above.
         unsafe { manager.hotplug().remove(all, Budget::UNLIMITED) }.expect("free");

@@ -1,4 +1,4 @@
-//! Memory that is added.
+//! Adding memory.
 
 use crate::common::{Fake, bring_up_with, check, gib, mib, parameters};
 use framewright::manager::tier::DRAM_TIER;
@@ -19,7 +19,7 @@ pub fn node(index: usize) -> NodeId {
     NodeId::new(index).expect("a node")
 }
 
-/// 256 MiB, and as much to add from 4 GiB on as is wanted.
+/// A machine of 256 MiB, with `spare` from 4 GiB on to be added.
 pub fn machine(spare: PhysRange, line: &str) -> Fake {
     let machine = FakeMachine::builder().ram(mib(0, 256)).spare(spare).nodes(2).build();
     bring_up_with(machine, &[], &parameters(line)).expect("bring-up")
@@ -30,8 +30,8 @@ pub fn add(manager: &Fake, range: PhysRange, on: usize, grade: Grade) -> Result<
     unsafe { manager.hotplug().add(range, node(on), grade) }.map(|added| added.pages)
 }
 
-/// Takes single pages until so many MiB are free, pins those in `pinned`, and gives back all others
-/// but one of four.
+/// Allocates single pages until only so many MiB are free, pins those in `pinned`, and gives back
+/// three of every four others.
 pub fn with_one_page_of_four(
     manager: &Fake,
     free_mib: u64,
@@ -51,7 +51,7 @@ pub fn with_one_page_of_four(
     handles
 }
 
-/// How many pages are held of a range.
+/// Returns how many pages of a range are held.
 pub fn pages_in(handles: &Handles<'_, FakeMachine>, range: PhysRange) -> usize {
     let frames = range.whole_frames();
     let is_in = |handle: &_| handles.range(*handle).is_some_and(|run| frames.contains(run.start));
@@ -76,7 +76,7 @@ fn memory_that_was_added_is_handed_out() {
         let normal = ZoneId { node: node(0), kind: ZoneKind::Normal };
         let view = manager.view(normal).expect("it has memory now");
         assert_eq!(view.span().to_phys(), gib(4, 6));
-        // All of it, and what was there, in pages.
+        // All of the added memory and all that was there before, in pages.
         let mut held = Vec::new();
         while let Ok(page) = manager.allocate_order(Order::PAGE, MigrateType::Movable) {
             crate::fill(&manager, PhysRange::with_size(page.address(), 4096), 1);
@@ -106,7 +106,7 @@ fn one_gib_blocks_come_whole() {
         .collect();
     starts.sort_unstable();
     assert_eq!(starts, (4..7).map(|at| Pfn(at << 18)).collect::<Vec<_>>());
-    // Above the mark there is no fourth.
+    // Above the mark no fourth run can be allocated.
     assert!(manager.allocate_order(Order::MAX, MigrateType::Movable).is_err());
     for start in starts {
         manager.give_back_order(start, Order::MAX).expect("ours");
@@ -114,8 +114,8 @@ fn one_gib_blocks_come_whole() {
     check(&manager);
 }
 
-/// CPUs keep frames of the highest zone, as if it had been there from the beginning, and of low
-/// memory again when it has gone.
+/// After memory was added, CPUs cache frames of the highest zone as if it had been there from the
+/// beginning; once it is gone they cache frames of low memory again.
 #[test]
 fn caches_move_to_where_memory_is() {
     let machine = FakeMachine::builder().ram(mib(0, 256)).spare(gib(4, 8)).cpus(3).build();
@@ -138,14 +138,14 @@ fn caches_move_to_where_memory_is() {
     assert!((0..3).all(|cpu| zone(cpu) == ZoneKind::Normal && page(cpu) >= Pfn(4 << 18)));
     assert!(manager.caches().cpu(0).expect("a CPU").most_pages > most);
     check(&manager);
-    // SAFETY: nobody looks at descriptors there.
+    // SAFETY: nothing looks up descriptors there.
     unsafe { manager.hotplug().remove(gib(4, 8), Budget::UNLIMITED) }.expect("free");
     assert!((0..3).all(|cpu| zone(cpu) == ZoneKind::Dma32 && page(cpu) < Pfn(1 << 16)));
     assert_eq!(manager.caches().cpu(0).expect("a CPU").most_pages, most);
     check(&manager);
 }
 
-/// A VM of 256 MiB gets 12 GiB, which Linux cannot give it.
+/// A VM of 256 MiB gets 12 GiB more, which Linux cannot give it.
 #[test]
 fn a_small_machine_becomes_large() {
     let manager = machine(gib(4, 16), "pages=inside");
@@ -157,7 +157,8 @@ fn a_small_machine_becomes_large() {
     assert_eq!(manager.hotplug().windows_left(), 7);
 }
 
-/// Who says that nothing is to lie in what comes has all tables elsewhere, or no memory.
+/// With the parameter that keeps tables out of added memory, all tables lie elsewhere, or the
+/// memory is refused.
 #[test]
 fn tables_stay_out_of_what_comes_if_that_is_said() {
     let all = PhysRange::new(1 << 40, 65 << 40);
@@ -173,12 +174,13 @@ fn tables_stay_out_of_what_comes_if_that_is_said() {
     assert_eq!((added.pages, added.table_bytes), (1 << 28, 0));
     check(&manager);
     let tables = PhysRange::with_size(range.start, 2 << 20);
-    // SAFETY: nobody looks at descriptors there.
+    // SAFETY: nothing looks up descriptors there.
     unsafe { manager.hotplug().remove(tables, Budget::UNLIMITED) }.expect("it holds none");
     check(&manager);
 }
 
-/// Tables of 1 TiB lie in it; of what was there next to nothing is taken.
+/// The tables of 1 TiB lie in the added memory; next to nothing is taken from the memory that was
+/// there.
 #[test]
 fn a_tebibyte_holds_its_own_tables() {
     let range = gib(1024, 2048);
@@ -192,21 +194,21 @@ fn a_tebibyte_holds_its_own_tables() {
     let after = manager.totals();
     let taken = before.free_pages + added.pages - after.free_pages;
     assert!(taken * 4096 <= 64 << 10, "{taken} pages");
-    // It is all or nothing: its tables describe what is in use.
+    // The window goes as a whole or not at all: its tables describe memory in use.
     let tables = PhysRange::new(range.start, range.start + (2 << 20));
-    // SAFETY: nobody looks at descriptors there.
+    // SAFETY: nothing looks up descriptors there.
     let removed = unsafe { manager.hotplug().remove(tables, Budget::UNLIMITED) };
     assert!(matches!(removed, Err(HotplugError::Tables(_))), "{removed:?}");
     let rest = PhysRange::new(range.end - (1 << 30), range.end);
-    // SAFETY: nobody looks at descriptors there.
+    // SAFETY: nothing looks up descriptors there.
     unsafe { manager.hotplug().remove(rest, Budget::UNLIMITED) }.expect("free");
     check(&manager);
     let first = PhysRange::new(range.start, rest.start);
-    // SAFETY: nobody looks at descriptors there.
+    // SAFETY: nothing looks up descriptors there.
     unsafe { manager.hotplug().remove(first, Budget::UNLIMITED) }.expect("free");
     check(&manager);
     assert_eq!(manager.totals().present_pages, before.present_pages);
-    // Whatever the memory holds when it comes back.
+    // It works whatever the memory holds when it comes back.
     crate::fill(&manager, PhysRange::with_size(range.start, added.table_bytes), 0xff);
     let wrong = add(&manager, rest, 0, Grade::Any);
     assert!(matches!(wrong, Err(HotplugError::Tables(_))), "{wrong:?}");
@@ -247,8 +249,8 @@ fn what_is_wrong_is_refused_and_changes_nothing() {
     assert_eq!(manager.totals().present_pages, before.present_pages + 4 * PER_MIB);
 }
 
-/// A device of 40 GiB brings 256 MiB at a time: that needs no window for each GiB, and no step
-/// takes more than 1 MiB. Memory of others next to it has its own.
+/// A device of 40 GiB adds 256 MiB at a time: it does not need a window for each GiB, and no step
+/// takes more than 1 MiB. Other memory next to the device has windows of its own.
 #[test]
 fn a_device_grows_in_small_steps() {
     let manager = machine(gib(4, 46), "");
@@ -267,18 +269,18 @@ fn a_device_grows_in_small_steps() {
     assert_eq!(hotplug.windows_left(), 8 - 2 - 3);
 }
 
-/// What is planned in one go for a device does not meet: a small window first, which is larger than
-/// what it was planned for, then the rest.
+/// The windows planned in one call for a device do not overlap: a small window first, which is
+/// larger than the memory that it was planned for, then one for the rest.
 #[test]
 fn a_device_that_starts_within_a_gib_comes_at_once() {
     let all = mib(4608, 46_080);
     let manager = machine(all, "");
     let group = Group { region: all, node: node(0), unit_bytes: None };
     manager.hotplug().register_group(group).expect("room");
-    // The tables of the second window lie in a block of it, which nobody gets.
+    // The tables of the second window lie in a block of that window, which is never handed out.
     assert_eq!(add(&manager, all, 0, Grade::Any), Ok((all.size() >> 12) - 2 * PER_MIB));
     check(&manager);
-    // Each block of 2 MiB has one owner, and none of them is a table's.
+    // Each block of 2 MiB has one owner, and none of them holds tables.
     let mut held = Vec::new();
     while let Ok(block) = manager.allocate_order(Order::BLOCK, MigrateType::Movable) {
         crate::fill(&manager, PhysRange::with_size(block.address(), 4096), 0xff);
@@ -304,7 +306,7 @@ fn a_node_without_memory_gets_some() {
     assert_eq!(order(0), [node(0), node(1)]);
     assert_eq!(order(1), [node(1), node(0)]);
     manager.give_back(page).expect("ours");
-    // Node 0 is served from there when it has nothing.
+    // Requests on node 0 are served from there when node 0 has nothing.
     let mut held = Vec::new();
     while let Ok(page) = manager.allocate_order(Order::BLOCK, MigrateType::Movable) {
         held.push(page);
@@ -354,7 +356,7 @@ fn grades_come_with_the_memory() {
     check(&manager);
 }
 
-/// The root of 16 times what cannot be moved, in KiB, as Linux computes it.
+/// Linux's formula: the square root of 16 times the memory that cannot be moved, in KiB.
 #[test]
 fn marks_follow_memory() {
     let manager = machine(gib(4, 8), "");
@@ -366,13 +368,13 @@ fn marks_follow_memory() {
     let sum: u64 = manager.views().map(|view| view.watermarks().min_pages).sum();
     assert!(sum * 4 <= (managed * 16).isqrt() && sum * 4 + 16 > (managed * 16).isqrt());
     manager.sysctl().set_min_free_kbytes(100_000).expect("possible");
-    // SAFETY: nobody looks at descriptors there.
+    // SAFETY: nothing looks up descriptors there.
     unsafe { manager.hotplug().remove(gib(4, 5), Budget::UNLIMITED) }.expect("free");
     assert_eq!(manager.sysctl().min_free_kbytes(), 100_000, "somebody wants more");
     check(&manager);
 }
 
-/// Which events are refused.
+/// Says which events the notifier vetoes.
 pub type Refuses = fn(HotplugEvent) -> bool;
 
 #[derive(Default)]
@@ -416,7 +418,7 @@ fn who_is_told_may_refuse_and_hears_of_everything() {
         [E::AddingFirst(one), E::GoingOnline(range), E::AddedFirst(one), E::Online(range)]
     );
     *log.refuse.lock().expect("alive") = Some(|event| matches!(event, E::GoingOffline(_)));
-    // SAFETY: nobody looks at descriptors there.
+    // SAFETY: nothing looks up descriptors there.
     let refused = unsafe { manager.hotplug().remove(range, Budget::UNLIMITED) };
     assert_eq!(refused, Err(HotplugError::Veto(Veto)));
     assert_eq!(
@@ -424,7 +426,7 @@ fn who_is_told_may_refuse_and_hears_of_everything() {
         [E::RemovingLast(one), E::GoingOffline(range), E::CancelOffline(range), E::CancelLast(one)]
     );
     *log.refuse.lock().expect("alive") = None;
-    // SAFETY: nobody looks at descriptors there.
+    // SAFETY: nothing looks up descriptors there.
     unsafe { manager.hotplug().remove(range, Budget::UNLIMITED) }.expect("free");
     assert_eq!(
         seen(),
@@ -433,7 +435,8 @@ fn who_is_told_may_refuse_and_hears_of_everything() {
     check(&manager);
 }
 
-/// With ever more memory free until there is enough, so that each table in turn finds none.
+/// Tries with ever more free memory until there is enough, so that each table in turn finds no
+/// memory.
 #[test]
 fn without_memory_for_tables_nothing_is_added() {
     for line in ["", "pages=inside", "page_owner=on pages=inside", "zone_parts=4"] {

@@ -1,4 +1,4 @@
-//! Reserved frames whose owner frees them like any others.
+//! Reserved frames whose owner frees them like any other frames.
 
 use crate::common::{Descriptors, check, mib, settled};
 use framewright::manager::ReleaseError;
@@ -8,7 +8,7 @@ use framewright_testkit::FakeMachine;
 #[test]
 fn adopted_frames_are_allocated_until_they_are_freed_in_any_pieces() {
     for descriptors in Descriptors::ALL {
-        // A part of a block, a block, and a part.
+        // Part of a block, a whole block, and part of another.
         let boot = PhysRange::new(0x1f_d000, 0x40_5000);
         let machine = FakeMachine::builder().ram(mib(0, 512)).build();
         let manager = descriptors.bring_up_reserving(machine, &[boot]).expect("bring-up");
@@ -25,7 +25,7 @@ fn adopted_frames_are_allocated_until_they_are_freed_in_any_pieces() {
             Err(ReleaseError::Managed(frames.start)),
             "once"
         );
-        // Pages, runs of three and of four, none of them where something was allocated.
+        // Frees single pages and runs of three and of four, at places where nothing was allocated.
         let (mut next, mut sizes) = (frames.start, [1, 3, 4, 1, 1].into_iter().cycle());
         while next < frames.end {
             let pages = sizes.next().expect("endless").min(frames.end.0 - next.0);
@@ -37,8 +37,8 @@ fn adopted_frames_are_allocated_until_they_are_freed_in_any_pieces() {
         let after = settled(&manager);
         assert_eq!(after.managed_pages, adopted.managed_pages);
         let freed = after.free_pages - before.free_pages;
-        // Where descriptors lie inside, eight frames of each split block hold them: there may be
-        // three more such blocks than before, or two fewer.
+        // Descriptors inside blocks take eight frames of each split block: there may be up to three
+        // more such blocks than before, or up to two fewer.
         let (most, least) = (frames.pages() + 16, frames.pages() - 24);
         let has_none = matches!(descriptors, Descriptors::None | Descriptors::InParts);
         let allowed = if has_none { frames.pages()..=frames.pages() } else { least..=most };

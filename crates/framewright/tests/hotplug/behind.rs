@@ -1,5 +1,6 @@
-//! What is offline or goes, behind memory that comes up: it may be read past the end of that, so it
-//! is accepted where it is.
+//! Memory that is offline, or about to go, right behind memory that comes up. Accesses may read
+//! past the end of the memory that comes up, so the memory behind it is accepted while it is
+//! offline.
 
 use crate::add::{add, node};
 use crate::common::{Fake, bring_up_with, check, mib, parameters, settled};
@@ -26,7 +27,7 @@ fn add_offline(manager: &Fake, range: PhysRange) {
     unsafe { manager.hotplug().add_offline(range, node(0)) }.expect("nothing is there");
 }
 
-/// All that is free is written to.
+/// Writes to all free memory.
 fn use_everything(manager: &Fake) {
     let mut held = Vec::new();
     while let Ok(page) = manager.allocate_order(Order::PAGE, MigrateType::Movable) {
@@ -65,7 +66,7 @@ fn the_end_of_a_zone_that_waits_for_another_holds_nothing_else_up() {
         }
         let accepted_pages = device.accepted_pages();
         device.let_go();
-        // All but what is held, in both zones.
+        // All memory of both zones except the block that the device holds up.
         assert_eq!(accepted_pages, (256 << 8) - PAGES_PER_BLOCK);
         let taken = other.join().expect("no panic").expect("nobody's");
         manager.give_back(taken).expect("ours");
@@ -96,7 +97,7 @@ fn what_is_offline_is_accepted_before_it_can_be_read() {
         assert!(device.calls().contains(&first_block(second)));
         assert_eq!(device.accepted_pages(), first.whole_frames().pages() + PAGES_PER_BLOCK);
         check(&manager);
-        // It is accepted when it is handed out, and goes, and comes back.
+        // The rest is accepted when it is handed out. The range goes and comes back.
         for _ in 0..2 {
             manager.hotplug().online(second, Grade::Any).expect("offline");
             check(&manager);
@@ -126,7 +127,7 @@ fn accepting_everything_ends_where_the_next_block_is_offline() {
     let (first, second) = (mib(4096, 4160), mib(4160, 4224));
     let (_, manager, device) = machine(mib(4096, 4224));
     add(&manager, mib(4096, 4224), 0, Grade::Any).expect("added");
-    // The last block of the first half waits for the one behind it, which goes offline.
+    // The last block of the first half waits for the block behind it, which goes offline.
     let last = Pfn::containing(first.end - BLOCK);
     let before = Pfn(last.0 - PAGES_PER_BLOCK);
     let taken = manager.allocate_at(before, Order::BLOCK, MigrateType::Movable).expect("nobody's");
@@ -141,7 +142,8 @@ fn accepting_everything_ends_where_the_next_block_is_offline() {
     assert_eq!(device.accepted_pages(), 128 << 8);
 }
 
-/// Has one page, and allocates the block before what goes when that is to be moved.
+/// A mover that owns one page, and allocates the block before the range that goes when that page is
+/// to be moved.
 struct Interferer {
     machine: &'static FakeMachine,
     manager: &'static Fake,
@@ -201,7 +203,7 @@ fn what_goes_is_accepted_before_it_can_be_read() {
             taken: Mutex::default(),
             moves,
         }));
-        // SAFETY: nobody looks at descriptors by number.
+        // SAFETY: nothing looks up descriptors by number.
         let removed = unsafe { manager.hotplug().by(mover).remove(second, Budget::UNLIMITED) };
         assert_eq!(removed.is_ok(), moves, "{removed:?}");
         assert!(moves || matches!(removed, Err(HotplugError::Range(_))), "{removed:?}");
@@ -220,7 +222,8 @@ fn what_goes_is_accepted_before_it_can_be_read() {
     }
 }
 
-/// What was lost beside memory that failed goes like any other, however often it comes and goes.
+/// Memory lost beside a block that failed goes like any other memory, however often it comes and
+/// goes.
 #[test]
 fn what_is_lost_for_its_neighbour_can_go() {
     for way in 0..2 {
@@ -244,7 +247,7 @@ fn what_is_lost_for_its_neighbour_can_go() {
             assert_eq!(manager.acceptance().lost_pages(), 2 * PAGES_PER_BLOCK, "{round}");
             use_everything(&manager);
         }
-        // SAFETY: nobody looks at descriptors by number.
+        // SAFETY: nothing looks up descriptors by number.
         unsafe { manager.hotplug().remove(all, Budget::UNLIMITED) }.expect("free");
         check(&manager);
         assert_eq!(settled(&manager).present_pages, before.present_pages);

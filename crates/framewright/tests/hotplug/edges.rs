@@ -1,5 +1,5 @@
-//! What lies side by side: nodes within one GiB, borders that cannot be accepted, tables that are
-//! all that is left, what a device does not take, and blocks with holes.
+//! Neighbours: nodes within one GiB, edges that cannot be accepted, tables that are all that is
+//! left of a window, memory that a device does not take, and blocks with holes.
 
 use crate::accepted::machine as accepting;
 use crate::add::{Log, add, machine, node};
@@ -23,7 +23,7 @@ use std::time::Duration;
 const BLOCK: u64 = 2 << 20;
 
 fn some(manager: &Fake, within: PhysRange, most: u64, align: u64) -> Removal {
-    // SAFETY: nobody looks at descriptors by number.
+    // SAFETY: nothing looks up descriptors by number.
     let removed = unsafe { manager.hotplug().remove_some(within, most, align, Budget::UNLIMITED) };
     removed.expect("a good question")
 }
@@ -34,7 +34,7 @@ fn two_nodes_share_a_gib() {
     add(&manager, mib(4096, 4608), 0, Grade::Any).expect("added");
     add(&manager, mib(4608, 5120), 1, Grade::Any).expect("added");
     check(&manager);
-    // A device of one node does not take what another's device has beside it.
+    // A device of one node does not take memory that another node's device has beside it.
     let (first, second) = (mib(5120, 5376), mib(5376, 6144));
     for (region, of) in [(first, 1), (second, 0)] {
         let group = Group { region, node: node(of), unit_bytes: Some(BLOCK) };
@@ -58,7 +58,7 @@ fn the_page_before_an_eager_addition_that_fails_is_kept() {
         let (first, second) = (mib(4096, 4160), mib(4160, 4224));
         add(&manager, first, 0, Grade::Any).expect("added");
         let last = Pfn::containing(first.end - 1);
-        // All of the block before it is in use and then free, so that it is accepted.
+        // All of the block before it is allocated and then freed, so that it is accepted.
         let before = Pfn(last.0 + 1 - PAGES_PER_BLOCK);
         let taken = manager.allocate_at(before, Order::BLOCK, MigrateType::Movable);
         manager.give_back(taken.expect("nobody's")).expect("ours");
@@ -85,7 +85,7 @@ fn what_lies_before_memory_that_failed_can_go() {
     manager.acceptance().accept_all(&framewright_jobs::NoHelpers);
     check(&manager);
     for range in [first, second] {
-        // SAFETY: nobody looks at descriptors by number.
+        // SAFETY: nothing looks up descriptors by number.
         let removed = unsafe { manager.hotplug().remove(range, Budget::UNLIMITED) };
         removed.expect("nobody has any of it");
         check(&manager);
@@ -95,7 +95,7 @@ fn what_lies_before_memory_that_failed_can_go() {
 
 #[test]
 fn a_window_goes_to_the_last_by_pieces() {
-    // Pieces of the size of its tables and such as share a piece with other memory.
+    // Pieces of the size of the window's tables, and pieces that share a GiB with other memory.
     for align in [BLOCK, 16 << 20, 64 << 20] {
         let manager = machine(gib(4, 100), "");
         let (before, all) = (settled(&manager), gib(4, 100));
@@ -144,21 +144,21 @@ fn what_a_device_refused_is_accepted_still() {
             manager.hotplug().online(range, Grade::Removable).expect("offline");
         }
         manager.acceptance().accept_all(&framewright_jobs::NoHelpers);
-        // The device panics where anything is accepted twice.
+        // The device panics if anything is accepted twice.
         assert_eq!(device.accepted_pages(), 64 << 8);
         check(&manager);
     }
 }
 
-/// What was offline is so again, and what only movable requests got is theirs, though all of it is
-/// one run.
+/// When a device refuses memory, what was offline is offline again, and memory that only movable
+/// requests get keeps that grade, although all of it is one run.
 #[test]
 fn what_a_device_refused_is_as_it_was() {
     for accepts in [false, true] {
         let manager = if accepts { accepting("").0 } else { machine(gib(4, 5), "") };
         let all = mib(4096, 4224);
         let grades = [Grade::Removable, Grade::Any, Grade::MovableOnly, Grade::Removable];
-        // One window for all.
+        // One window for all of it.
         let group = Group { region: all, node: node(0), unit_bytes: Some(BLOCK) };
         manager.hotplug().register_group(group).expect("room");
         let parts = (0..4).map(|number| mib(4096 + 32 * number, 4128 + 32 * number));
@@ -196,7 +196,7 @@ fn what_a_device_refused_is_as_it_was() {
             assert_eq!(settled(&manager).present_pages, before.present_pages);
         }
         manager.hotplug().set_notifier(None);
-        // What really comes is what it is said to be.
+        // Memory that really comes back gets the grade that the caller names.
         assert_eq!(some(&manager, all, all.size(), BLOCK), Removal::Run(all));
         add(&manager, all, 0, Grade::Any).expect("removed");
         assert_eq!(manager.moving().grade_of(Pfn::containing(all.start)), Some(Grade::Any));
@@ -210,13 +210,13 @@ fn a_block_with_a_hole_does_not_go_offline() {
     let manager = machine(gib(4, 5), "");
     add(&manager, mib(4096, 4224), 0, Grade::Any).expect("added");
     let state = "/sys/devices/system/memory/memory32/state";
-    // One page of it is in use for good.
+    // One page of it stays in use.
     let page = manager.allocate_at(Pfn(4200 << 8), Order::PAGE, MigrateType::Unmovable);
     let page = page.expect("free");
     let before = settled(&manager);
     assert_eq!(write(&manager, state, "offline"), Err(FileError::Busy));
     assert_eq!(settled(&manager), before);
-    // SAFETY: nobody looks at descriptors by number.
+    // SAFETY: nothing looks up descriptors by number.
     unsafe { manager.hotplug().remove(mib(4160, 4162), Budget::UNLIMITED) }.expect("free");
     let before = settled(&manager);
     assert_eq!(write(&manager, state, "offline"), Err(FileError::Invalid));
@@ -241,7 +241,7 @@ fn what_is_on_a_nodes_last_memory_moves_to_another_node() {
         handles.adopt(&request).expect("memory");
     }
     let hotplug = manager.hotplug().by(&handles);
-    // SAFETY: nobody looks at descriptors by number.
+    // SAFETY: nothing looks up descriptors by number.
     unsafe { hotplug.remove(range, Budget::UNLIMITED) }.expect("there is memory elsewhere");
     for handle in handles.held() {
         handles.check(handle).expect("moved whole");
@@ -250,7 +250,7 @@ fn what_is_on_a_nodes_last_memory_moves_to_another_node() {
     check(&manager);
 }
 
-/// Who asks the manager about itself while it changes something, and counts who is let in.
+/// A notifier that is slow and records how many changes call it at the same time.
 struct Slow {
     inside: AtomicU32,
     most: AtomicU32,
@@ -279,7 +279,7 @@ fn one_change_at_a_time() {
                 for _ in 0..4 {
                     let range = gib(number, number + 1);
                     add(manager, range, 0, Grade::Any).expect("added");
-                    // SAFETY: nobody looks at descriptors by number.
+                    // SAFETY: nothing looks up descriptors by number.
                     let removed = unsafe { manager.hotplug().remove(range, Budget::UNLIMITED) };
                     removed.expect("free");
                 }
@@ -291,7 +291,7 @@ fn one_change_at_a_time() {
     check(&manager);
 }
 
-/// Two sockets and a slow node near each; one of these goes (Linux: `mm/memory-tiers.c`,
+/// Two sockets with a slow node near each; one slow node goes (Linux: `mm/memory-tiers.c`,
 /// `memtier_hotplug_callback`).
 #[test]
 fn targets_of_demotion_follow_memory_that_comes_and_goes() {
@@ -314,7 +314,7 @@ fn targets_of_demotion_follow_memory_that_comes_and_goes() {
         add(&manager, on(2), 2, Grade::Any).expect("added");
         assert_eq!(targets(), ["2", "3", "", ""]);
         assert_eq!(numa.demotion_allowed(node(0)).to_string(), "2-3");
-        // SAFETY: nobody looks at descriptors by number.
+        // SAFETY: nothing looks up descriptors by number.
         unsafe { manager.hotplug().remove(on(2), Budget::UNLIMITED) }.expect("free");
         assert_eq!(targets(), ["3", "3", "", ""], "node 2 has no memory any more");
         assert_eq!(numa.demotion_allowed(node(0)).to_string(), "3");
@@ -322,7 +322,7 @@ fn targets_of_demotion_follow_memory_that_comes_and_goes() {
     check(&manager);
 }
 
-/// Whoever makes an area of what is asked to go, while others are told, has it.
+/// A notifier that makes an area of memory that is going offline keeps that memory.
 #[test]
 fn an_area_that_is_made_meanwhile_stays() {
     struct Makes(&'static Fake);
@@ -354,7 +354,7 @@ fn an_area_that_is_made_meanwhile_stays() {
     check(manager);
 }
 
-/// What an area has is not taken away, in whatever form it is asked for.
+/// Blocks of an area are not taken away, whichever call asks for them.
 #[test]
 fn blocks_of_an_area_do_not_go() {
     let manager = machine(gib(4, 5), "");
@@ -369,7 +369,7 @@ fn blocks_of_an_area_do_not_go() {
     let all = mib(4096, 4608);
     for part in [mib(4096 + 128, 4096 + 256), mib(4096, 4096 + 256), all] {
         assert_eq!(hotplug.offline(part, Budget::UNLIMITED).err(), Some(wrong));
-        // SAFETY: nobody looks at descriptors by number.
+        // SAFETY: nothing looks up descriptors by number.
         let removed = unsafe { hotplug.remove(part, Budget::UNLIMITED) };
         assert_eq!(removed.err(), Some(wrong));
     }
@@ -382,10 +382,10 @@ fn blocks_of_an_area_do_not_go() {
     assert_eq!(wrong.to_string(), format!("pfn {first} belongs to a reserve area"));
     assert_eq!(settled(&manager), before);
     assert_eq!(manager.moving().grade_of(first), Some(Grade::Removable));
-    // What lies beside it goes.
+    // The memory beside the area goes.
     hotplug.offline(mib(4096 + 256, 4096 + 384), Budget::UNLIMITED).expect("free");
     hotplug.online(mib(4096 + 256, 4096 + 384), Grade::Any).expect("offline");
-    // A device that wants some back gets all but the area, and not more than there is.
+    // A device that wants memory back gets all but the area, and not more than there is.
     let mut left = vec![mib(4096, 4096 + 128), mib(4096 + 256, 4608)];
     while let Removal::Run(run) = some(&manager, all, 64 << 20, 64 << 20) {
         let from = left.last_mut().expect("no more than there is");
@@ -398,7 +398,7 @@ fn blocks_of_an_area_do_not_go() {
     check(&manager);
 }
 
-/// Weights that nobody set are of the nodes that have memory (Linux: `mm/mempolicy.c`).
+/// Weights that were never set by hand follow the nodes that have memory (Linux: `mm/mempolicy.c`).
 #[test]
 fn weights_follow_memory_that_comes_and_goes() {
     let manager = machine(gib(4, 5), "");
@@ -411,7 +411,7 @@ fn weights_follow_memory_that_comes_and_goes() {
     for _ in 0..2 {
         add(&manager, mib(4096, 4224), 1, Grade::Any).expect("added");
         assert_eq!(weights(), [3, 1]);
-        // SAFETY: nobody looks at descriptors by number.
+        // SAFETY: nothing looks up descriptors by number.
         unsafe { manager.hotplug().remove(mib(4096, 4224), Budget::UNLIMITED) }.expect("free");
         assert_eq!(weights(), [1, 1]);
     }

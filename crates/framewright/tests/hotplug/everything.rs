@@ -1,6 +1,6 @@
-//! Everything at once: memory, CPUs and pools come and go, hosts take reports, files are read and
-//! written, while threads own memory in every form that the manager gives it. Who owns each frame
-//! is kept in a table of the test's own, and what was removed is filled or faults.
+//! Everything at once: memory, CPUs and pools come and go, hosts take reports, and files are read
+//! and written, while threads own memory in every form that the manager hands out. The test keeps
+//! its own table of who owns each frame, and removed memory is overwritten or faults.
 
 use crate::add::node;
 use crate::common::{Fake, bring_up_with, check, gib, mib, parameters};
@@ -74,7 +74,7 @@ fn hammer(setting: &Setting<'_>, seed: u64, rounds: u64, ms: u64) {
         // SAFETY: the machine has it.
         let added = unsafe { manager.hotplug().add(range, node(on), Grade::Any) }.expect("added");
         let tables = range.size() / BLOCK - added.pages / 512;
-        // SAFETY: nobody looks.
+        // SAFETY: nothing looks up descriptors meanwhile.
         unsafe { manager.hotplug().remove(range, Budget::UNLIMITED) }.expect("free");
         let how = world.went(range, &mut random);
         let blocks = vec![(Presence::Absent, how); to_usize(range.size() / BLOCK)];
@@ -132,7 +132,7 @@ fn hammer(setting: &Setting<'_>, seed: u64, rounds: u64, ms: u64) {
                     })
                 });
             }
-            // CPUs come and go, pools, reports, files.
+            // CPUs, pools, reports and files come and go.
             scope.spawn(move || {
                 machine.run_on(5, || {
                     let mut random = Random::new(seed + 99);
@@ -156,7 +156,8 @@ fn hammer(setting: &Setting<'_>, seed: u64, rounds: u64, ms: u64) {
                                         let got = owners.give_up(owner);
                                         manager.give_back(got).expect("ours");
                                     } else {
-                                        // Some may have gone and come back, or be put back.
+                                        // Some memory may have gone and come back, or may be put
+                                        // back.
                                         if isolation.unisolate(blocks).is_err() {
                                             for block in blocks.start.0..blocks.end.0 {
                                                 let one = crate::common::blocks(block, 1);
@@ -230,7 +231,7 @@ fn hammer(setting: &Setting<'_>, seed: u64, rounds: u64, ms: u64) {
                             now = reporter.poll(now).unwrap_or(now + 1_000_000).max(now + 1000);
                             thread::sleep(Duration::from_micros(50));
                         }
-                        // What is out comes back.
+                        // Memory that is out comes back.
                         for _ in 0..100 {
                             if reporter.out_pages() == 0 {
                                 break;
@@ -260,13 +261,13 @@ fn hammer(setting: &Setting<'_>, seed: u64, rounds: u64, ms: u64) {
                     .map_or(0, |at| at + 1);
                 let start = place.range.start + first as u64 * BLOCK;
                 let range = PhysRange::with_size(start, (at - first + 1) as u64 * BLOCK);
-                // SAFETY: nobody looks.
+                // SAFETY: nothing looks up descriptors meanwhile.
                 let gone = unsafe { manager.hotplug().remove(range, Budget::UNLIMITED) };
                 if let Err(HotplugError::Tables(_)) = gone {
                     // The tables go last.
                     let tables = place.tables * BLOCK;
                     let rest = PhysRange::new(place.range.start + tables, range.end);
-                    // SAFETY: nobody looks.
+                    // SAFETY: nothing looks up descriptors meanwhile.
                     unsafe { manager.hotplug().remove(rest, Budget::UNLIMITED) }.expect("free");
                     world.removed(&mut place, rest, &mut random);
                     continue;

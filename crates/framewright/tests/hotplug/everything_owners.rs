@@ -1,4 +1,4 @@
-//! Who owns each frame, in a table of the tests' own, and what is written into it.
+//! The tests' own table of who owns each frame, and the stamps that owners write into their frames.
 
 use crate::common::Fake;
 use framewright::units::{Pfn, PfnRange};
@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 pub const NOBODY: u32 = 0;
-/// The owner of what is no memory.
+/// The owner of frames that are not memory.
 pub const GONE: u32 = u32::MAX;
 
 pub fn to_usize(number: u64) -> usize {
@@ -33,7 +33,7 @@ pub struct Registry {
     by_start: BTreeMap<u64, u32>,
 }
 
-/// Who has which frame.
+/// The table of owners.
 pub struct Owners {
     manager: &'static Fake,
     frames: Vec<AtomicU32>,
@@ -94,7 +94,8 @@ impl Owners {
         owner
     }
 
-    /// Nobody's from now on, if it is not on the move: the caller frees it.
+    /// Ends the ownership of a run once it is not being moved, and returns the run for the caller
+    /// to free.
     pub fn give_up(&self, owner: u32) -> PfnRange {
         loop {
             let mut registry = lock(&self.registry);
@@ -120,8 +121,8 @@ impl Owners {
     }
 }
 
-// SAFETY: a run that is on the move stays in the registry, whose owner waits; after a move nothing
-// names the old frames.
+// SAFETY: a run that is being moved stays in the registry, and its owner waits; after a move
+// nothing names the old frames.
 unsafe impl Mover for Owners {
     fn occupant(&self, pfn: Pfn) -> Occupant {
         match Self::owner_of(&lock(&self.registry), pfn) {

@@ -1,5 +1,5 @@
-//! Memory comes and goes in places whose state is known here, and is allocated and freed in every
-//! form.
+//! A world in which memory comes and goes at places whose state the test knows, and is allocated
+//! and freed in every form.
 
 use crate::add::node;
 use crate::common::{Fake, order};
@@ -17,12 +17,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub const BLOCK: u64 = 2 << 20;
 
-/// Refuses now and then, allocates, and counts.
+/// A notifier that vetoes now and then, allocates, and counts.
 #[derive(Default)]
 pub struct Told {
     pub manager: Mutex<Option<&'static Fake>>,
     turn: AtomicU64,
-    /// Begun and not ended.
+    /// The number of changes that have begun and not ended.
     pub open: Mutex<Vec<PhysRange>>,
 }
 
@@ -77,7 +77,7 @@ pub struct World {
 }
 
 impl World {
-    /// The host has what was removed.
+    /// The host takes memory that was removed; returns in which way.
     pub fn went(&self, range: PhysRange, random: &mut Random) -> How {
         self.owners.change(range.whole_frames(), NOBODY, GONE);
         let machine = self.manager.platform();
@@ -94,7 +94,7 @@ impl World {
             }
             return How::Accepted;
         }
-        // Of large ones most is filled nowhere.
+        // Most of a large range has never been written.
         if range.size() > 256 << 20 || random.one_in(2) {
             // SAFETY: as above.
             unsafe { machine.unplug(range) };
@@ -105,7 +105,7 @@ impl World {
         How::Filled(byte)
     }
 
-    /// The host gives it back.
+    /// The host gives the memory back.
     fn comes(&self, place: &Place, range: PhysRange) {
         let machine = self.manager.platform();
         for at in (range.start..range.end).step_by(2 << 20) {
@@ -222,7 +222,7 @@ impl World {
                 }
             }
             5 => {
-                // SAFETY: nobody looks at descriptors by number.
+                // SAFETY: nothing looks up descriptors by number.
                 let result = unsafe { hotplug.remove(range, budget) };
                 if result.is_ok() {
                     assert!(was_there);
@@ -240,7 +240,7 @@ impl World {
                 }
             }
             _ => {
-                // A file, where the place is a memory block.
+                // Uses a file where the range is a memory block.
                 let block = place.range.start >> 27;
                 if place.range.size() != 128 << 20 {
                     return;
@@ -262,7 +262,7 @@ impl World {
                         }
                     }
                 } else {
-                    // What is there is online afterwards, but for what a veto stopped.
+                    // Afterwards all memory of the place is online, except what a veto stopped.
                     let offline: Vec<_> = (all.start..all.end)
                         .step_by(2 << 20)
                         .map(|at| PhysRange::with_size(at, BLOCK))
@@ -285,7 +285,7 @@ impl World {
         self.compare(place, range);
     }
 
-    /// Nothing came of adding it.
+    /// The host takes memory again that could not be added.
     fn went_again(&self, range: PhysRange, random: &mut Random) -> How {
         if self.accepts {
             self.owners.change(range.whole_frames(), NOBODY, GONE);
@@ -295,7 +295,7 @@ impl World {
     }
 
     pub fn removed(&self, place: &mut Place, range: PhysRange, random: &mut Random) {
-        // What was offline is nobody's already.
+        // Memory that was offline already has no owner.
         for at in (range.start..range.end).step_by(2 << 20) {
             let one = PhysRange::with_size(at, BLOCK);
             if Self::are(place, one, |it| it == Presence::Offline) {
@@ -346,7 +346,7 @@ impl World {
                 let got = manager.allocate(&request(pages)).ok();
                 if let Some(got) = got.filter(|_| pages % 7 == 3) {
                     let word = manager.platform().direct(got.start.address()).cast::<u64>();
-                    // SAFETY: ours.
+                    // SAFETY: the run is the test's own.
                     assert_eq!(unsafe { word.read() }, 0, "{got:?} is zero");
                 }
                 got.map(|it| (it, Back::Range))
@@ -383,7 +383,7 @@ impl World {
         }
         for range in ranges {
             match held.back {
-                // What was moved is in as many pieces as before.
+                // Moved memory is in as many pieces as before.
                 Back::Order(order) => {
                     manager.give_back_order(range.start, order).expect("ours");
                 }

@@ -1,4 +1,4 @@
-//! Linux's view of it.
+//! Hotplug as Linux's files show it.
 
 use crate::add::{add, machine, node};
 use crate::common::{Fake, bring_up_with, check, gib, mib, parameters};
@@ -52,7 +52,7 @@ fn blocks_have_linuxs_files() {
     assert_eq!(of(32, "valid_zones").as_deref(), Ok("Movable\n"));
     assert_eq!(set("online"), Err(FileError::Invalid), "it is");
     check(&manager);
-    // Somebody has a page of it, and nobody can move it.
+    // A page of it is in use, and nobody can move the page.
     let page = manager.allocate_at(
         framewright::units::Pfn(4096 << 8),
         framewright::units::Order::PAGE,
@@ -70,8 +70,8 @@ fn blocks_have_linuxs_files() {
     check(&manager);
 }
 
-/// What goes offline amid memory that only movable requests get is such memory when it comes back,
-/// as Linux has it, also between windows that hold their own tables.
+/// A part that goes offline in the middle of movable-only memory is movable-only again when it
+/// comes back, as in Linux, also between windows that hold their own tables.
 #[test]
 fn a_hole_in_movable_memory_is_movable() {
     for grade in [Grade::MovableOnly, Grade::Removable] {
@@ -95,7 +95,7 @@ fn a_hole_in_movable_memory_is_movable() {
     }
 }
 
-/// Reads the state of two blocks when it is asked for what it has in one.
+/// A mover that reads the state of two blocks when it is asked who occupies a page of one of them.
 struct Reader {
     manager: &'static Fake,
     page: Mutex<Pfn>,
@@ -141,7 +141,7 @@ fn a_block_on_its_way_says_so() {
     assert!(manager.hotplug().going().is_empty());
     let state = format!("{MEMORY}/memory32/state");
     assert_eq!(read(manager, &state).as_deref(), Ok("offline\n"));
-    // What cannot be vacated is not on its way any more, either.
+    // A block that cannot be vacated is no longer going offline, either.
     let held = manager.allocate_at(Pfn(4225 << 8), Order::PAGE, MigrateType::Movable);
     let held = held.expect("nobody's");
     let failed = manager.hotplug().offline(mib(4224, 4352), Budget::UNLIMITED);
@@ -190,8 +190,8 @@ fn what_is_set_is_read_and_followed() {
     assert_eq!(settings, expected);
 }
 
-/// 256 MiB at boot allow three times as much for what can be moved; a node without any allows none
-/// unless the ratio is the machine's alone.
+/// 256 MiB at boot allow three times as much movable-only memory. A node without boot memory allows
+/// none unless only the machine's ratio counts.
 #[test]
 fn auto_movable_keeps_the_ratio() {
     let manager = machine(gib(4, 8), "memory_hotplug.online_policy=auto-movable");
@@ -218,14 +218,15 @@ fn auto_movable_keeps_the_ratio() {
         let shares = hotplug.shares_of(range);
         sorts.push(if shares.movable_pages != 0 { 'm' } else { 'k' });
     }
-    // Three times 256 MiB less a little, and a hundredth of it.
+    // Three times 256 MiB less a little, and one per cent of it.
     assert_eq!(sorts, "mmmmmmkmmmkmmm");
     check(&manager);
     let far = mib(6144, 6272);
     assert_eq!(hotplug.grade_for(far, node(1), OnlineType::Online), Some(Grade::Any));
     let settings = HotplugSettings { auto_movable_numa_aware: false, ..hotplug.settings() };
     hotplug.set_settings(settings);
-    // The machine has no room for it either, until there is more for everybody.
+    // The machine as a whole has no room for it, either, until more memory is added for all
+    // requests.
     assert_eq!(hotplug.grade_for(far, node(1), OnlineType::Online), Some(Grade::Any));
     add(&manager, mib(7168, 8192), 0, Grade::Any).expect("added");
     assert_eq!(
@@ -235,7 +236,7 @@ fn auto_movable_keeps_the_ratio() {
     );
 }
 
-/// As Linux computes it, in files and in the numbers of blocks.
+/// The block size is computed as in Linux, and shows in the files and in the blocks' numbers.
 #[test]
 fn memory_blocks_grow_with_the_machine() {
     const MIB: u64 = 1 << 20;
@@ -245,7 +246,7 @@ fn memory_blocks_grow_with_the_machine() {
         (65 << 10, false, 1024),
         ((100 << 10) + 256, false, 256),
         ((100 << 10) + 256, true, 2048),
-        // The last frame is missing: no block but the smallest divides it.
+        // The last frame is missing: only the smallest block size divides this memory.
         ((65 << 10) - 1, false, 128),
     ] {
         let mut machine = FakeMachine::builder().ram(mib(0, 64)).ram(mib(end_mib - 2, end_mib));

@@ -1,5 +1,5 @@
-//! Memory that is gone faults: nobody may look at it, whatever else is done meanwhile, and with any
-//! content it can come back.
+//! Removed memory faults: nothing may access it, whatever else happens meanwhile, and it may come
+//! back with any content.
 
 use crate::add::{add, node};
 use crate::common::reporting_rig::usual;
@@ -37,7 +37,7 @@ fn plug(manager: &Fake, range: PhysRange, pattern: u8) {
 }
 
 fn remove(manager: &Fake, range: PhysRange) -> Result<u64, HotplugError> {
-    // SAFETY: no test looks at descriptors meanwhile.
+    // SAFETY: no test looks up descriptors meanwhile.
     let removed = unsafe { manager.hotplug().remove(range, Budget::UNLIMITED) };
     removed.map(|removed| removed.pages)
 }
@@ -60,7 +60,7 @@ fn read_all_files(manager: &Fake) {
     }
 }
 
-/// Everything that walks tables.
+/// Makes every call that walks tables.
 fn do_everything(manager: &Fake, gone: PhysRange, reports: bool) {
     check(manager);
     read_all_files(manager);
@@ -138,7 +138,7 @@ fn do_everything(manager: &Fake, gone: PhysRange, reports: bool) {
     manager.pool(PoolSize::TwoMib).resize(4, &NoHelpers).expect("possible");
     manager.pool(PoolSize::TwoMib).resize(0, &NoHelpers).expect("possible");
     let frames = gone.whole_frames();
-    // SAFETY: nobody's.
+    // SAFETY: nothing uses this memory.
     assert!(unsafe { manager.hotplug().release(frames) }.is_err());
     manager.sysctl().set_min_free_kbytes(manager.sysctl().min_free_kbytes()).expect("as it is");
     settled(manager);
@@ -152,7 +152,7 @@ fn a_window_with_its_tables_in_it_is_left_alone_when_it_is_gone() {
         let machine = FakeMachine::builder().ram(mib(0, 256)).spare(range).nodes(2).build();
         let manager = bring_up_with(machine, &[], &parameters(line)).expect("bring-up");
         let before = settled(&manager);
-        // Aids fill what is freed with a pattern that the device does not leave.
+        // Debug aids fill freed memory with a pattern that the device does not preserve.
         let reports = !line.starts_with("careful");
         unplug(&manager, range);
         do_everything(&manager, range, reports);
@@ -190,7 +190,7 @@ fn a_window_with_its_tables_in_it_is_left_alone_when_it_is_gone() {
     }
 }
 
-/// Small pieces come and go in any order beside threads that use all that there is.
+/// Small pieces come and go in any order beside threads that use all the memory there is.
 #[test]
 fn whoever_looks_while_memory_goes_finds_it_there() {
     for line in ["", "pages=inside", "page_owner=on pages=inside"] {
@@ -206,14 +206,14 @@ fn hammer(line: &str, reports: bool) {
         FakeMachine::builder().ram(mib(0, 256)).spare(small).spare(window).cpus(6).build();
     let manager = bring_up_with(machine, &[], &parameters(line)).expect("bring-up");
     let manager = &manager;
-    // Handles know the places of all windows that there are when they begin.
+    // Handles know the places of all windows that exist when they are made.
     for range in [window, small] {
         add(manager, range, 0, Grade::Any).expect("added");
         remove(manager, range).expect("free");
         unplug(manager, range);
     }
     let ended = &AtomicBool::new(false);
-    // What nobody can move is held back while all of the window is to go.
+    // Pages that nobody can move are held back while the whole window is to go.
     let calm = &AtomicBool::new(false);
     let handles = &Handles::new(manager, 1 << 14).expect("memory");
     let rounds: u64 =
@@ -307,7 +307,7 @@ fn hammer(line: &str, reports: bool) {
                     let mut tries = 0;
                     loop {
                         calm.store(tries > 3, Ordering::Relaxed);
-                        // SAFETY: nobody looks at descriptors by number.
+                        // SAFETY: nothing looks up descriptors by number.
                         let removed = unsafe {
                             manager.hotplug().by(handles).remove(window, Budget::UNLIMITED)
                         };
@@ -339,7 +339,7 @@ fn hammer(line: &str, reports: bool) {
     check(manager);
 }
 
-/// Adds and removes pieces of a range, in any order, and ends with none of it.
+/// Adds and removes pieces of a range in any order, and ends with none of it present.
 fn pieces(
     manager: &Fake,
     handles: &Handles<'_, FakeMachine>,
@@ -378,7 +378,7 @@ fn pieces(
                     offline[at].fill(true);
                 }
             } else {
-                // SAFETY: nobody looks at descriptors by number.
+                // SAFETY: nothing looks up descriptors by number.
                 let removed = unsafe { hotplug.remove(range, Budget::UNLIMITED) };
                 if removed.is_ok() {
                     unplug(manager, range);
@@ -389,7 +389,7 @@ fn pieces(
         } else {
             let added = add(manager, range, 0, Grade::Any);
             assert!(matches!(added, Err(HotplugError::Present(_))), "{added:?}");
-            // SAFETY: nobody looks at descriptors by number.
+            // SAFETY: nothing looks up descriptors by number.
             let removed = unsafe { hotplug.remove(range, Budget::UNLIMITED) };
             assert!(matches!(removed, Err(HotplugError::Absent(_))), "{removed:?}");
         }
@@ -398,7 +398,7 @@ fn pieces(
         let start = within.start + block as u64 * BLOCK;
         let range = PhysRange::new(start, start + BLOCK);
         let mut tries = 0;
-        // SAFETY: nobody looks at descriptors by number.
+        // SAFETY: nothing looks up descriptors by number.
         while let Err(error) =
             // SAFETY: nobody looks at descriptors by number meanwhile (invariant 49).
             unsafe { manager.hotplug().by(handles).remove(range, Budget::UNLIMITED) }
@@ -411,14 +411,14 @@ fn pieces(
     }
 }
 
-/// Where there is no room for the tables of a window that would be small, they lie in the memory
-/// itself: in whole GiBs of it, and the edges have windows of their own.
+/// If there is no room elsewhere for the tables of the added memory, they lie in the memory itself:
+/// whole GiBs of it hold their own tables, and the edges have windows of their own.
 #[test]
 fn a_window_without_room_for_its_tables_elsewhere_is_of_whole_gibs() {
     let whole = mib(4352, 12_544);
     let machine = FakeMachine::builder().ram(mib(0, 64)).spare(whole).build();
     let manager = bring_up_with(machine, &[], &parameters("")).expect("bring-up");
-    // 64 neighbouring pages here and there, and no more.
+    // 64 neighbouring pages here and there, and no longer runs.
     let all = Request { reserves: Reserves::All, ..Request::new(crate::common::order(6)) };
     let mut held = Vec::new();
     while let Ok(run) = manager.allocate(&all) {

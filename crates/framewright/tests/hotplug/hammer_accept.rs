@@ -1,5 +1,5 @@
-//! Memory that has to be accepted comes and goes beside threads that use all that they get, and
-//! what a host leaves accepted is asked for once.
+//! Memory that has to be accepted comes and goes beside threads that use all the memory they get.
+//! Memory that the host leaves accepted is accepted only once.
 
 use crate::add::{add, node};
 use crate::common::{Descriptors, Fake, bring_up_with, check, gib, mib, order, parameters};
@@ -30,12 +30,13 @@ fn add_offline(manager: &Fake, range: PhysRange) {
 }
 
 fn remove(manager: &Fake, range: PhysRange) -> Result<u64, HotplugError> {
-    // SAFETY: no test looks at descriptors by number.
+    // SAFETY: no test looks up descriptors by number.
     let removed = unsafe { manager.hotplug().remove(range, Budget::UNLIMITED) };
     removed.map(|removed| removed.pages)
 }
 
-/// Behind what is in use all memory that is there is accepted. Nobody else is at work.
+/// Checks that each block behind memory in use is accepted if it is present. No other thread may
+/// run.
 fn check_borders(manager: &Fake, places: &[PhysRange]) {
     let device = manager.platform().accept();
     for place in places {
@@ -56,7 +57,7 @@ fn check_borders(manager: &Fake, places: &[PhysRange]) {
 
 #[test]
 fn windows_that_were_planned_in_vain_keep_their_zones() {
-    // A small window before one with its tables in itself, whose second block fails.
+    // A small window before one that holds its own tables, whose second block cannot be accepted.
     let all = PhysRange::new(gib(4, 5).start + (512 << 20), 100 << 30);
     let manager = machine(gib(4, 100), "hotplug_windows=4");
     let device = manager.platform().accept();
@@ -140,7 +141,7 @@ fn what_comes_behind_a_run_that_is_being_accepted_is_accepted() {
             let manager = Descriptors::Deferred.bring_up(machine);
             let (manager, device) = (&manager, machine.accept());
             let last = Pfn::containing(boot.end - 4096);
-            // A place, so that nothing is wanted for tables.
+            // Makes a place now, so that later no memory is needed for tables.
             add(manager, spare, 0, Grade::Any).expect("added");
             remove(manager, spare).expect("free");
             thread::scope(|scope| {
@@ -168,15 +169,15 @@ fn what_comes_behind_a_run_that_is_being_accepted_is_accepted() {
     }
 }
 
-/// One frame of this and every so many blocks cannot be accepted, where some cannot.
+/// One frame in every this many blocks cannot be accepted, in runs with such frames.
 const FAILING: u64 = 13;
 
 fn fails(at: u64) -> bool {
     at / BLOCK % FAILING == 5
 }
 
-/// The host takes memory away that is nobody's, and gives it back with other content. What could
-/// not be accepted is asked for again when it comes.
+/// The host takes away memory that nobody owns and gives it back with other content. Blocks that
+/// could not be accepted are tried again when the memory comes back.
 fn exchange(manager: &Fake, range: PhysRange, pattern: u8) {
     let device = manager.platform().accept();
     // SAFETY: it was removed.
@@ -202,7 +203,7 @@ fn change(
     let first = random.below(blocks);
     let count = 1 + random.below((blocks - first).min(24));
     let range = PhysRange::with_size(place.start + first * BLOCK, count * BLOCK);
-    // Of a large window the tables come with all of it.
+    // The tables of a large window come only with all of it.
     let is_large = place.size() > 1 << 30 && random.one_in(3);
     let range = if is_large { place } else { range };
     let grade = random.choose(&[Grade::Any, Grade::MovableOnly, Grade::Removable]).expect("some");
@@ -222,7 +223,7 @@ fn change(
             let _ = hotplug.offline(range, budget);
         }
         5 => {
-            // SAFETY: nobody looks at descriptors by number.
+            // SAFETY: nothing looks up descriptors by number.
             if unsafe { hotplug.remove(range, budget) }.is_ok() {
                 exchange(manager, range, 0x6d);
             }
@@ -242,7 +243,7 @@ fn hammer(line: &str, places: &[PhysRange], seed: u64, steps: u32, some_fail: bo
     let spare = PhysRange::new(places[0].start, places[places.len() - 1].end);
     let manager = &machine(spare, &format!("handles{line}"));
     let device = manager.platform().accept();
-    // Handles know the places of all windows that there are when they begin.
+    // Handles know the places of all windows that exist when they are made.
     for &place in places {
         add(manager, place, 0, Grade::Any).expect("added");
         remove(manager, place).expect("free");

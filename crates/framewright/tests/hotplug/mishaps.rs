@@ -1,5 +1,5 @@
-//! Who is told of memory that comes and goes, or moves it, panics, calls back or meddles; and calls
-//! that name what there is not.
+//! Notifiers and movers that panic, call back into the manager or interfere with it; and calls that
+//! name memory which does not exist.
 
 use crate::add::{add, machine, node};
 use crate::common::{Fake, blocks, bring_up_with, check, gib, mib, order, parameters, settled};
@@ -21,7 +21,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A device of another node beyond all addresses is in nobody's way.
+/// The region of another node's device that lies beyond all addresses does not matter to others.
 #[test]
 fn devices_may_lie_beyond_all_addresses() {
     for start in [1_u64 << 53, (1 << 53) + (4 << 30), u64::MAX - (1 << 30), 1 << 52] {
@@ -43,7 +43,7 @@ fn devices_may_lie_beyond_all_addresses() {
     check(&manager);
 }
 
-/// Where memory begins at 0 and firmware leaves its first block out.
+/// Memory begins at 0, and firmware leaves out its first block.
 #[test]
 fn the_block_of_frame_0_is_not_added() {
     let machine = FakeMachine::builder().ram(gib(1, 2)).spare(mib(0, 128)).build();
@@ -55,7 +55,7 @@ fn the_block_of_frame_0_is_not_added() {
     check(&manager);
 }
 
-/// Panics when it is to move something.
+/// A mover that panics when it has to move something.
 struct Dies(Mutex<Vec<PfnRange>>);
 
 // SAFETY: nothing is ever moved.
@@ -91,7 +91,7 @@ fn with_accepted(accepts: bool) -> Fake {
     bring_up_with(builder.build(), &[], &parameters("")).expect("bring-up")
 }
 
-/// A mover that panics leaves nothing on its way.
+/// A mover that panics leaves no memory half removed.
 #[test]
 fn a_mover_that_dies_leaves_nothing_half_gone() {
     for (accepts, some) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -100,7 +100,7 @@ fn a_mover_that_dies_leaves_nothing_half_gone() {
         add(&manager, all, 0, Grade::Any).expect("added");
         let at = Pfn(4200 << 8);
         let page = manager.allocate_at(at, Order::PAGE, MigrateType::Movable).expect("free");
-        // Some is offline, so that what is taken is taken in two runs.
+        // A part is offline, so the range is taken in two runs.
         manager.hotplug().offline(mib(4128, 4130), Budget::UNLIMITED).expect("free");
         let before = manager.totals();
         let told: &'static Listens = Box::leak(Box::new(Listens(Mutex::default())));
@@ -109,7 +109,7 @@ fn a_mover_that_dies_leaves_nothing_half_gone() {
         let died = catch_unwind(AssertUnwindSafe(|| {
             let hotplug = manager.hotplug().by(&dies);
             if some {
-                // SAFETY: nobody looks at descriptors.
+                // SAFETY: nothing looks up descriptors.
                 let _ = unsafe {
                     hotplug.remove_some(mib(4200, 4204), 4 << 20, 4 << 20, Budget::UNLIMITED)
                 };
@@ -126,7 +126,7 @@ fn a_mover_that_dies_leaves_nothing_half_gone() {
         if !some {
             assert!(events.contains(&HotplugEvent::CancelOffline(all)), "{events:?}");
         }
-        // It can go yet.
+        // It can still go.
         manager.give_back(page).expect("ours");
         manager.hotplug().set_notifier(None);
         // SAFETY: as above.
@@ -144,7 +144,7 @@ impl HotplugNotifier for Panics {
     }
 }
 
-/// A notifier that panics takes no memory with it.
+/// A notifier that panics loses no memory.
 #[test]
 fn a_notifier_that_dies_costs_nothing() {
     let range = mib(4096, 4224);
@@ -164,7 +164,7 @@ fn a_notifier_that_dies_costs_nothing() {
     }
 }
 
-/// Has one page, and puts a block back into circulation when that is moved.
+/// A mover that owns one page and puts a block back into circulation when that page is moved.
 struct Meddles(&'static Fake, Mutex<PfnRange>);
 
 // SAFETY: the page is its own, and has its new place when it was moved.
@@ -189,7 +189,8 @@ unsafe impl Mover for Meddles {
     unsafe fn abort(&self, _: MoveToken, _: PfnRange) {}
 }
 
-/// What was vacated is in circulation again though somebody put some of it back already.
+/// Vacated memory goes back into circulation completely, even if another caller has put part of it
+/// back already.
 #[test]
 fn what_others_put_back_keeps_nothing_out_of_use() {
     let manager: &'static Fake = Box::leak(Box::new(machine(mib(4096, 4224), "")));
@@ -203,7 +204,7 @@ fn what_others_put_back_keeps_nothing_out_of_use() {
     manager.hotplug().set_notifier(Some(told));
     let mover = Meddles(manager, Mutex::new(page));
     let hotplug = manager.hotplug().by(&mover);
-    // SAFETY: nobody looks at descriptors.
+    // SAFETY: nothing looks up descriptors.
     let some = unsafe { hotplug.remove_some(mib(4096, 4104), 8 << 20, 8 << 20, Budget::UNLIMITED) };
     assert!(!matches!(some, Ok(Removal::Run(_))), "{some:?}");
     let left = manager.totals().isolated_pages;
@@ -213,7 +214,7 @@ fn what_others_put_back_keeps_nothing_out_of_use() {
     manager.give_back(*lock(&mover.1)).expect("ours");
 }
 
-/// Sets memory aside that is about to go, and lets it.
+/// A notifier that makes a reserve area of memory that is about to go, and lets the memory go.
 struct Reserves(&'static Fake);
 
 impl HotplugNotifier for Reserves {
@@ -227,8 +228,8 @@ impl HotplugNotifier for Reserves {
     }
 }
 
-/// Memory that stays since an area was made in it meanwhile is free as it was, whoever wants to
-/// know of frees.
+/// Memory that stays because an area was made in it meanwhile is as free as before, whichever debug
+/// aids track frees.
 #[test]
 fn memory_that_stays_for_an_area_is_free() {
     for line in ["", "page_owner=on", "page_owner=on page_poison=1"] {
@@ -236,7 +237,7 @@ fn memory_that_stays_for_an_area_is_free() {
         let manager = bring_up_with(fake, &[], &parameters(line)).expect("bring-up");
         let manager: &'static Fake = Box::leak(Box::new(manager));
         let range = mib(256, 384);
-        // So that the area has its bitmap elsewhere.
+        // This makes the area's bitmap lie elsewhere.
         let going = blocks(128, 64);
         manager.moving().set_grade(going, Grade::MovableOnly).expect("free");
         let before = settled(manager);
@@ -245,7 +246,7 @@ fn memory_that_stays_for_an_area_is_free() {
         let gone = manager.hotplug().offline(range, Budget::UNLIMITED);
         assert_eq!(gone, Err(HotplugError::Area(Pfn(256 << 8))), "{line}");
         check(manager);
-        // The area's bitmap has a page.
+        // The area's bitmap takes one page.
         assert_eq!(settled(manager).allocated_pages, before.allocated_pages + 1, "{line}");
     }
 }
@@ -273,7 +274,8 @@ impl HotplugNotifier for CallsBack {
     }
 }
 
-/// Who is told of a change, or gives memory up for one, may not wait for its end.
+/// A notifier, or an owner that gives up memory for a change, may not wait for the end of that
+/// change.
 #[test]
 fn who_is_told_cannot_wait_for_himself() {
     let manager: &'static Fake = Box::leak(Box::new(machine(mib(4096, 4352), "")));
@@ -306,7 +308,7 @@ fn policies_refuse_nodes_that_there_are_not() {
     check(&manager);
 }
 
-/// Frames of memory that went, and numbers that are none, are refused in every form.
+/// Frames of removed memory, and numbers that are no frames, are refused by every call that frees.
 #[test]
 fn what_is_no_memory_cannot_be_freed() {
     for large in [false, true] {
@@ -315,7 +317,7 @@ fn what_is_no_memory_cannot_be_freed() {
         add(&manager, all, 0, Grade::Any).expect("added");
         let page = manager.allocate_order(Order::PAGE, MigrateType::Movable).expect("there");
         manager.give_back_order(page, Order::PAGE).expect("ours");
-        // SAFETY: nobody looks.
+        // SAFETY: nothing looks up descriptors meanwhile.
         unsafe { manager.hotplug().remove(all, Budget::UNLIMITED) }.expect("free");
         // SAFETY: it was removed.
         unsafe { manager.platform().unplug(all) };

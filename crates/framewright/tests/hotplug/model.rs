@@ -1,5 +1,5 @@
-//! Random histories of releases, memory that comes and goes, and requests, against a model that
-//! knows of each block and of each reserved page whether it is the manager's.
+//! Random histories of releases, hotplug and requests against a model that knows of each block and
+//! of each reserved page whether the manager owns it.
 
 use crate::add::{add, node};
 use crate::common::{Fake, bring_up_with, check, gib, mib, order, parameters, settled};
@@ -13,21 +13,21 @@ use framewright_testkit::{FakeMachine, FakeVmemmap, Owner};
 
 const BLOCK_BYTES: u64 = 2 << 20;
 const BLOCK_PAGES: u64 = 512;
-/// Of node 0, not managed at first; it begins and ends within blocks.
+/// A reserved range of node 0, not managed at first; it begins and ends within blocks.
 const RESERVED: PhysRange = PhysRange::new(0x200_3000, 0x281_5000);
-/// Memory that comes and goes, with its node.
+/// Places where memory comes and goes, with their nodes.
 const PLACES: [(PhysRange, usize); 3] = [
     (PhysRange::new(4 << 30, (4 << 30) + (512 << 20)), 0),
     (PhysRange::new(6 << 30, (6 << 30) + (512 << 20)), 1),
-    // In the zone of what was there at boot.
+    // In the zone of the memory that was there at boot.
     (PhysRange::new(512 << 20, 768 << 20), 0),
 ];
 
-/// What should be so.
+/// The expected state.
 struct Model {
-    /// For each block of each place, whether it is memory.
+    /// For each block of each place: whether it is memory.
     there: Vec<Vec<bool>>,
-    /// For each page of the reserved range.
+    /// For each page of the reserved range: whether it was released.
     released: Vec<bool>,
     held: Vec<PfnRange>,
 }
@@ -46,7 +46,7 @@ impl Model {
         self.held.iter().any(|held| held.start < range.end && range.start < held.end)
     }
 
-    /// Whether all of it may be handed out, and belongs to nobody.
+    /// Returns whether all of a range may be handed out and is not in use.
     fn may_be_had(&self, range: PfnRange) -> bool {
         let reserved = RESERVED.whole_frames();
         let is_there = |pfn: Pfn| {
@@ -63,7 +63,7 @@ impl Model {
     }
 }
 
-/// Some frames of the reserved range or beside it: which are released, and who is right.
+/// Releases some frames of the reserved range or beside it, and compares the answer with the model.
 fn release(manager: &Fake, model: &mut Model, random: &mut Random) {
     let reserved = RESERVED.whole_frames();
     let start = reserved.start.0 - 4 + random.below(reserved.pages() + 8);
@@ -85,14 +85,14 @@ fn release(manager: &Fake, model: &mut Model, random: &mut Random) {
             Err(error) => panic!("{range:?}: {error}"),
         }
     } else {
-        // Beside the range there may be tables.
+        // Tables may lie beside the range.
         let is_refused =
             matches!(released, Err(ReleaseError::Managed(_) | ReleaseError::Manager(_)));
         assert!(is_refused, "{range:?}: {released:?}");
     }
 }
 
-/// Some blocks of a place come or go.
+/// Adds or removes some blocks of a place.
 fn change(manager: &Fake, model: &mut Model, random: &mut Random) {
     let place = random.index(PLACES.len());
     let (whole, on) = PLACES[place];
@@ -118,7 +118,7 @@ fn change(manager: &Fake, model: &mut Model, random: &mut Random) {
             Err(error) => panic!("{range}: {error}"),
         }
     } else {
-        // SAFETY: nobody looks at descriptors.
+        // SAFETY: nothing looks up descriptors.
         match unsafe { manager.hotplug().remove(range, Budget::UNLIMITED) } {
             Ok(removed) => {
                 assert_eq!((removed.pages, there), (count * BLOCK_PAGES, count));

@@ -1,4 +1,4 @@
-//! Calls that are odd, and borders that few ranges touch.
+//! Unusual calls, and borders that few ranges touch.
 
 use crate::add::{add, machine, node};
 use crate::common::{Fake, bring_up_with, check, gib, mib, parameters, settled};
@@ -12,13 +12,13 @@ use framewright_testkit::{FakeMachine, Owner};
 use std::sync::Mutex;
 
 fn remove(manager: &Fake, range: PhysRange) -> Result<u64, HotplugError> {
-    // SAFETY: no test looks at descriptors meanwhile.
+    // SAFETY: no test looks up descriptors meanwhile.
     let removed = unsafe { manager.hotplug().remove(range, Budget::UNLIMITED) };
     removed.map(|removed| removed.pages)
 }
 
 fn release(manager: &Fake, range: PfnRange) -> Result<u64, ReleaseError> {
-    // SAFETY: what it is about is refused.
+    // SAFETY: the call is refused.
     unsafe { manager.hotplug().release(range) }.map(|released| released.pages)
 }
 
@@ -63,10 +63,10 @@ fn absurd_arguments_are_refused() {
     assert!(!ratio(301, 1000, u64::MAX).allows(u64::MAX, u64::MAX, one()));
     let none = core::iter::empty();
     assert!(ratio(u64::MAX, u64::MAX, 0).allows(u64::MAX, u64::MAX, none));
-    // Nothing but holes, and pages at the bottom.
+    // Only holes, and pages at the bottom.
     let page = manager.allocate_order(Order::PAGE, MigrateType::Unmovable).expect("memory");
     for (most, align) in [(2 << 20, 2 << 20), (u64::MAX, 2 << 20), (1 << 60, 1 << 52)] {
-        // SAFETY: nobody looks at descriptors.
+        // SAFETY: nothing looks up descriptors.
         let some = unsafe {
             hotplug.remove_some(PhysRange::new(256 << 20, all.end), most, align, Budget::UNLIMITED)
         };
@@ -77,7 +77,7 @@ fn absurd_arguments_are_refused() {
     assert_eq!(settled(&manager), before);
 }
 
-/// One call is about one node.
+/// One call concerns one node only.
 #[test]
 fn a_range_of_two_nodes_is_refused() {
     let machine = FakeMachine::builder()
@@ -88,7 +88,7 @@ fn a_range_of_two_nodes_is_refused() {
         .spare(mib(4064, 4096))
         .build();
     let manager = bring_up_with(machine, &[], &parameters("")).expect("bring-up");
-    // Both are of the zones that they would be of; node 0's is new.
+    // Both ranges are in the zones where they would belong; node 0's zone is new.
     add(&manager, mib(4064, 4096), 0, Grade::Any).expect("added");
     let over = mib(4064, 4128);
     let refused = |result: Result<u64, HotplugError>| {
@@ -106,7 +106,7 @@ fn a_range_of_two_nodes_is_refused() {
     check(&manager);
 }
 
-/// Tables that lie in the memory that they describe.
+/// Tables that lie in the memory that they describe belong to nobody.
 #[test]
 fn tables_of_a_window_are_nobodys() {
     let range = gib(4, 28);
@@ -119,7 +119,7 @@ fn tables_of_a_window_are_nobodys() {
         let refused = release(&manager, PfnRange { start: first, end: first.add(pages) });
         assert_eq!(refused, Err(ReleaseError::Manager(first)));
     }
-    // A part of a GiB is offline: the tables say so, and stay.
+    // A part of a GiB is offline: the window's tables say so, and stay.
     let half = PhysRange::new(range.end - (512 << 20), range.end);
     manager.hotplug().offline(half, Budget::UNLIMITED).expect("free");
     let rest = PhysRange::new(range.end - (1 << 30), half.start);
@@ -138,11 +138,12 @@ fn tables_of_a_window_are_nobodys() {
     assert!(matches!(remove(&manager, half), Err(HotplugError::Absent(_))));
 }
 
-/// Records are kept of what bring-up knew; a range may lie in that and in what came later.
+/// Page owners keep records of the memory that bring-up knew. A range may lie partly in that memory
+/// and partly in memory that was added later.
 #[test]
 fn page_owners_know_their_part_of_a_range() {
     for line in ["page_owner=on", "page_owner=on page_poison=1", "page_poison=1"] {
-        // The window is between two.
+        // The window lies between two ranges of boot memory.
         let machine = FakeMachine::builder()
             .ram(mib(0, 64))
             .ram(mib(4096, 4352))
@@ -183,7 +184,8 @@ fn page_owners_know_their_part_of_a_range() {
     }
 }
 
-/// `careful` fills one page of 2 MiB where much is freed at once, and all where little is.
+/// `careful` poisons one page of each 2 MiB where much is freed at once, and all pages where little
+/// is.
 #[test]
 fn what_came_back_holds_poison_where_it_was_filled_only() {
     let manager = machine(gib(4, 5), "careful=3");

@@ -1,4 +1,4 @@
-//! Free pages of pools in memory that goes.
+//! Free pages of huge-page pools in memory that goes.
 
 use crate::add::add;
 use crate::common::{Fake, bring_up, check, gib, mib, settled};
@@ -12,7 +12,7 @@ use framewright_testkit::{FakeMachine, PoolOwner};
 
 const ADDED: PhysRange = mib(4096, 4160);
 
-/// 256 MiB, 64 more, and a pool of all of it but for `left` pages.
+/// A machine of 256 MiB with 64 MiB added, and a pool that has all of it but `left` pages.
 fn machine(left: u64) -> (Fake, u64) {
     let machine = FakeMachine::builder().ram(mib(0, 256)).spare(gib(4, 5)).build();
     let manager = bring_up(machine);
@@ -23,7 +23,7 @@ fn machine(left: u64) -> (Fake, u64) {
     while let Ok(page) = pool.allocate(NodeChoice::Any, false) {
         used.push(page);
     }
-    // Those in boot memory go, so that all in what was added are the pool's.
+    // The pool's pages in boot memory go, so that all added memory is the pool's.
     let (stay, go): (Vec<_>, Vec<_>) =
         used.into_iter().partition(|page| page.start.address() >= ADDED.start);
     assert!(stay.len() >= 24, "{}", stay.len());
@@ -39,7 +39,7 @@ fn machine(left: u64) -> (Fake, u64) {
 }
 
 fn remove(manager: &Fake) -> Result<u64, HotplugError> {
-    // SAFETY: no test looks at descriptors meanwhile.
+    // SAFETY: no test looks up descriptors meanwhile.
     let removed = unsafe { manager.hotplug().remove(ADDED, Budget::UNLIMITED) };
     removed.map(|removed| removed.pages)
 }
@@ -58,7 +58,7 @@ fn a_pool_keeps_its_size_where_there_is_room() {
     verify(&manager);
     let counts = pool.counts();
     assert_eq!((counts.all.nr, counts.all.free, counts.target), (pages, pages, pages));
-    // All of it is elsewhere.
+    // All other memory is in use elsewhere.
     for _ in 0..pages {
         let page = pool.allocate(NodeChoice::Any, true).expect("reserved");
         assert!(page.start.address() < ADDED.start);
@@ -75,7 +75,7 @@ fn a_pool_never_shrinks_by_itself() {
     verify(&manager);
     assert_eq!((settled(&manager), pool.counts().all.nr), (before, pages));
     manager.hotplug().offline(ADDED, Budget::UNLIMITED).expect_err("as well");
-    // SAFETY: nobody looks at descriptors.
+    // SAFETY: nothing looks up descriptors.
     let some =
         unsafe { manager.hotplug().remove_some(ADDED, ADDED.size(), 2 << 20, Budget::UNLIMITED) };
     if let Ok(Removal::Run(run)) = some {

@@ -1,4 +1,4 @@
-//! Frames that were reserved for boot.
+//! Releasing frames that were reserved for boot.
 
 use crate::common::{Descriptors, Fake, check, mib, settled};
 use framewright::Request;
@@ -37,7 +37,7 @@ fn a_ram_disk_is_released_once() {
             Err(ReleaseError::Managed(frames.start.add(1)))
         );
         assert_eq!(settled(&manager), after);
-        // All of it can be had.
+        // All of it can be allocated.
         let whole = manager.allocate_at(Pfn(0x2200), Order::BLOCK, MigrateType::Movable);
         let whole = whole.expect("a block of it");
         manager.give_back(whole).expect("ours");
@@ -48,7 +48,7 @@ fn a_ram_disk_is_released_once() {
             found += u64::from(frames.contains(page));
             held.push(page);
         }
-        // Where descriptors lie inside, eight frames of each block hold them.
+        // Descriptors inside blocks take eight frames of each split block.
         let most = frames.pages();
         assert!(found + 8 * 6 >= most && found <= most, "{found} of {most}");
         for page in held {
@@ -58,7 +58,7 @@ fn a_ram_disk_is_released_once() {
     }
 }
 
-/// A block with too few free frames for its descriptors has none that are managed: they are
+/// If a block has too few free frames for its descriptors, none of its frames is managed: they stay
 /// reserved like the others, whatever is released beside them.
 #[test]
 fn frames_that_were_given_up_are_reserved() {
@@ -94,7 +94,7 @@ fn every_page_alone_and_in_any_order() {
         let frames = reserved.whole_frames();
         let count = frames.pages();
         for step in 0..count {
-            // 3 and the number of frames, 1025, have no divisor in common.
+            // 3 and the number of frames, 1025, have no common divisor.
             let pfn = frames.start.add(step * 3 % count);
             assert_eq!(release(&manager, pages(pfn.0, pfn.0 + 1)), Ok(1));
             if step % 64 == 0 {
@@ -137,15 +137,15 @@ fn what_was_released_wrongly_is_refused() {
         assert_eq!(settled(&manager), before);
         check(&manager);
     }
-    // A part of it that ends in what was managed before.
+    // A part of the range that ends in memory that was managed before.
     assert_eq!(release(&manager, pages(0x1300, 0x1401)), Err(ReleaseError::Managed(Pfn(0x1400))));
     assert_eq!(settled(&manager), before);
     assert_eq!(release(&manager, pages(0x1300, 0x1400)), Ok(0x100));
     check(&manager);
 }
 
-/// A range whose first and last block lie in one zone, and what is between them in another: the
-/// places of the first are counted for both.
+/// The first and the last block of a range lie in one zone, and the blocks between them in another.
+/// The places for pieces in the first zone are counted for both blocks.
 #[test]
 fn places_for_pieces_are_counted_across_nodes() {
     let reserved = mib(60, 132);
@@ -171,7 +171,7 @@ fn places_for_pieces_are_counted_across_nodes() {
     }
 }
 
-/// Blocks that are released in part are written down; there is a place for sixteen of each zone.
+/// Partly released blocks are recorded; each zone has places for sixteen of them.
 #[test]
 fn places_for_pieces_end_and_come_back() {
     let reserved = mib(64, 128);

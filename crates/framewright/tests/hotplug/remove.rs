@@ -1,4 +1,4 @@
-//! Memory that goes.
+//! Removing memory.
 
 use crate::add::{add, machine, node};
 use crate::common::{check, gib, idle_pages, mib, settled};
@@ -10,7 +10,7 @@ use framewright_testkit::workload::Handles;
 
 const PER_MIB: u64 = 256;
 
-/// What there is, managed and idle. Of the idle pages some hold descriptors, more or less.
+/// Present, managed and idle pages. A varying number of the idle pages holds descriptors.
 fn books(manager: &crate::common::Fake) -> [u64; 5] {
     let counts = settled(manager);
     [
@@ -23,7 +23,7 @@ fn books(manager: &crate::common::Fake) -> [u64; 5] {
 }
 
 fn remove(manager: &crate::common::Fake, range: PhysRange) -> Result<u64, HotplugError> {
-    // SAFETY: no test looks at descriptors meanwhile.
+    // SAFETY: no test looks up descriptors meanwhile.
     let removed = unsafe { manager.hotplug().remove(range, Budget::UNLIMITED) };
     removed.map(|removed| removed.pages)
 }
@@ -43,7 +43,7 @@ fn what_is_free_goes_and_comes_back() {
         }
         remove(&manager, mib(4098, 4100)).expect("the rest");
         check(&manager);
-        // Tables of the window stay.
+        // The window's tables stay.
         let after = settled(&manager);
         assert_eq!(
             (after.present_pages, after.managed_pages),
@@ -73,7 +73,7 @@ fn memory_that_bring_up_knew_goes_and_comes_back() {
         for page in held {
             manager.give_back_order(page, Order::PAGE).expect("ours");
         }
-        // Its content is lost.
+        // The content is lost.
         crate::fill(&manager, range, 0x5a);
         add(&manager, range, 0, Grade::Any).expect("again");
         check(&manager);
@@ -104,7 +104,7 @@ fn what_is_in_use_moves_and_what_is_pinned_is_named() {
             inside = Some(handle);
         }
     }
-    // Room to move to.
+    // Room to move pages to.
     let outside: Vec<_> = handles
         .held()
         .filter(|&handle| handles.range(handle).is_some_and(|run| !frames.contains(run.start)))
@@ -116,7 +116,7 @@ fn what_is_in_use_moves_and_what_is_pinned_is_named() {
     handles.pin(pinned, true).expect("held");
     let before = settled(&manager);
     let remove = || {
-        // SAFETY: nobody looks at descriptors meanwhile.
+        // SAFETY: nothing looks up descriptors meanwhile.
         unsafe { manager.hotplug().by(&handles).remove(range, Budget::UNLIMITED) }
     };
     let named = remove();
@@ -159,7 +159,7 @@ fn offline_memory_is_there_and_nobody_gets_it() {
     assert_eq!(manager.hotplug().presence_of(4096 << 20), Presence::Offline);
     assert!(manager.hotplug().offline(mib(4096, 4104), Budget::UNLIMITED).is_err());
     check(&manager);
-    // All of it, offline or not.
+    // All of it, whether offline or not.
     assert_eq!(remove(&manager, gib(4, 5)), Ok(124 * PER_MIB));
     check(&manager);
     assert_eq!(settled(&manager).present_pages, before.present_pages);
@@ -173,10 +173,10 @@ fn free_memory_goes_first_in_the_longest_runs() {
     let handles = Handles::new(&manager, 1 << 18).expect("memory");
     let some = |most: u64, budget| {
         let hotplug = manager.hotplug().by(&handles);
-        // SAFETY: nobody looks at descriptors there.
+        // SAFETY: nothing looks up descriptors there.
         unsafe { hotplug.remove_some(within, most, 2 << 20, budget) }.expect("possible")
     };
-    // All free: one run, from the top.
+    // All of it is free: one run, taken from the top.
     assert_eq!(some(512 << 20, Budget::UNLIMITED), Removal::Run(mib(5632, 6144)));
     check(&manager);
     for _ in 0..200_000 {
@@ -205,7 +205,7 @@ fn free_memory_goes_first_in_the_longest_runs() {
     }
 }
 
-/// Without a mover nothing that is used goes, and that is said.
+/// Without a mover no memory in use goes, and the error says so.
 #[test]
 fn without_a_mover_what_is_used_stays() {
     let manager = machine(gib(4, 5), "");
@@ -215,7 +215,7 @@ fn without_a_mover_what_is_used_stays() {
         let at = Pfn(block * PER_MIB);
         held.push(manager.allocate_at(at, Order::PAGE, MigrateType::Movable).expect("free"));
     }
-    // SAFETY: nobody looks at descriptors there.
+    // SAFETY: nothing looks up descriptors there.
     let some = unsafe {
         manager.hotplug().remove_some(mib(4096, 4128), 32 << 20, 2 << 20, Budget::UNLIMITED)
     };

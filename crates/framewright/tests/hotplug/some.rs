@@ -1,5 +1,5 @@
-//! As much as can be had: what is refused, what is not looked at, and when time is over; and what
-//! counts as a node's last memory.
+//! Removing as much memory as possible: what is refused, what is not searched, and what happens
+//! when time runs out; and what counts as a node's last memory.
 
 use crate::add::{Log, add, machine, node, pages_in, with_one_page_of_four};
 use crate::common::{Fake, bring_up_with, check, gib, mib, order, parameters};
@@ -19,7 +19,7 @@ fn remove_some(
     budget: Budget,
 ) -> Result<Removal, HotplugError> {
     let hotplug = manager.hotplug().by(handles);
-    // SAFETY: nobody looks at descriptors by number.
+    // SAFETY: nothing looks up descriptors by number.
     unsafe { hotplug.remove_some(within, most, align, budget) }
 }
 
@@ -64,7 +64,7 @@ fn no_time_left_is_not_nothing_left() {
     check(&manager);
 }
 
-/// A range in several runs: what is begun for one is not begun for another.
+/// A range in several runs: the budget counts for all runs of the range together.
 #[test]
 fn a_budget_is_for_all_runs_of_a_range() {
     let manager = machine(gib(4, 5), "");
@@ -77,7 +77,7 @@ fn a_budget_is_for_all_runs_of_a_range() {
     }
     let first = mib(4096, 4098).whole_frames();
     let of_first = |handle: &_| handles.range(*handle).is_some_and(|run| first.contains(run.start));
-    // Three are left in the first run, and one in three of the others'.
+    // Three pages are left in the first run, and one page in three of the other runs.
     let (first, others): (Vec<_>, Vec<_>) = handles.held().partition(of_first);
     assert!(first.len() > 3, "{}", first.len());
     first.into_iter().skip(3).for_each(|handle| handles.free(handle).expect("held"));
@@ -85,7 +85,7 @@ fn a_budget_is_for_all_runs_of_a_range() {
     most.for_each(|(_, handle)| handles.free(handle).expect("held"));
     let begun = || manager.moving().events().begun_runs;
     let before = begun();
-    // SAFETY: nobody looks at descriptors by number.
+    // SAFETY: nothing looks up descriptors by number.
     let removed = unsafe { manager.hotplug().by(&handles).remove(range, Budget::runs(4)) };
     assert!(removed.is_err(), "{removed:?}");
     assert!(begun() - before <= 4, "{}", begun() - before);
@@ -96,7 +96,7 @@ fn a_budget_is_for_all_runs_of_a_range() {
     check(&manager);
 }
 
-/// Memory that was there and memory that came are one run, wherever they meet.
+/// Memory that was there and memory that was added form one run, wherever they meet.
 #[test]
 fn a_run_goes_over_the_border_of_a_window() {
     // Tables lie high.
@@ -112,7 +112,7 @@ fn a_run_goes_over_the_border_of_a_window() {
     check(&manager);
 }
 
-/// A run of a power of two over such a border is freed like any other, by all that free.
+/// A power-of-two run across such a border is freed like any other, by every call that frees.
 #[test]
 fn an_aligned_run_over_the_border_of_a_window_is_freed_whole() {
     for line in ["", "page_owner=on page_poison=1"] {
@@ -143,7 +143,7 @@ fn an_aligned_run_over_the_border_of_a_window_is_freed_whole() {
     }
 }
 
-/// A device whose region is not aligned has its memory, too.
+/// A device whose region is not aligned gets its memory, too.
 #[test]
 fn shares_are_of_all_blocks_that_have_some_of_a_region() {
     let manager = machine(gib(4, 5), "");
@@ -155,7 +155,7 @@ fn shares_are_of_all_blocks_that_have_some_of_a_region() {
     assert_eq!(manager.hotplug().shares_of(PhysRange::new(0, u64::MAX)).movable_pages, 8 << 8);
     let empty = PhysRange::new(1, 1);
     assert_eq!(manager.hotplug().shares_of(empty), framewright::manager::Shares::default());
-    // Beyond what has an address there is no zone, whatever its lower bits say.
+    // No zone exists beyond the last address, whatever the lower bits of the frame number say.
     let added = Pfn::containing(4096 << 20);
     assert!(manager.numa().zone_of(added).is_some());
     assert_eq!(manager.numa().zone_of(Pfn(added.0 | 1 << 41)), None);
@@ -218,9 +218,9 @@ fn a_windows_own_tables_are_no_memory_of_a_node() {
     let tables = added.expect("added").table_bytes;
     assert!(tables > 0 && tables % (PAGES_PER_BLOCK << 12) == 0, "{tables}");
     assert!(seen().contains(&E::AddedFirst(one)));
-    // All but the tables.
+    // All pages but the tables.
     let rest = PhysRange::new(all.start + tables, all.end);
-    // SAFETY: nobody looks at descriptors there.
+    // SAFETY: nothing looks up descriptors there.
     unsafe { manager.hotplug().remove(rest, Budget::UNLIMITED) }.expect("free");
     assert_eq!(
         seen(),
@@ -231,21 +231,21 @@ fn a_windows_own_tables_are_no_memory_of_a_node() {
         seen(),
         [E::AddingFirst(one), E::GoingOnline(rest), E::AddedFirst(one), E::Online(rest)]
     );
-    // SAFETY: nobody looks at descriptors there.
+    // SAFETY: nothing looks up descriptors there.
     unsafe { manager.hotplug().remove(all, Budget::UNLIMITED) }.expect("free");
     assert!(seen().contains(&E::RemovedLast(one)));
     check(&manager);
 }
 
-/// Most of it is somebody's whom the mover does not know. A call does not ask for all of that, and
-/// the next goes on where it ended.
+/// Most of the range belongs to owners that the mover does not know. One call does not ask for all
+/// of it, and the next one goes on where the previous one ended.
 #[test]
 fn what_nobody_answers_for_is_asked_for_in_parts() {
     let manager = machine(gib(4, 5), "");
     let range = mib(4096, 4608);
     add(&manager, range, 0, Grade::Removable).expect("added");
     let handles = Handles::new(&manager, 1 << 10).expect("memory");
-    // A page of each block; those of the lowest 32 MiB go again.
+    // One page of each block; those of the lowest 32 MiB are freed again.
     let frames = range.whole_frames();
     let border = frames.start.0 + (32 << 8);
     let mut held = Vec::new();
@@ -254,7 +254,7 @@ fn what_nobody_answers_for_is_asked_for_in_parts() {
         held.push(place(start + 7).expect("free"));
     }
     let (known, unknown): (Vec<_>, Vec<_>) = held.into_iter().partition(|run| run.start.0 < border);
-    // What else is free is in use.
+    // The rest of the free memory is in use.
     let fill = Request { fail_fast: true, ..Request::new(Order::BLOCK) };
     let mut others = Vec::new();
     while let Ok(run) = manager.allocate(&fill) {
@@ -263,7 +263,7 @@ fn what_nobody_answers_for_is_asked_for_in_parts() {
     known.into_iter().for_each(|run| manager.give_back(run).expect("ours"));
     manager.drain().expect("in order");
     let some = |budget| remove_some(&manager, &handles, range, 32 << 20, 2 << 20, budget);
-    // What is free goes at once.
+    // Free memory goes at once.
     let mut free = 0;
     while let Removal::Run(run) = some(Budget::runs(4)).expect("possible") {
         free += run.size();
@@ -288,8 +288,8 @@ fn what_nobody_answers_for_is_asked_for_in_parts() {
     check(&manager);
 }
 
-/// Much is wanted at once, its low end is pinned, and there is little time: what lies above comes
-/// all the same.
+/// Much is wanted at once, the low end is pinned, and there is little time: the memory above still
+/// comes.
 #[test]
 fn what_lies_behind_pins_comes_in_the_end() {
     let manager = machine(gib(4, 5), "");
@@ -309,7 +309,7 @@ fn what_lies_behind_pins_comes_in_the_end() {
         calls += 1;
         assert!(calls < 1000, "it begins again and again");
     }
-    // But for the window's tables and what is pinned.
+    // All but the window's tables and the pinned pages.
     assert!(gone >= 96 << 20, "{gone} after {calls}");
     handles.held().for_each(|handle| handles.check(handle).expect("intact"));
     check(&manager);

@@ -1,5 +1,5 @@
-//! As much as can be had, part by part: what cannot be isolated, how much is isolated at once, and
-//! a wish that shrinks.
+//! Removing as much memory as possible, part by part: memory that cannot be isolated, how much is
+//! isolated at once, and a wish that shrinks.
 
 use crate::add::{add, machine, pages_in, with_one_page_of_four};
 use crate::common::{Fake, bring_up_with, check, gib, mib, parameters};
@@ -24,11 +24,11 @@ fn remove_some(
     budget: Budget,
 ) -> Removal {
     let hotplug = manager.hotplug().by(mover);
-    // SAFETY: nobody looks at descriptors by number.
+    // SAFETY: nothing looks up descriptors by number.
     unsafe { hotplug.remove_some(within, most, ALIGN, budget) }.expect("possible")
 }
 
-/// 64 MiB with a counted run of 4 MiB at 24 MiB, and a page of four in use else.
+/// Adds 64 MiB with a counted run of 4 MiB at 24 MiB, and one page in four in use elsewhere.
 fn around_a_counted_run(test: impl FnOnce(&Fake, &Handles<'_, framewright_testkit::FakeMachine>)) {
     let manager = machine(gib(4, 5), "");
     add(&manager, mib(4096, 4160), 0, Grade::Removable).expect("added");
@@ -40,11 +40,12 @@ fn around_a_counted_run(test: impl FnOnce(&Fake, &Handles<'_, framewright_testki
     check(&manager);
 }
 
-/// A run that cannot be divided lies across the edge of what is looked at: what lies on both sides
-/// of it comes, and then it is named.
+/// A run that cannot be divided lies across the edge of the searched part: the memory on both sides
+/// of it comes, and then the run is named as the obstacle.
 #[test]
 fn what_lies_around_an_indivisible_run_comes() {
-    // Its end, its first half, all but a block of it or none of it is in the first part.
+    // The first part contains the run's end, its first half, all but one block of it, or none of
+    // it.
     for most in [38, 36, 34, 2] {
         around_a_counted_run(|manager, handles| {
             let range = mib(4096, 4160);
@@ -69,7 +70,7 @@ fn what_lies_around_an_indivisible_run_comes() {
     }
 }
 
-/// So it is with a block that somebody else has isolated.
+/// A block that another caller has isolated is treated in this way, too.
 #[test]
 fn what_lies_around_an_isolated_block_comes() {
     let manager = machine(gib(4, 5), "");
@@ -93,8 +94,8 @@ fn what_lies_around_an_isolated_block_comes() {
     check(&manager);
 }
 
-/// Everything is its own in runs of an order, and in use at this moment; it sees how much is
-/// isolated.
+/// A mover that owns everything, in runs of one order, and reports each run as busy. It records how
+/// much memory is isolated.
 struct Watching<'m> {
     manager: &'m Fake,
     order: Order,
@@ -102,7 +103,7 @@ struct Watching<'m> {
     asked: AtomicU64,
 }
 
-// SAFETY: it lets no move begin.
+// SAFETY: no move ever begins.
 unsafe impl Mover for Watching<'_> {
     fn occupant(&self, pfn: Pfn) -> Occupant {
         let start = Pfn(pfn.0 & !(self.order.pages() - 1));
@@ -125,7 +126,7 @@ unsafe impl Mover for Watching<'_> {
     }
 }
 
-/// However much is wanted: who has little time is not to spend it before the first move.
+/// However much is wanted, a call with little time must not spend it before the first move.
 #[test]
 fn no_more_is_isolated_than_is_vacated_soon() {
     let (range, first) = (gib(4, 6), 4 << 9);
@@ -152,14 +153,14 @@ fn no_more_is_isolated_than_is_vacated_soon() {
     check(&manager);
 }
 
-/// A run that cannot be divided is isolated as a whole, however long it is, where as much is
-/// wanted.
+/// A run that cannot be divided is isolated as a whole, however long it is, if at least as much
+/// memory is wanted.
 #[test]
 fn the_owner_of_a_long_counted_run_is_asked() {
     let range = gib(4, 7);
     let manager = machine(range, "pages=none");
     add(&manager, range, 0, Grade::Removable).expect("added");
-    // But for the one with the window's tables, each GiB is free.
+    // Each GiB is free except the one with the window's tables.
     let [counted, other] = [5, 6]
         .map(|gib| manager.allocate_at(Pfn(gib << 18), Order::MAX, MigrateType::Movable))
         .map(|run| run.expect("free"));
@@ -170,7 +171,7 @@ fn the_owner_of_a_long_counted_run_is_asked() {
     assert!(matches!(found, Removal::Nothing(Some(_))), "{found:?}");
     let asked = mover.asked.load(Ordering::Relaxed);
     assert!(asked >= 1, "{found:?}");
-    // No more than is wanted is isolated.
+    // No more memory than wanted is isolated.
     let found = remove_some(&manager, &mover, gib(5, 6), 512 << 20, Budget::UNLIMITED);
     let Removal::Nothing(Some(Obstacle { kind: ObstacleKind::Fixed, .. })) = found else {
         panic!("{found:?}");
@@ -181,7 +182,8 @@ fn the_owner_of_a_long_counted_run_is_asked() {
     check(&manager);
 }
 
-/// As much less is wanted as came: who was asked in vain is not asked again for each run.
+/// A caller that got some memory wants that much less next time. Owners that were asked in vain are
+/// not asked again for each run.
 #[test]
 fn a_wish_that_shrinks_goes_on_where_it_was() {
     let manager = machine(gib(4, 5), "");
@@ -208,8 +210,8 @@ fn a_wish_that_shrinks_goes_on_where_it_was() {
     check(&manager);
 }
 
-/// How much there is to look at is no matter to a call with little time that goes on where another
-/// ended: else none would get to the first move.
+/// The cost of a call with little time that goes on where another one ended does not depend on the
+/// amount of memory to search. Otherwise no such call would get to the first move.
 #[test]
 fn a_search_that_goes_on_with_little_time_does_not_begin_with_all_there_is() {
     let looks = [4, 16].map(|gibs| {
@@ -217,15 +219,15 @@ fn a_search_that_goes_on_with_little_time_does_not_begin_with_all_there_is() {
         let machine = FakeMachine::builder().ram(mib(0, 256)).spare(range).nodes(2).build();
         let manager = bring_up_with(machine, &[], &parameters("")).expect("bring-up");
         add(&manager, range, 0, Grade::Removable).expect("added");
-        // Nothing of it is free as a whole.
+        // No block of it is free as a whole.
         let frames = range.whole_frames();
         for start in (frames.start.0..frames.end.0).step_by(512) {
-            // But in the window's tables.
+            // This fails for the window's tables.
             let _ = manager.allocate_at(Pfn(start + 7), Order::PAGE, MigrateType::Movable);
         }
         [(); 3].map(|()| {
             let before = machine.calls().irq_save;
-            // SAFETY: nobody looks at descriptors by number.
+            // SAFETY: nothing looks up descriptors by number.
             let found =
                 unsafe { manager.hotplug().remove_some(range, 1 << 30, ALIGN, Budget::until(0)) };
             assert_eq!(found, Ok(Removal::OutOfTime));

@@ -1,4 +1,5 @@
-//! What comes before there is a manager: firmware's maps and the allocator of early boot.
+//! What runs before there is a manager: the intake of firmware maps, and the allocator of early
+//! boot.
 #![cfg(not(any(loom, shuttle)))]
 
 mod firmware;

@@ -1,11 +1,11 @@
-//! What the boot log says of huge-page pools and reserve areas.
+//! What the boot log says about huge-page pools and reserve areas.
 
 use crate::common::{bring_up_with, gib, parameters};
 use framewright::bootlog::{self, BootLog};
 use framewright_testkit::{FakeMachine, HelperPool};
 use std::fmt;
 
-/// Keeps all lines.
+/// A log that keeps all lines.
 #[derive(Default)]
 struct Lines(Vec<String>);
 

@@ -1,5 +1,5 @@
 //! What surrounds the manager: bring-up on whole machines, control files, the boot log, and
-//! adapters for interfaces of others.
+//! adapters for other crates' interfaces.
 #![cfg(not(any(loom, shuttle)))]
 
 #[path = "../common/mod.rs"]

@@ -1,4 +1,4 @@
-//! Runs that no block holds are had of neighbouring blocks.
+//! Runs that are larger than any free block are put together from neighbouring blocks.
 
 use crate::common::{bring_up_with, check, is_careful, parameters, settled};
 use framewright::firmware::MemoryKind;
@@ -10,7 +10,7 @@ use framewright_testkit::{FakeMachine, FakeVmemmap, Owner};
 
 const PER_MIB: u64 = 256;
 
-/// A run may begin and end anywhere, and nothing but what is free is taken.
+/// A run may begin and end anywhere, and consists of free memory only.
 #[test]
 fn a_hole_of_any_size_and_place_is_found_and_filled() {
     let mut random = Random::new(11);
@@ -25,7 +25,7 @@ fn a_hole_of_any_size_and_place_is_found_and_filled() {
             held[usize::try_from(page.start.0).expect("small")] = true;
         }
         for _ in 0..30 {
-            // In memory that is all held, and of one zone.
+            // Inside one zone whose memory is all in use.
             let pages = 513 + random.below(6000);
             let start = 32 * PER_MIB + random.below(60 * PER_MIB);
             let hole = PfnRange::new(start, start + pages);
@@ -43,7 +43,7 @@ fn a_hole_of_any_size_and_place_is_found_and_filled() {
             let found = found.unwrap_or_else(|error| panic!("{line} {hole:?}: {error}"));
             assert_eq!(found, hole, "{line}");
             check(&manager);
-            // In one piece, or in two.
+            // The hole is in one piece, or in two.
             if random.one_in(2) {
                 manager.give_back(found).expect("ours");
             } else {
@@ -55,7 +55,7 @@ fn a_hole_of_any_size_and_place_is_found_and_filled() {
                 }
             }
             check(&manager);
-            // Aligned, as far as the hole has room for that.
+            // The run is aligned as far as the hole has room for that.
             let order = Order::new(7).expect("an order");
             let aligned = hole.start.0.next_multiple_of(128);
             let room = hole.end.0.saturating_sub(aligned);
@@ -77,7 +77,7 @@ fn a_hole_of_any_size_and_place_is_found_and_filled() {
     }
 }
 
-/// A zone in parts is still one: a run begins in one part and ends in another.
+/// A zone in parts is still one zone: a run may begin in one part and end in another.
 #[test]
 fn runs_reach_over_borders_of_parts() {
     const GIB: u64 = 1024 * PER_MIB;
@@ -85,12 +85,12 @@ fn runs_reach_over_borders_of_parts() {
         let machine = FakeMachine::builder().ram(PhysRange::new(4 << 30, 16 << 30)).cpus(3).build();
         let manager = bring_up_with(machine, &[], &parameters(line)).expect("bring-up");
         let before = settled(&manager);
-        // Between two pages in use that lie in the first part and in the last.
+        // Between two pages in use, one in the first part and one in the last.
         let hole = PfnRange::new(5 * GIB + 77, 15 * GIB - 5);
         let take = |pfn| manager.allocate_at(pfn, Order::PAGE, MigrateType::Movable).expect("free");
         let ends = [take(Pfn(hole.start.0 - 1)), take(hole.end)];
         let more = manager.allocate_pages(hole.pages() + 1, Order::PAGE);
-        // So many are no wrong size, as the zone has more.
+        // Such a size is not wrong because the whole zone has more pages.
         let is_so = more == Err(AllocateError::OutOfMemory { order: Order::MAX });
         assert!(is_so, "{line}: {more:?}");
         let found = manager.allocate_pages(hole.pages(), Order::PAGE).expect("there is room");
@@ -105,7 +105,7 @@ fn runs_reach_over_borders_of_parts() {
         manager.give_back(PfnRange { start: middle, ..found }).expect("ours");
         manager.give_back(PfnRange { end: middle, ..found }).expect("ours");
         ends.into_iter().for_each(|page| manager.give_back(page).expect("ours"));
-        // All parts together keep what is under the mark.
+        // All parts together keep the pages below the watermark.
         let all = manager.allocate_pages(before.free_pages - 3, Order::PAGE);
         assert!(all.is_err(), "{line}: {all:?}");
         assert_eq!(settled(&manager).free_pages, before.free_pages, "{line}");
@@ -113,8 +113,8 @@ fn runs_reach_over_borders_of_parts() {
     }
 }
 
-/// With the first MiB missing no block of 512 MiB is whole, but nearly all of it is one run, and
-/// the upper half one block. What is more than 1 GiB is never one block.
+/// If the first MiB is missing, there is no whole block of 512 MiB, but nearly all of the memory is
+/// one run, and its upper half is one block. A run of more than 1 GiB is never one block.
 #[test]
 fn nearly_all_of_a_zone_is_one_run() {
     let machine = FakeMachine::builder().ram(PhysRange::new(1 << 20, 512 << 20)).build();
@@ -125,7 +125,7 @@ fn nearly_all_of_a_zone_is_one_run() {
         .step_by(64)
         .find_map(|pages| manager.allocate_pages(pages, Order::PAGE).ok());
     let most = most.expect("something");
-    // Of the zone DMA32, which begins at 16 MiB, all but tables.
+    // All of zone DMA32, which begins at 16 MiB, except tables.
     assert!(most.pages() > 494 * PER_MIB, "{most:?}");
     manager.give_back(most).expect("ours");
     let half = manager.allocate(&Request::new(Order::new(16).expect("an order")));
@@ -145,8 +145,8 @@ fn nearly_all_of_a_zone_is_one_run() {
     assert_eq!(settled(&manager).allocated_pages, 0);
 }
 
-/// What is not accepted or not described yet comes up for runs above 1 GiB as it does for others,
-/// and no more of it than they need.
+/// Memory that is not accepted or not described yet comes up for runs above 1 GiB as it does for
+/// others, and no more of it than they need.
 #[test]
 fn long_runs_bring_up_what_is_withheld() {
     let gib = |start: u64, end: u64| PhysRange::new(start << 30, end << 30);
@@ -170,7 +170,7 @@ fn long_runs_bring_up_what_is_withheld() {
         let left = withheld();
         assert!(left != 0 && left < before, "{line}: {left} of {before}");
         check(&manager);
-        // More than there is besides, and more than there ever is.
+        // More than the rest of the memory, and more than all memory.
         let most = manager.allocate_pages(4 << 18, Order::PAGE);
         assert_eq!(most, Err(AllocateError::OutOfMemory { order: Order::MAX }), "{line}");
         let never = manager.allocate_pages(6 << 18, Order::PAGE);
@@ -184,7 +184,7 @@ fn long_runs_bring_up_what_is_withheld() {
     }
 }
 
-/// A page that a CPU keeps lies in the midst of the only run.
+/// A page in a CPU's cache lies in the middle of the only run.
 #[test]
 fn caches_are_emptied_for_long_runs() {
     let machine = FakeMachine::builder().ram(PhysRange::new(4 << 30, 6 << 30)).build();

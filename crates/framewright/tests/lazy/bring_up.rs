@@ -1,4 +1,4 @@
-//! What is collected, and the first request.
+//! How the manager collects its memory, and what the first request does.
 
 use super::{Lazy, add, drain, free, lazy};
 use crate::common::{check, mib};
@@ -62,7 +62,7 @@ fn what_overlaps_and_what_is_too_much_is_refused_and_counted() {
     assert_eq!(add(&lazy, mib(0, 64)), Err(AddError::Overlaps(frames(mib(1, 3)))));
     assert_eq!(add(&lazy, mib(20, 21)), Err(AddError::Full(frames(mib(20, 21)))));
     assert_eq!(lazy.lost_pages(), 512 + 64 * 256 + 256);
-    // What touches needs no place, and makes some.
+    // A range that touches another needs no new place, and frees some.
     assert_eq!(add(&lazy, mib(3, 5)), Ok(512));
     assert_eq!(add(&lazy, mib(20, 21)), Ok(256));
 }
@@ -80,7 +80,7 @@ fn a_gap_is_its_users_until_they_free_it() {
     let manager = lazy.bring_up().expect("it comes up");
     let before = lazy.usage();
     assert_eq!(before.total_pages - before.free_pages, gap.pages(), "used, all of it");
-    // One by one, and in a run.
+    // Page by page, and as one run.
     for page in gap.start.0..gap.start.0 + 8 {
         assert!(free(lazy, PfnRange::new(page, page + 1)), "{page}");
     }
@@ -181,7 +181,7 @@ fn who_cannot_wait_brings_it_up_where_nobody_has_to() {
     let machine = machine(mib(0, 64));
     let lazy = lazy(machine);
     add(lazy, mib(1, 64)).expect("there is room");
-    // Interrupts are off, as in a handler: nobody is waited for, and nobody has to be.
+    // Interrupts are off, as in a handler: the call waits for no other CPU, and need not.
     let state = machine.irq_save();
     let taken = lazy.allocate_layout(of_pages(1));
     // SAFETY: saved just now.
@@ -195,14 +195,14 @@ fn without_memory_there_is_an_error_and_later_there_is_none() {
     assert_eq!(lazy.allocate_layout(of_pages(1)), Err(AllocateError::NoManager));
     assert_eq!(lazy.allocate_pages(1, Order::PAGE), Err(AllocateError::NoManager));
     assert_eq!(lazy.bring_up().map(drop), Err(NotUp::NoMemory));
-    // Less than tables take.
+    // Less memory than the tables take.
     assert_eq!(add(lazy, kib(1 << 10, (1 << 10) + 8)), Ok(2));
     let error = lazy.bring_up().map(drop).expect_err("too little");
     assert!(matches!(error, NotUp::BringUp(BringUpError::NoRoomForTables { .. })), "{error}");
     assert_eq!(lazy.allocate_layout(of_pages(1)), Err(AllocateError::NoManager));
     assert_eq!(lazy.bring_up().map(drop), Err(error), "it lasts");
     assert_eq!(lazy.lost_pages(), 0);
-    // More memory ends it, and what there was before is part of it.
+    // More memory ends this state, and the memory that was there before is part of the manager's.
     assert_eq!(add(lazy, mib(2, 64)), Ok(62 * 256));
     let taken = lazy.allocate_layout(of_pages(3)).expect("there is memory");
     assert_eq!(taken.pages(), 3);
@@ -212,7 +212,8 @@ fn without_memory_there_is_an_error_and_later_there_is_none() {
     check(lazy.get().expect("it is up"));
 }
 
-/// What the usual parameters leave room for comes up by them, whatever was tried before.
+/// Memory that is large enough for the usual parameters comes up with them, whatever was tried
+/// before.
 #[test]
 fn a_line_that_takes_too_much_is_no_obstacle() {
     let with =

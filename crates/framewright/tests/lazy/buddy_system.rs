@@ -1,5 +1,5 @@
-//! One program of requests over the allocators of the crate `buddy_system_allocator` and over ours,
-//! held to one model.
+//! Runs one sequence of requests on the allocators of the crate `buddy_system_allocator` and on
+//! ours, and checks both against one model.
 
 use crate::common::{check, mib};
 use buddy_system_allocator as theirs;
@@ -9,7 +9,7 @@ use std::alloc::Layout;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// The methods as both have them, called as on a static behind their lock.
+/// The methods that both allocators have, called as on a static behind their lock.
 macro_rules! calls {
     ($of:expr) => {
         Calls {
@@ -41,7 +41,7 @@ enum Held {
     Of(Layout),
 }
 
-/// Runs that are held, by their start, and what was added.
+/// Runs that are held, by their start, and the ranges that were added.
 struct Model {
     added: Vec<Range<usize>>,
     held: BTreeMap<usize, (usize, Held)>,
@@ -58,7 +58,8 @@ impl Model {
     }
 }
 
-/// Random requests, which some of both serve; then all goes back and can be had again.
+/// Makes random requests, some of which both allocators serve; then all memory goes back and can be
+/// allocated again.
 fn program(calls: &Calls<'_>, mut state: u64) -> usize {
     let mut random = move |below: usize| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -102,7 +103,7 @@ fn program(calls: &Calls<'_>, mut state: u64) -> usize {
                     model.take(start, count, size, Held::Count(count));
                     served += 1;
                 }
-                // Ours keeps some for tables and reserves.
+                // Our allocator keeps some memory for tables and reserves.
                 assert!(is_free || taken.is_none() || model.held.contains_key(&start));
             }
             _ => {
@@ -141,7 +142,7 @@ fn one_program_runs_on_both() {
         // SAFETY: the machine has what the program adds, and the program is its only user.
         let us = unsafe { ours::LockedFrameAllocator::new(machine) };
         let ours = program(&calls!(us), seed);
-        // Both serve most; which ones differs.
+        // Both serve most requests, but not the same ones.
         assert!(served > 500 && ours > 500, "{served} and {ours}");
         check(us.frames().get().expect("it is up"));
         assert_eq!(us.frames().lost_pages(), 0);

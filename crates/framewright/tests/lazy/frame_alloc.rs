@@ -1,5 +1,5 @@
-//! One program of requests over the allocator of the crate `frame-alloc` and over ours, held to one
-//! model.
+//! Runs one sequence of requests on the allocator of the crate `frame-alloc` and on ours, and
+//! checks both against one model.
 
 use super::{Lazy, lazy};
 use crate::common::{bring_up, check, mib};
@@ -19,7 +19,7 @@ thread_local! {
     static MACHINE: Cell<Option<&'static FakeMachine>> = const { Cell::new(None) };
 }
 
-/// Where theirs sees memory.
+/// The address at which the other crate's allocator sees memory.
 struct Seen;
 
 // SAFETY: the machine's memory is mapped for as long as the test runs.
@@ -49,7 +49,7 @@ fn machine() -> &'static FakeMachine {
     machine
 }
 
-/// Random requests; then all goes back.
+/// Makes random requests; then all memory goes back.
 fn program<A: PhysicalAllocator + RegionInit>(frames: &A, mut state: u64) -> usize {
     let mut random = move |below: usize| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -85,7 +85,7 @@ fn program<A: PhysicalAllocator + RegionInit>(frames: &A, mut state: u64) -> usi
             let bytes = size.bytes() * wanted;
             assert!(size.is_aligned(start), "{start:#x}");
             let is_usable = |it: &PhysRange| it.base <= start && start + bytes <= it.base + it.len;
-            // Theirs joins what is added to what is beside it.
+            // The other crate's allocator joins added memory to the memory beside it.
             let is_inside = usable.iter().any(is_usable);
             assert!(is_inside, "{start:#x} with {bytes:#x} bytes is not usable");
             let before = held.range(..start + bytes).next_back();
@@ -142,7 +142,7 @@ fn what_cannot_be_is_told_and_changes_nothing() {
     let small = init(0, 64 << 20, &[range(1 << 20, 8192)]);
     assert!(matches!(small, Err(InitError::MetadataWontFit { .. })), "{small:?}");
     assert!(us.get().is_none());
-    // And it can begin, with what was wrong before.
+    // It can also begin with the ranges that were wrong before.
     assert_eq!(init(0, 64 << 20, &[range(2 << 20, 8192), range(8 << 20, 32 << 20)]), Ok(()));
     check(us.get().expect("it is up"));
 }

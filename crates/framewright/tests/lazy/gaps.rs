@@ -1,4 +1,5 @@
-//! Memory with gaps of all sizes between its ranges, which are in use until their users free them.
+//! Memory with gaps of all sizes between its ranges. The gaps count as in use until their users
+//! free them.
 #![cfg(feature = "hotplug")]
 
 use super::{add, drain, free, lazy};
@@ -8,9 +9,9 @@ use framewright::zone::MigrateType;
 use framewright::{Parameters, Request};
 use framewright_testkit::FakeMachine;
 
-/// Pages of the machine.
+/// The number of pages of the machine.
 const PAGES: u64 = 128 << 8;
-/// Most ranges that there are: each gap takes an entry of the memblock allocator.
+/// The largest number of ranges: each gap takes an entry of the memblock allocator.
 const MOST_RANGES: usize = 110;
 
 struct Numbers(u64);
@@ -21,7 +22,7 @@ impl Numbers {
         (self.0 >> 33) % end
     }
 
-    /// Few pages, some of a block, or some blocks that begin and end anywhere.
+    /// Returns a few pages, part of a block, or some blocks that begin and end anywhere.
     fn pages(&mut self) -> u64 {
         match self.below(4) {
             0 => 1 + self.below(4),
@@ -51,7 +52,7 @@ fn pattern(numbers: &mut Numbers) -> (Vec<PfnRange>, Vec<PfnRange>) {
     (ranges, gaps)
 }
 
-/// Gaps in random pieces.
+/// Adds gaps in random pieces.
 fn pieces(numbers: &mut Numbers, gaps: &[PfnRange]) -> Vec<PfnRange> {
     let mut pieces = Vec::new();
     for gap in gaps {
@@ -137,7 +138,7 @@ fn no_area_and_no_movable_memory_is_over_a_gap() {
         for area in (0..4).filter_map(|number| manager.moving().area(number)) {
             assert!(area.1.intersection(gap).is_empty(), "{line}: {:?}", area.1);
         }
-        // Its memory is anybody's once it is free.
+        // Its memory can be handed out once it is free.
         assert!(free(lazy, gap));
         check(manager);
         let unmovable =

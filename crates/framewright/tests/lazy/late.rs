@@ -1,4 +1,4 @@
-//! Memory that comes when the manager is up.
+//! Memory that is added after the manager is up.
 #![cfg(feature = "hotplug")]
 
 use super::{Lazy, add, drain, lazy};
@@ -14,7 +14,7 @@ fn machine() -> &'static FakeMachine {
     FakeMachine::builder().ram(mib(0, 256)).spare(gib(4, 5)).build()
 }
 
-/// A manager that is up, of memory with a gap.
+/// A manager that is up, with a gap in its memory.
 fn with_gap<const RANGES: usize>(
     lazy: &LazyManager<FakeMachine, RANGES>,
     gap: PhysRange,
@@ -31,7 +31,7 @@ fn memory_in_a_gap_is_free_when_it_is_added() {
     let lazy = lazy(machine());
     with_gap(lazy, mib(100, 110), "");
     let before = lazy.usage();
-    // A part of it, of no block's size, another, and one of both again.
+    // Part of the gap whose size is no multiple of a block, that part once more, and the rest.
     let first = PhysRange::new(0x64_5000, 0x64_5000);
     assert_eq!(add(lazy, first), Ok(0));
     let (one, other) =
@@ -58,7 +58,7 @@ fn memory_elsewhere_comes_by_blocks() {
     assert_eq!(add(lazy, odd), Ok(31 * 512));
     assert_eq!(lazy.lost_pages(), 65 * 256 - 1 - 31 * 512);
     let after = lazy.usage();
-    // Some pages hold tables of it.
+    // Some pages hold its tables.
     assert!((31 * 512 - 32..=31 * 512).contains(&(after.free_pages - before.free_pages)));
     let none = PhysRange::with_size((4 << 30) + (70 << 20) + 0x1000, 2 << 20);
     assert_eq!(add(lazy, none), Err(AddError::NoBlock(none.whole_frames())));
@@ -98,7 +98,7 @@ fn what_was_freed_and_is_added_again_is_lost() {
     with_gap(lazy, mib(100, 110), "");
     let frames = PfnRange::new(100 << 8, (100 << 8) + 512);
     assert!(super::free(lazy, frames));
-    // The cache may have it: from there a zone's tables know what is free.
+    // The cache may hold the frames: the zone's tables show them as free only once they leave it.
     lazy.get().expect("it is up").drain().expect("it may wait");
     let again = add(lazy, frames.to_phys());
     assert!(matches!(again, Err(AddError::Refused(_))), "{again:?}");
@@ -106,7 +106,7 @@ fn what_was_freed_and_is_added_again_is_lost() {
     check(lazy.get().expect("it is up"));
 }
 
-/// Where memory begins at 0, all of it comes but the block of frame 0.
+/// If memory begins at 0, all of it is added except the block of frame 0.
 #[test]
 fn memory_from_0_on_comes_without_its_first_block() {
     let machine = FakeMachine::builder().spare(mib(0, 128)).ram(gib(1, 2)).build();
@@ -118,7 +118,7 @@ fn memory_from_0_on_comes_without_its_first_block() {
     check(lazy.get().expect("it is up"));
 }
 
-/// What lies between two ranges may be of two zones: ZONE_DMA ends at 16 MiB.
+/// Memory between two ranges may belong to two zones: ZONE_DMA ends at 16 MiB.
 #[test]
 fn a_gap_of_two_zones_is_taken_whole() {
     let lazy = lazy(machine());
@@ -131,7 +131,7 @@ fn a_gap_of_two_zones_is_taken_whole() {
     drain(lazy, &[mib(1, 8), mib(12, 20), mib(24, 256)]);
 }
 
-/// The part that touches what is there comes first, so that there is a place for the other.
+/// The part that touches existing memory comes first, so that there is a place for the other part.
 #[test]
 fn a_gap_of_two_zones_needs_no_place_of_its_own() {
     let lazy: LazyManager<_, 2> = LazyManager::new(machine());
@@ -141,7 +141,8 @@ fn a_gap_of_two_zones_needs_no_place_of_its_own() {
     check(lazy.get().expect("it is up"));
 }
 
-/// What was in use when the manager came up is freed like any allocation, whoever watches.
+/// Memory that was in use when the manager came up is freed like any allocation, whichever debug
+/// aid watches.
 #[test]
 fn what_was_adopted_is_freed_with_page_owners_too() {
     for line in ["page_owner=on", "page_owner=on page_poison=1", "init_on_free=1"] {
@@ -155,7 +156,7 @@ fn what_was_adopted_is_freed_with_page_owners_too() {
     }
 }
 
-/// What was in use over the border of two zones is freed as one piece, as it is added as one.
+/// Memory in use across the border of two zones is freed as one piece, just as it is added as one.
 #[test]
 fn a_gap_of_two_zones_is_freed_whole() {
     let lazy = lazy(machine());
@@ -167,7 +168,7 @@ fn a_gap_of_two_zones_is_freed_whole() {
     check(lazy.get().expect("it is up"));
 }
 
-/// As large as it is, what was adopted is one allocation, which goes back in one piece.
+/// Adopted memory is one allocation, however large it is, and goes back in one piece.
 #[test]
 fn a_large_gap_is_freed_as_one_piece_with_page_owners() {
     for line in ["", "page_owner=on"] {
@@ -179,7 +180,7 @@ fn a_large_gap_is_freed_as_one_piece_with_page_owners() {
         lazy.bring_up_with(&parameters).expect("it comes up");
         let before = lazy.usage();
         let manager = lazy.get().expect("it is up");
-        // By its order, which only one allocation has.
+        // By order, which only a single allocation has.
         manager.give_back_order(Pfn(768 << 8), order(16)).expect("adopted");
         assert!(super::free(lazy, mib(512, 768).whole_frames()), "{line}");
         assert_eq!(lazy.lost_pages(), 0, "{line}");
@@ -188,14 +189,15 @@ fn a_large_gap_is_freed_as_one_piece_with_page_owners() {
     }
 }
 
-/// Memory that came later and what it touches are freed as one piece, whatever its size.
+/// Memory that was added later and memory that it touches are freed as one piece, whatever its
+/// size.
 #[test]
 fn what_lies_in_memory_that_came_later_and_before_is_freed_whole() {
     for line in ["", "page_owner=on"] {
         let machine = FakeMachine::builder().ram(mib(0, 700)).build();
         let lazy: &Lazy = Box::leak(Box::new(LazyManager::new(machine).with_largest_gap(0)));
         add(lazy, mib(100, 256)).expect("there is room");
-        // For the tables.
+        // Memory for the tables.
         add(lazy, mib(600, 700)).expect("there is room");
         let parameters = Parameters::parse(line, &mut |problem| panic!("{problem}"));
         let manager = lazy.bring_up_with(&parameters).expect("it comes up");
@@ -215,7 +217,7 @@ fn what_lies_in_memory_that_came_later_and_before_is_freed_whole() {
     }
 }
 
-/// Whoever adds memory while he is told of some would wait for himself.
+/// A notifier that adds memory while it is told of an addition would wait for itself.
 #[test]
 fn who_is_told_of_memory_cannot_add_any() {
     struct Adds(&'static Lazy, Mutex<Vec<Result<u64, AddError>>>);

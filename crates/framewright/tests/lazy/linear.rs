@@ -1,4 +1,4 @@
-//! Platforms out of safe code.
+//! Platforms written in safe code.
 
 use framewright::platform::{Cpu, LinearMap, OneAtATime, Undo};
 use framewright::units::{Order, PhysRange};
@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 const BYTES: usize = 32 << 20;
 
-/// Memory of the process, at which physical address 0 is seen.
+/// Memory of the process, which shows physical address 0 at its start.
 fn memory() -> usize {
     let layout = Layout::from_size_align(BYTES, 2 << 20).expect("a layout");
     // SAFETY: of some size.
     unsafe { alloc_zeroed(layout) }.expose_provenance()
 }
 
-/// Counts how deep it is pinned and how many interrupts are off.
+/// Counts how deeply the platform is pinned and how often interrupts are off.
 #[derive(Default)]
 struct Counting {
     pinned: AtomicUsize,

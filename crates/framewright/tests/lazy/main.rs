@@ -1,4 +1,4 @@
-//! Managers whose memory comes range by range, and what stands on them: platforms out of safe
+//! Managers whose memory arrives range by range, and what builds on them: platforms written in safe
 //! code, and other crates' allocators.
 #![cfg(not(any(loom, shuttle)))]
 
@@ -19,7 +19,7 @@ use framewright::lazy::AddError;
 use framewright::units::{PfnRange, PhysRange};
 use framewright_testkit::FakeMachine;
 
-/// Over a fake machine, all of whose memory is the test's.
+/// A platform over a fake machine, all of whose memory belongs to the test.
 type Lazy = LazyManager<FakeMachine>;
 
 fn lazy(machine: &'static FakeMachine) -> &'static Lazy {
@@ -39,7 +39,7 @@ fn free(lazy: &Lazy, range: PfnRange) -> bool {
     unsafe { lazy.free_pages(range.start, range.pages()) }.is_ok()
 }
 
-/// All that is free, page by page, checked for being `within` and handed out once.
+/// Takes all free memory page by page, and checks that each page is `within` and handed out once.
 fn drain(lazy: &Lazy, within: &[PhysRange]) -> Vec<u64> {
     let manager = lazy.bring_up().expect("it comes up");
     let take = || {

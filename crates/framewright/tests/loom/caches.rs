@@ -1,10 +1,10 @@
-//! Per-CPU caches under every interleaving: get and put, refill, revoke, drain, bulk, and memory
-//! that is short while others keep some.
+//! Per-CPU caches under every interleaving: get and put, refill, revoke, drain, bulk requests, and
+//! memory shortage while other CPUs' caches keep some.
 //!
-//! What a cache holds is plain words; loom watches that no two threads touch them without order
-//! between them. Caches are tiny in a model: two words of frees, one that is ready, four runs in a
-//! stack. Where a number of preemptions is given, all interleavings with at most so many are tried;
-//! those without a number are tried wholly.
+//! The contents of a cache are plain words; loom checks that no two threads touch them without
+//! ordering between the accesses. Caches are tiny in a model: two words of frees, one ready word, a
+//! stack of four runs. A model with a preemption bound tries all interleavings with at most that
+//! many preemptions; a model without a bound tries all of them.
 
 use crate::model::{
     BothWays, Model, Owner, START, Shape, explore, give, on, order, take, take_all, take_movable,
@@ -16,11 +16,11 @@ use framewright::zone::MigrateType;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, Ordering};
 
-/// Runs of order 3 that one word of a block's free map has.
+/// The number of order-3 runs in one word of a block's free map.
 const RUNS_OF_A_WORD: usize = 8;
-/// Words of frees of one order that a cache keeps in a model.
+/// The number of words of frees of one order that a cache keeps in a model.
 const FREED: usize = 2;
-/// Runs of one order from 4 on that a cache keeps in a model.
+/// The number of runs of one order from 4 up that a cache keeps in a model.
 const STACK: u64 = 4;
 
 const fn blocks(blocks: u64, cpus: u32) -> Shape {
@@ -31,26 +31,26 @@ fn join<T>(handle: loom::thread::JoinHandle<T>) -> T {
     handle.join().expect("no assertion failed")
 }
 
-/// Run number `number` of order `of` within `whole`.
+/// Returns run number `number` of order `of` within `whole`.
 fn part(whole: PfnRange, of: u8, number: u64) -> PfnRange {
     let start = whole.start.add(number << of);
     PfnRange { start, end: start.add(1 << of) }
 }
 
-/// A pair through the cache.
+/// Allocates and frees through the cache.
 fn use_cache(model: &Model, of: u8) {
     let held = take_movable(model, of).expect("there is memory");
     give(model, held);
 }
 
-/// Single frames, bypassing the caches.
+/// Allocates and frees single frames past the caches.
 fn bulk(model: &Model, count: usize) -> Vec<PfnRange> {
     let mut pages = vec![Pfn(0); count];
     let done = model.allocate_bulk(&Request::pages(1), &mut pages).unwrap_or(0);
     pages[..done].iter().map(|&start| PfnRange { start, end: start.add(1) }).collect()
 }
 
-/// Takes all of one block but a run of `of`.
+/// Takes all of one block except one run of order `of`.
 fn leave(model: &Model, of: u8) -> Vec<PfnRange> {
     (of..9).rev().map(|of| take_past(model, of)).collect()
 }
@@ -74,7 +74,7 @@ fn owners_get_and_put_while_another_drains() {
     }
 }
 
-/// It keeps nothing afterwards, whatever it was doing.
+/// The cache keeps nothing afterwards, whatever it was doing.
 #[test]
 fn an_owner_gets_and_puts_while_another_says_that_it_is_away() {
     for of in [0, 6] {
@@ -153,8 +153,8 @@ fn two_caches_refill_from_the_last_word() {
         let other = on(model, 1, move || take_movable(model, 0));
         let mine = take_movable(model, 0);
         let theirs = join(other);
-        // While one is in the middle of its refill the word is nowhere. Whoever missed it finds it
-        // in the other's cache the next time.
+        // While one CPU is in the middle of its refill, the word is in no list. A CPU that missed
+        // it finds it in the other's cache the next time.
         let found = [mine, theirs]
             .map(|taken| taken.unwrap_or_else(|| take_movable(model, 0).expect("most of a word")));
         rest.into_iter().chain(found).collect()
@@ -164,7 +164,7 @@ fn two_caches_refill_from_the_last_word() {
 #[test]
 fn a_word_that_is_ready_follows_one_that_is_used_up_while_another_drains() {
     explore(blocks(1, 2), Some(4), |model| {
-        // The first refill takes two words; one run of the first is left.
+        // The first refill takes two words; one run of the first word is left.
         let mut held: Vec<PfnRange> =
             (1..RUNS_OF_A_WORD).filter_map(|_| take_movable(model, 3)).collect();
         assert_eq!(model.caches().pages(), 8 + 64, "one run of one word, and a word that is ready");
@@ -187,7 +187,7 @@ fn what_was_freed_last_is_used_again_where_the_zone_has_nothing() {
         let other = on(model, 1, move || take_movable(model, 0));
         let mine = [take_movable(model, 0), take_movable(model, 0)];
         let theirs = join(other);
-        // Whoever drains may lose what came out to the other, but not both.
+        // A CPU that drains may lose the drained memory to the other CPU, but not both may lose.
         let mut held: Vec<PfnRange> = mine.into_iter().chain([theirs]).flatten().collect();
         assert!(!held.is_empty());
         held.extend((2..8).map(|page| part(last, 0, page)));
@@ -198,7 +198,7 @@ fn what_was_freed_last_is_used_again_where_the_zone_has_nothing() {
 #[test]
 fn a_cache_refills_from_another_zone_while_that_is_drained() {
     explore(Shape { below: 1, ..blocks(1, 2) }, Some(4), |model| {
-        // All of the zone that is near.
+        // All memory of the near zone.
         let near = take_past(model, 9);
         assert!(near.start.0 >= START);
         let other = on(model, 1, move || {
@@ -208,14 +208,14 @@ fn a_cache_refills_from_another_zone_while_that_is_drained() {
         let mine = take_movable(model, 3);
         let held = [mine, join(other)].map(|held| held.expect("there is memory"));
         assert!(held.iter().all(|held| held.end.0 <= START));
-        // What lies far away is not kept.
+        // The cache keeps no memory that lies far away.
         give(model, held[0]);
         let [_, kept] = held;
         vec![near, kept]
     });
 }
 
-/// Two parts of a zone, a block each, of which each of two CPUs asks one first.
+/// Two parts of a zone, one block each; each of two CPUs asks a different part first.
 const fn parts() -> Shape {
     Shape { below: 1, divided: true, ..blocks(1, 2) }
 }
@@ -223,7 +223,7 @@ const fn parts() -> Shape {
 #[test]
 fn a_cpu_whose_part_is_empty_takes_of_another_while_its_cpu_drains() {
     explore(parts(), Some(3), |model| {
-        // All of the part that is this CPU's.
+        // All memory of this CPU's part.
         let own = take_past(model, 9);
         assert_eq!(own.end.0, START + (1 << 18));
         let other = on(model, 1, move || {
@@ -235,7 +235,7 @@ fn a_cpu_whose_part_is_empty_takes_of_another_while_its_cpu_drains() {
         let theirs = join(other);
         let held = [mine, theirs].map(|held| held.expect("there is memory"));
         assert!(held.iter().all(|held| held.start >= own.end));
-        // What lies in another part of the zone is kept, and goes back to that part.
+        // The cache keeps memory of another part of the zone, and gives it back to that part.
         give(model, held[0]);
         vec![own, held[1]]
     });
@@ -272,7 +272,7 @@ fn each_type_has_a_word_of_its_own() {
 #[test]
 fn what_one_cpu_allocated_another_frees_into_its_cache() {
     explore(blocks(1, 2), None, |model| {
-        // The word goes back, so that both want it.
+        // The word goes back to the zone, so that both CPUs want it.
         let held: Vec<PfnRange> = (0..3).filter_map(|_| take_movable(model, 0)).collect();
         drain(model);
         let (one, other, kept) = (held[0], held[1], held[2]);
@@ -308,7 +308,7 @@ fn parts_that_two_caches_keep_merge_for_a_third() {
 
 #[test]
 fn two_drain_at_once_while_an_owner_goes_on() {
-    // The owner drains after it, while the other does.
+    // The owner drains after freeing, while the other CPU drains.
     explore(blocks(1, 2), Some(3), |model| {
         use_cache(model, 0);
         let other = on(model, 1, move || drain(model));
@@ -321,7 +321,7 @@ fn two_drain_at_once_while_an_owner_goes_on() {
 
 #[test]
 fn two_others_drain_at_once_while_an_owner_goes_on() {
-    // Three who wait for one another: with two preemptions no run of it was seen to end.
+    // Three CPUs that wait for one another: no run with two preemptions has been seen to finish.
     explore(blocks(1, 3), Some(1), |model| {
         use_cache(model, 0);
         let (one, other) = (on(model, 1, move || drain(model)), on(model, 2, move || drain(model)));
@@ -336,14 +336,15 @@ fn two_others_drain_at_once_while_an_owner_goes_on() {
 #[test]
 fn memory_that_is_short_comes_out_of_a_cache_that_is_in_use() {
     explore(blocks(1, 2), Some(4), |model| {
-        // All that is free lies in the cache of CPU 0: what is left of two words of runs.
+        // All free memory lies in the cache of CPU 0: the rest of two words of runs.
         let mut rest = leave(model, 7);
         rest.extend(take_movable(model, 3));
         assert_eq!((model.totals().free_pages, model.caches().pages()), (0, 120));
         let other = on(model, 1, move || model.allocate_past_caches(&Request::pages(1)).ok());
         let mine = take_movable(model, 3);
         let theirs = join(other);
-        // The other can miss it: no watermark keeps a refill from taking both words back.
+        // The other CPU can miss it because no watermark keeps a refill from taking both words
+        // back.
         assert!(
             mine.is_some(),
             "runs are free, in the cache, in the drainer's hands or in the zone"
@@ -362,7 +363,7 @@ fn bulk_meets_refill_and_what_one_keeps_the_other_gets() {
         let theirs = join(other);
         assert!(mine.is_some());
         FOUND.count(!theirs.is_empty());
-        // The other CPU may have missed it, so it asks again.
+        // The other CPU may have missed the memory, so it asks again.
         let late = if theirs.is_empty() { bulk(model, 40) } else { Vec::new() };
         assert!(theirs.len() + late.len() > 0, "what CPU 0 keeps can be had");
         rest.into_iter().chain(mine).chain(theirs).chain(late).collect()
@@ -374,7 +375,7 @@ fn bulk_meets_refill_and_what_one_keeps_the_other_gets() {
 fn words_of_frees_that_are_full_go_back_while_another_drains() {
     explore(blocks(1, 2), None, |model| {
         let whole = take_past(model, 8);
-        // One page of each word, so that each is an entry.
+        // One page of each word, so that each page is an entry of its own.
         let page = move |word: usize| part(whole, 0, 64 * word as u64);
         (0..FREED).for_each(|word| give(model, page(word)));
         assert_eq!(model.caches().pages(), FREED as u64);
@@ -442,8 +443,8 @@ fn what_was_freed_as_a_range_another_gets() {
         let held = model.allocate(&Request::pages(4)).expect("there is memory");
         model.drain().expect("only good frames are cached");
         let rest = take_all(model);
-        // What a cache has is told by a counter that the model does not see: without something
-        // that both do, this CPU would always look first.
+        // The cache's counter, which the model does not see, tells what the cache holds. Without an
+        // access that both CPUs make, this CPU would always look first.
         let turn = Arc::new(AtomicU32::new(0));
         let theirs = Arc::clone(&turn);
         let other = on(model, 1, move || {
@@ -452,7 +453,7 @@ fn what_was_freed_as_a_range_another_gets() {
             model.allocate(&Request::pages(4)).ok()
         });
         turn.fetch_add(1, Ordering::Relaxed);
-        // Nothing else is free, so that this empties the other's cache.
+        // Nothing else is free, so this empties the other CPU's cache.
         let mine = model.allocate(&Request::pages(4)).ok();
         let theirs = join(other);
         assert!(mine.is_none() || theirs.is_none(), "one run for two");
@@ -469,7 +470,7 @@ fn a_second_free_is_found_when_the_cache_is_emptied() {
         let held = take_past(model, 5);
         let page = part(held, 0, 0);
         let rest = PfnRange { start: page.end, end: held.end };
-        // One frees it through the cache, which does not look, the other past it.
+        // One CPU frees through the cache, which does not check; the other frees past it.
         let other = on(model, 1, move || model.give_back(page).is_ok());
         let mine = model.give_back_order(page.start, order(0)).is_ok() && model.drain().is_ok();
         let theirs = join(other);

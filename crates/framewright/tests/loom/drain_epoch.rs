@@ -1,8 +1,8 @@
-//! Frees beside a drain under every interleaving that the memory model allows: while an epoch
-//! lasts, what a search did not find is nowhere.
+//! Frees that race with a drain, under every interleaving that the memory model allows: while an
+//! epoch lasts, a frame that a search did not find is in no cache.
 //!
-//! The model has no way to execute a barrier on another thread, so both sides have a fence of their
-//! own there; what is checked is the protocol around it.
+//! The model has no way to execute a barrier on another thread, so each side executes a fence of
+//! its own in place of that barrier. What is checked is the protocol around the barrier.
 
 use framewright::internals::{DrainEpoch, Ownership};
 use framewright::{IrqState, PinnedCpu, Platform};
@@ -41,13 +41,13 @@ unsafe impl Platform for Waiter {
 
 /// A zone, and one CPU's cache.
 struct Machine {
-    /// Owners have a fence for each barrier of others.
+    /// Whether owners execute a fence in place of each barrier of other CPUs.
     has_fences: bool,
     epoch: DrainEpoch,
     ownership: Ownership,
     cached: UnsafeCell<u32>,
     zone: Mutex<u32>,
-    /// What is in the zone, for those who look without its lock.
+    /// The number of pages in the zone, for readers that do not take its lock.
     free_pages: AtomicU32,
 }
 
@@ -61,7 +61,7 @@ impl Machine {
         Self::of(true)
     }
 
-    /// As processors see it, beside drains that have no barrier.
+    /// Behaves as processors do, beside drains that have no barrier.
     fn without_fences() -> Arc<Self> {
         Self::of(false)
     }
@@ -108,7 +108,7 @@ impl Machine {
         self.free_pages.store(*zone, Ordering::Relaxed);
     }
 
-    /// Drains and searches; the number of the epoch when nothing was found.
+    /// Drains and searches; returns the epoch's number if nothing was found.
     fn search(&self) -> Option<u64> {
         let drain = self.epoch.begin_drain();
         self.ownership.revoke();
@@ -119,8 +119,8 @@ impl Machine {
         number.filter(|_| found == 0)
     }
 
-    /// [`search`](Self::search) without a barrier, where the owner answers; else it finds out
-    /// nothing. Whoever is on the owner's CPU answers himself.
+    /// Does what [`search`](Self::search) does without a barrier, if the owner answers; otherwise
+    /// it finds out nothing. A drainer on the owner's CPU answers itself.
     fn search_if_answered(&self, is_here: bool) -> Option<u64> {
         let drain = self.epoch.begin_drain();
         self.ownership.revoke();
@@ -139,7 +139,7 @@ impl Machine {
         number.filter(|_| found == 0)
     }
 
-    /// What follows the barrier, or the answer.
+    /// Does what follows the barrier or the answer.
     fn empty_cache(&self) {
         self.ownership.wait(&Waiter);
         self.ownership.alone(&Waiter, || {
@@ -205,8 +205,8 @@ fn a_free_on_each_way_while_two_drains_follow_one_another() {
     });
 }
 
-/// Whoever only asks learns of frees and drains from the two words alone: it finds the mark of a
-/// later drain, and must not take it for that of an earlier one.
+/// A requester that does not drain learns of frees and drains from the two words alone: it finds
+/// the mark of a later drain, and must not take it for the mark of an earlier one.
 #[test]
 fn a_quiet_that_is_over_does_not_come_back() {
     loom::model(|| {
@@ -225,7 +225,7 @@ fn a_quiet_that_is_over_does_not_come_back() {
     });
 }
 
-/// Two threads, because two that wait only yield to one another in the model, for ever.
+/// Two threads only, because in the model two waiting threads would yield to each other for ever.
 #[test]
 fn two_drains_at_a_time_while_somebody_frees_on_each_way() {
     for into_cache in [true, false] {
@@ -248,8 +248,8 @@ fn two_drains_at_a_time_while_somebody_frees_on_each_way() {
     }
 }
 
-/// Whoever freed something, and whoever was told so, must not take the memory for used up because
-/// an earlier search found nothing.
+/// A caller that freed a page, or that was told of the free, must not take memory for used up
+/// because an earlier search found nothing.
 #[test]
 fn who_freed_and_who_was_told_do_not_find_the_quiet() {
     for told in [false, true] {
@@ -280,7 +280,7 @@ fn who_freed_and_who_was_told_do_not_find_the_quiet() {
     }
 }
 
-/// Owners that answer, and tasks that are on no CPU of the platform's, have no fence; nor has the
+/// Owners that answer, and tasks that run on no CPU of the platform, execute no fence; nor does the
 /// drain.
 #[test]
 fn a_drain_with_answers_instead_of_a_barrier() {

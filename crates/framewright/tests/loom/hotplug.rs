@@ -1,5 +1,6 @@
-//! Memory that goes and comes under every interleaving: who allocates meanwhile has none of what
-//! went, what is freed meanwhile is lost to nobody, and of two who take the same one has it.
+//! Memory that goes and comes under every interleaving: a concurrent allocation gets none of the
+//! removed memory, a concurrent free is not lost, and of two callers that remove the same range
+//! exactly one succeeds.
 
 use crate::model::{BothWays, Model, Shape, explore, give, on, order, run, take_movable};
 use framewright::Request;
@@ -12,7 +13,7 @@ fn block(number: u64) -> PhysRange {
 }
 
 fn remove(model: &Model, number: u64) -> Result<(), HotplugError> {
-    // SAFETY: nobody looks at descriptors by number.
+    // SAFETY: nothing looks up descriptors by number.
     unsafe { model.hotplug().remove(block(number), Budget::runs(0)) }.map(|_| ())
 }
 
@@ -108,7 +109,7 @@ fn two_take_the_same_block_out_of_use() {
     explore(Shape::new(2, 3), Some(2), |model| {
         let other = on(model, 1, move || remove(model, 1));
         let mine = remove(model, 1);
-        // Who waits until nobody else changes anything.
+        // Waits until no other thread changes anything.
         model.platform().ring();
         let theirs = other.join().expect("no panic");
         assert!(mine.is_ok() != theirs.is_ok(), "{mine:?}, {theirs:?}");

@@ -1,11 +1,11 @@
-//! What is made once, under every interleaving: one claim at a time, one value, seen whole.
+//! Values that are made once, under every interleaving: one claim at a time, one value, seen whole.
 
 use framewright::internals::Made;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 
-/// What is made, and a count of claims that does not rely on it.
+/// What is made, and a count of claims that does not rely on the claim.
 struct Shared {
     made: Made<usize, [usize; 2]>,
     claims: AtomicUsize,

@@ -1,6 +1,7 @@
-//! Models of what is done at once, in every order that the atomics of `sync` allow: locks, owners
-//! of caches, drains, references, what is made once. Some bound the preemptions. Counters and
-//! tables that are read without a lock are the processor's own, and no model looks into these.
+//! Models of concurrent operations, run in every order that the atomics of `sync` allow: locks,
+//! owners of caches, drains, references, values that are made once. Some models bound the
+//! preemptions. Counters and tables that are read without a lock use the processor's own atomics,
+//! which no model covers.
 //!
 //! `cargo xtask test --only loom` runs them.
 #![cfg(loom)]

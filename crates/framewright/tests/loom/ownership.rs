@@ -1,8 +1,8 @@
-//! Owner, interrupt handler and drainer of a CPU's own data under every interleaving that the
-//! memory model allows.
+//! The owner, the interrupt handler and the drainer of one CPU's own data, under every interleaving
+//! that the memory model allows.
 //!
-//! The model has no way to execute a barrier on another thread, so both sides have a fence of their
-//! own there; what is checked is the protocol around it.
+//! The model has no way to execute a barrier on another thread, so each side executes a fence of
+//! its own in place of that barrier. What is checked is the protocol around the barrier.
 
 use framewright::internals::Ownership;
 use framewright::{IrqState, PinnedCpu, Platform};
@@ -41,7 +41,7 @@ unsafe impl Platform for Waiter {
 
 struct Shared {
     ownership: Ownership,
-    /// loom fails the test when two threads are in here at once.
+    /// loom fails the test if two threads are in here at once.
     data: UnsafeCell<u32>,
 }
 
@@ -60,12 +60,13 @@ impl Shared {
         self.data.with_mut(|data| unsafe { *data += 1 });
     }
 
-    /// One use by the owner; whether it went in.
+    /// Uses the cache once as its owner; returns whether the owner could enter.
     fn use_once(&self) -> bool {
         self.use_if(self.ownership.enter())
     }
 
-    /// [`use_once`](Self::use_once) without a fence, beside drainers that have no barrier.
+    /// Does what [`use_once`](Self::use_once) does without a fence, beside drainers that have no
+    /// barrier.
     fn use_without_fence(&self) -> bool {
         self.use_if(self.ownership.enter_without_fence())
     }
@@ -84,14 +85,15 @@ impl Shared {
         self.finish_drain();
     }
 
-    /// What follows the barrier, or the answer.
+    /// Does what follows the barrier or the answer.
     fn finish_drain(&self) {
         self.ownership.wait(&Waiter);
         self.ownership.alone(&Waiter, || self.add());
         self.ownership.give_back();
     }
 
-    /// [`drain`](Self::drain) without a barrier, if the owner has answered; whether it has.
+    /// Does what [`drain`](Self::drain) does without a barrier, if the owner has answered; returns
+    /// whether it has.
     fn drain_if_answered(&self) -> bool {
         self.ownership.revoke();
         let is_out = self.ownership.has_answered();
@@ -148,7 +150,7 @@ fn an_interrupt_handler_keeps_out_of_its_own_cpu() {
             thread::spawn(move || shared.drain())
         };
         if shared.ownership.enter() {
-            // The handler strikes here, on the same CPU.
+            // The handler interrupts here, on the same CPU.
             assert!(!shared.ownership.enter());
             shared.add();
             shared.ownership.leave();
@@ -157,7 +159,7 @@ fn an_interrupt_handler_keeps_out_of_its_own_cpu() {
     });
 }
 
-/// Two threads, because two that wait only yield to one another in the model, for ever.
+/// Two threads only, because in the model two waiting threads would yield to each other for ever.
 #[test]
 fn two_drainers_at_a_time_and_the_owner() {
     loom::model(|| {
@@ -174,8 +176,8 @@ fn two_drainers_at_a_time_and_the_owner() {
     });
 }
 
-/// Whoever finds that a CPU has gone asks it for no barrier: it is in no call then, and what it did
-/// before is seen. It executes one when it is back, before it goes in again.
+/// A drainer that finds a CPU gone sends it no barrier: such a CPU is in no call, and all that it
+/// did before is visible. The CPU executes a barrier when it is back, before it enters again.
 #[test]
 fn who_is_away_is_not_asked_for_a_barrier() {
     loom::model(|| {
@@ -187,7 +189,7 @@ fn who_is_away_is_not_asked_for_a_barrier() {
                 shared.ownership.revoke();
                 fence(Ordering::SeqCst);
                 if !away.load(Ordering::Acquire) {
-                    // That of the CPU is the one in its `enter`.
+                    // The CPU's own barrier is the one in its `enter`.
                     fence(Ordering::SeqCst);
                 }
                 shared.finish_drain();
@@ -204,7 +206,7 @@ fn who_is_away_is_not_asked_for_a_barrier() {
     });
 }
 
-/// An answer stands for the barrier: the drainer has none here.
+/// An answer replaces the barrier: the drainer executes none here.
 #[test]
 fn who_has_the_answer_of_the_owner_needs_no_barrier() {
     use std::sync::atomic::{AtomicU32, Ordering};
@@ -224,7 +226,7 @@ fn who_has_the_answer_of_the_owner_needs_no_barrier() {
     assert_ne!(DRAINED.load(Ordering::Relaxed), 0, "the owner is refused in some order");
 }
 
-/// The answer to one drainer is none to another that begins as the first one ends.
+/// The answer to one drainer does not count for another one that begins as the first one ends.
 #[test]
 fn an_answer_is_not_taken_for_one_to_a_later_drainer() {
     use std::sync::atomic::{AtomicU32, Ordering};

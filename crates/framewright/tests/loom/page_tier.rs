@@ -1,5 +1,5 @@
-//! Blocks and pages under every interleaving: split, merge, steal, and parts of one run freed by
-//! two CPUs while a third allocates.
+//! Blocks and pages under every interleaving: split, merge, steal, and two CPUs that free parts of
+//! one run while a third allocates.
 
 use crate::model::{BothWays, Owner, Shape, explore, on, order, run, take, take_all, take_movable};
 use framewright::Request;
@@ -31,8 +31,8 @@ fn two_cpus_split_one_block() {
 fn two_cpus_want_the_last_block_as_one_piece_and_as_pages() {
     static MINE: BothWays = BothWays::new();
     explore(blocks(1, 2), Some(3), |model| {
-        // A zone without free pages says so by a counter that the model does not see: without
-        // something that both do, the one who comes second would never come first.
+        // A zone without free pages is recognised by a counter that the model does not see. Without
+        // an access that both CPUs make, the CPU that comes second would never come first.
         let turn = Arc::new(AtomicU32::new(0));
         let theirs = Arc::clone(&turn);
         let other = on(model, 1, move || {
@@ -85,7 +85,7 @@ fn blocks_that_two_cpus_free_merge_to_the_largest_order() {
 #[test]
 fn the_block_that_is_kept_split_is_given_up_when_it_is_the_last() {
     explore(blocks(2, 2), Some(3), |model| {
-        // Two blocks become free at once: one is kept split, the other is made whole.
+        // Two blocks become free at once: one is kept split, the other becomes whole.
         let held: Vec<PfnRange> =
             (0..4).map(|_| take_movable(model, 8).expect("there is memory")).collect();
         let (mine, theirs) = ([held[0], held[2]], [held[1], held[3]]);
@@ -159,17 +159,17 @@ fn a_run_freed_twice_at_once_is_taken_back_once() {
 }
 
 /// Two CPUs free the halves of a run of `of` while a third allocates `wanted` from the same block.
-/// With three CPUs not every order of events is tried but every one with at most so many
-/// preemptions; all that there are would take hours.
+/// With three CPUs the model tries only the interleavings with at most this many preemptions;
+/// trying all of them would take hours.
 fn parts(of: u8, wanted: u8, preemptions: usize) {
     let blocks_needed = if of > 9 { 1 << (of - 9) } else { 1 };
     let in_time: &'static BothWays = Box::leak(Box::new(BothWays::new()));
     explore(blocks(blocks_needed, 3), Some(preemptions), move |model| {
         let whole = model.allocate_past_caches(&Request::new(order(of))).expect("there is memory");
-        // Nothing else is left, so that what the third gets comes out of the parts.
+        // Nothing else is left, so the third CPU can only get memory out of the parts.
         let rest = if of < 9 { take_all(model) } else { Vec::new() };
         let middle = whole.start.add(whole.pages() / 2);
-        // As above: the third finds nothing by a counter, so it has to be able to come last.
+        // The third CPU finds an empty zone by a counter, too, so it has to be able to come last.
         let turn = Arc::new(AtomicU32::new(0));
         let free = |range: PfnRange| {
             let turn = Arc::clone(&turn);

@@ -1,5 +1,5 @@
-//! Reference counts and the readers of what may go away, under every interleaving that the memory
-//! model allows.
+//! Reference counts, and readers of objects that may go away, under every interleaving that the
+//! memory model allows.
 
 use framewright::internals::{Readers, ReferenceCount};
 use framewright::{IrqState, PinnedCpu, Platform};
@@ -33,17 +33,17 @@ unsafe impl Platform for Waiter {
     }
 }
 
-/// A page with a count, and a block that is whole once the page is free. Its content is the
-/// owner's; descriptors are content when there is no map.
+/// A page with a count, and a block that becomes whole once the page is free. The block's content
+/// belongs to its owner; it includes the descriptors while there is no map.
 struct Block {
-    /// The state word: whether there are descriptors.
+    /// The state word: says whether there are descriptors.
     described: AtomicBool,
     readers: Readers,
     count: ReferenceCount<AtomicU32>,
-    /// What the descriptor's memory is used for when there is none: loom fails the test when it is
-    /// touched by two at once.
+    /// What the descriptor's memory is used for while there is no descriptor: loom fails the test
+    /// if two threads touch it at once.
     memory: UnsafeCell<u32>,
-    /// What the page holds.
+    /// The content of the page.
     content: UnsafeCell<u32>,
     /// How often the page was freed.
     freed: AtomicU32,
@@ -66,7 +66,8 @@ impl Block {
         })
     }
 
-    /// As the manager looks at a descriptor: inside, if the state word says that there is one.
+    /// Reads a descriptor as the manager does: inside a reader section, if the state word says that
+    /// there is one.
     fn look<R>(&self, look: impl FnOnce(&ReferenceCount<AtomicU32>) -> R) -> Option<R> {
         let _reading = self.readers.enter(&Waiter);
         if !self.described.load(Ordering::SeqCst) {
@@ -103,7 +104,7 @@ impl Block {
         self.content.with_mut(|content| unsafe { *content = 7 });
     }
 
-    /// What a holder of a reference does with the page.
+    /// Does what a holder of a reference does with the page.
     fn read(&self) {
         // SAFETY: a reference is held; loom says if somebody writes.
         self.content

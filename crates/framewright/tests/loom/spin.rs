@@ -10,12 +10,12 @@ use std::cell::Cell;
 use std::ptr::NonNull;
 
 loom::thread_local! {
-    /// How often interrupts were turned off and not on again on this thread.
+    /// How many times interrupts were turned off and not yet on again on this thread.
     static IRQ_DEPTH: Cell<usize> = Cell::new(0);
 }
 
-/// A thread of the model, as a CPU. There is no busy wait in it, or the model would never end: a
-/// waiter yields, or, where two could yield to each other for ever, sleeps until a lock was
+/// A thread of the model as a CPU. It never waits busily, or the model would not end: a waiter
+/// yields or, where two waiters could yield to each other for ever, sleeps until a lock is
 /// released.
 #[derive(Clone)]
 struct Cpu {
@@ -52,7 +52,7 @@ unsafe impl Platform for Cpu {
         IRQ_DEPTH.with(|depth| IrqState(depth.replace(depth.get() + 1)))
     }
 
-    /// The lock is open when it calls this.
+    /// The lock has been released when it calls this function.
     unsafe fn irq_restore(&self, state: IrqState) {
         IRQ_DEPTH.with(|depth| {
             assert_eq!(depth.get(), state.0 + 1, "interrupts restored out of order");
@@ -77,13 +77,13 @@ fn irq_depth() -> usize {
     IRQ_DEPTH.with(Cell::get)
 }
 
-/// What the lock guards, and a count of who is inside that does not rely on the lock.
+/// The data that the lock guards, and a count of the threads inside that does not rely on the lock.
 struct Shared {
     lock: SpinLock<[usize; 2]>,
     inside: AtomicUsize,
 }
 
-/// Adds one to both counters, which must be alike whenever anybody looks.
+/// Adds one to both counters, which must be equal at every look.
 fn section(shared: &Shared, cpu: &Cpu) {
     let mut guard = lock(&shared.lock, cpu);
     assert_eq!(irq_depth(), 1, "interrupts are on inside");
@@ -133,7 +133,7 @@ fn three_threads_exclude_one_another() {
     threads_exclude_one_another(Some(3), || Cpu::sleeping(3));
 }
 
-/// Whoever does not wait gets the lock or leaves everything as it was.
+/// A caller that does not wait gets the lock or leaves everything as it was.
 #[test]
 fn who_tries_excludes_others_or_goes_away() {
     fn attempt(shared: &Shared, cpu: &Cpu) -> usize {

@@ -1,5 +1,5 @@
-//! Unaccepted memory under every interleaving: no block is accepted twice, nobody waits for memory
-//! that he does not need, and all that can be accepted can be had.
+//! Unaccepted memory under every interleaving: no block is accepted twice, no caller waits for
+//! memory that it does not need, and all memory that can be accepted can be allocated.
 
 use crate::model::{BothWays, Shape, explore, on, order, run};
 use framewright::Request;
@@ -72,7 +72,7 @@ fn one_block_fails_and_the_other_serves_one_of_two() {
         let other = on(model, 1, one);
         let mine = one();
         let theirs = other.join().expect("no panic");
-        // The block before the one that fails is lost with it.
+        // The block before the one that fails is lost as well.
         assert!(mine.is_some() != theirs.is_some(), "{mine:?}, {theirs:?}");
         MINE.count(mine.is_some());
         assert_eq!(model.acceptance().lost_pages(), 1024);

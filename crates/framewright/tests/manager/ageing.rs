@@ -1,4 +1,4 @@
-//! What CPUs may keep, and how they forget what they do not use.
+//! Ageing of per-CPU caches: how much CPUs may keep, and how a CPU gives back what it does not use.
 
 use super::HERE;
 use crate::common::{Fake, bring_up_with, check, gib, idle_pages, mib, order};
@@ -7,7 +7,7 @@ use framewright::zone::MigrateType::{self, Movable, Unmovable};
 use framewright::{Parameters, Request};
 use framewright_testkit::{FakeMachine, Owner};
 
-/// Calls after which an idle CPU keeps nothing.
+/// Number of ageing calls after which an idle CPU keeps nothing.
 const ENOUGH: usize = 32;
 
 #[test]
@@ -15,7 +15,7 @@ fn all_caches_together_keep_an_eighth_of_their_node() {
     for mib_of_ram in [16, 64, 320, 1 << 10, 8 << 10, 64 << 10, 1 << 20] {
         for cpus in [1, 2, 3, 7, 16, 64, 100, 256] {
             let machine = FakeMachine::builder().ram(mib(0, mib_of_ram)).cpus(cpus).build();
-            // Never careful: records of a TiB of pages are more than small hosts have.
+            // Never careful: the records for a TiB of pages need more memory than small hosts have.
             let plain = Parameters::default();
             let manager = bring_up_with(machine, &[], &plain).expect("bring-up");
             let most = |cpu| manager.caches().cpu(cpu).map_or(0, |cache| cache.most_pages);
@@ -25,7 +25,7 @@ fn all_caches_together_keep_an_eighth_of_their_node() {
                 most_pages <= managed / 8,
                 "{mib_of_ram} MiB, {cpus} CPUs: {most_pages} of {managed} pages"
             );
-            // Where there is plenty it is what pays: 100 MiB and more.
+            // Where memory is plentiful, the limit is the largest that pays: 100 MiB and more.
             let is_plenty = mib_of_ram >= 4096 * u64::from(cpus);
             assert!(!is_plenty || most(0) > 25_600, "{mib_of_ram} MiB, {cpus} CPUs: {}", most(0));
         }
@@ -47,8 +47,8 @@ fn cpus_of_a_node_without_memory_count_where_they_take_theirs() {
     assert!(most_pages <= manager.totals().managed_pages / 8, "{most_pages}");
 }
 
-/// Gets and puts of all orders and types, and of sizes that are no power of two, so that the CPU's
-/// cache has something of everything.
+/// Allocates and frees runs of all orders and types, and of sizes that are no power of two, so that
+/// the CPU's cache holds some of everything.
 fn fill(manager: &Fake) {
     let mut held = Vec::new();
     for migrate_type in [Movable, Unmovable, MigrateType::Reclaimable] {
@@ -68,7 +68,7 @@ fn fill(manager: &Fake) {
     }
 }
 
-/// Ages this CPU's cache until it must be empty.
+/// Ages this CPU's cache until it is certainly empty.
 fn forget(manager: &Fake) {
     for _ in 0..ENOUGH {
         manager.caches().age().expect("only good frames are cached");
@@ -95,18 +95,18 @@ fn an_idle_cache_is_empty_after_some_calls() {
         assert_eq!(pages(0), before - gone);
         check(&manager);
     }
-    // The other CPU ages by itself.
+    // The other CPU ages its cache by itself.
     assert_eq!((pages(0), pages(1), gone), (0, others, before));
     machine.run_on(1, || forget(&manager));
     assert_eq!((manager.caches().pages(), idle_pages(&manager)), (0, free));
-    // It works as before.
+    // The cache works as before.
     fill(&manager);
     check(&manager);
 }
 
 #[test]
 fn one_call_does_little() {
-    // As many entries as a full stack of single pages gives back, and the rest of a block.
+    // As many pages as a full stack of single pages gives back in blocks, and the rest of a block.
     const MOST_PAGES: u64 = (56 + 28) * 512;
     let manager = HERE.bring_up(FakeMachine::builder().ram(gib(0, 6)).build());
     let blocks: Vec<Pfn> =
@@ -121,7 +121,8 @@ fn one_call_does_little() {
 
 #[test]
 fn a_busy_cache_keeps_what_it_uses() {
-    // Unmovable pages, which are handed out again; so many of them in each round.
+    // Number of unmovable pages that each round allocates and frees, so that the cache hands them
+    // out again.
     const USED: usize = 400;
     let manager = HERE.bring_up(FakeMachine::builder().ram(gib(0, 6)).build());
     let round = |count: usize| {
@@ -141,13 +142,13 @@ fn a_busy_cache_keeps_what_it_uses() {
     }
     let kept = manager.caches().pages();
     assert!((USED as u64..900).contains(&kept), "what is used, and little more: {kept}");
-    // Nothing comes from the zone and goes there any more.
+    // No page moves between the cache and the zone any more.
     let free = manager.totals().free_pages;
     for _ in 0..100 {
         assert_eq!((round(USED), manager.caches().age()), (free, Ok(0)));
         assert_eq!((manager.totals().free_pages, manager.caches().pages()), (free, kept));
     }
-    // What lies aside goes with a drain, too.
+    // A drain also empties what the cache has set aside.
     manager.drain().expect("only good frames are cached");
     assert_eq!(manager.caches().pages(), 0);
     check(&manager);
@@ -160,7 +161,8 @@ fn a_free_twice_is_found_where_it_lies_aside() {
     manager.give_back_order(page, order(5)).expect("allocated");
     manager.caches().age().expect("only good frames are cached");
     let again = manager.give_back_order(page, order(5));
-    // Found at once with debug assertions, else where it leaves the cache.
+    // With debug assertions the second free is found at once, otherwise when the page leaves the
+    // cache.
     let result = again.and_then(|()| manager.drain().map(drop));
     assert!(result.is_err());
     manager.drain().expect("the rest is good");

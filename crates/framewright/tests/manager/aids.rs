@@ -1,6 +1,6 @@
-//! Debug aids: each misuse has its error with the lines that allocated and freed the page, memory
-//! that is written to while free is found on every path, clearing clears, and chance decides only
-//! what nothing promises.
+//! Debug aids: each misuse is reported with the source lines that allocated and freed the page,
+//! writes to free memory are found on every allocation path, clearing clears, and random placement
+//! changes only what the interface leaves open.
 
 use crate::common::{Fake, bring_up_with, check, gib, mib, order};
 use framewright::debug::{Damage, POISON, PageHistory};
@@ -17,7 +17,7 @@ use std::thread;
 
 type Taken = Result<PfnRange, AllocateError>;
 
-/// Exactly the aids of `line`, also when the run is careful.
+/// Brings up a manager with exactly the aids of `line`, also when the run is careful.
 fn up(machine: &'static FakeMachine, line: &str) -> Fake {
     let parameters = Parameters::parse(line, &mut |problem| panic!("{problem}"));
     bring_up_with(machine, &[], &parameters).expect("bring-up")
@@ -58,7 +58,7 @@ const WAYS: [Way; 7] = [
     ("a place", |manager| manager.allocate_at(Pfn(0x3000), order(10), MigrateType::Movable)),
 ];
 
-/// Frees as the way to allocate suggests.
+/// Frees `range` by the call that matches its size.
 fn give(manager: &Fake, range: PfnRange) -> Result<(), FreeError> {
     match Order::for_pages(range.pages()).filter(|order| order.pages() == range.pages()) {
         Some(order) => manager.give_back_order(range.start, order),
@@ -245,7 +245,7 @@ fn every_wrong_free_has_its_error() {
     for (name, found, expected) in cases {
         assert_eq!(found, Err(expected), "{name}");
     }
-    // More than was allocated, with something of others behind it.
+    // More than was allocated: the second page belongs to another allocation.
     let error =
         manager.give_back_order(small.start, order(1)).expect_err("the second page is another's");
     let FreeError::WrongSize { range, allocation: Some(allocation), pfn } = error else {
@@ -260,7 +260,8 @@ fn every_wrong_free_has_its_error() {
         "{text}"
     );
     assert!(place.line() < line, "the closure allocates: {place}");
-    // Neighbours that one line allocated may go back together, those of several lines may not.
+    // Neighbours that one line allocated may be freed together; those that several lines allocated
+    // may not.
     let elsewhere =
         manager.allocate_at(Pfn(0x3002), Order::PAGE, MigrateType::Movable).expect("free");
     let three = run(small.start, 3);
@@ -269,12 +270,12 @@ fn every_wrong_free_has_its_error() {
         Err(FreeError::WrongSize { pfn, .. }) if pfn == elsewhere.start
     ));
     manager.give_back(run(small.start, 2)).expect("one line made both");
-    // Any part of an allocation may go back, and what is left is still known.
+    // Any part of an allocation may be freed, and the owners still know the rest.
     manager.give_back_order(Pfn(0x3104), order(2)).expect("a part");
     manager.give_back(run(Pfn(0x3109), 1)).expect("a part");
     let again = manager.give_back(large).expect_err("parts are free");
     // The second part is free in its zone, the first only in a cache. Builds with debug assertions
-    // look into the zone first, others have the owners alone.
+    // look at the zone first; other builds have only the page owners.
     let named = Pfn(if cfg!(debug_assertions) { 0x3109 } else { 0x3104 });
     assert!(
         matches!(again, FreeError::NotAllocated { pfn, history: Some(_), .. } if pfn == named),
@@ -327,14 +328,15 @@ fn writing_to_free_memory_is_found_on_every_path() {
         let machine = FakeMachine::builder().ram(mib(0, 64)).build();
         let manager = up(machine, line);
         for (name, allocate) in WAYS {
-            // Until the same memory comes again, which chance may put off for ever.
+            // Repeats until the damaged memory is allocated again, which random placement may put
+            // off for ever.
             let mut found = false;
             for _ in 0..300 {
                 let taken = allocate(&manager).expect("not damaged yet");
                 write(machine, taken);
                 give(&manager, taken).expect("allocated");
                 if name == "many" {
-                    // What many get at once comes from the zone.
+                    // A bulk request that gets many pages takes them from the zone.
                     manager.drain().expect("good frames");
                 }
                 assert!(
@@ -347,7 +349,8 @@ fn writing_to_free_memory_is_found_on_every_path() {
                 unsafe { machine.store(address, 0xaaaa_aaaa_aaaa_41aa) };
                 let again = allocate(&manager);
                 let Err(AllocateError::Damaged(damage)) = again else {
-                    // Other memory. Whoever takes the damaged page by its place finds it as well.
+                    // The request got other memory. Allocating the damaged page by its place finds
+                    // the damage as well.
                     give(&manager, again.expect("other memory is not damaged")).expect("allocated");
                     manager.drain().expect("good frames");
                     let at = manager.allocate_at(taken.start, Order::PAGE, MigrateType::Movable);
@@ -367,7 +370,7 @@ fn writing_to_free_memory_is_found_on_every_path() {
                 break;
             }
             assert!(found || line.contains("careful"), "{name}: the memory never came again");
-            // It was filled again and is free; the next one may have it.
+            // The memory was filled with poison again and is free, so that it can be allocated.
             let taken = allocate(&manager).expect("repaired");
             give(&manager, taken).expect("allocated");
             manager.drain().expect("good frames");
@@ -445,7 +448,7 @@ fn a_whole_gib_is_poisoned_and_looked_at() {
     let taken = at(1 << 18).expect("repaired");
     manager.give_back(taken).expect("allocated");
     check(&manager);
-    // SAFETY: the manager, the only user, is not used any more.
+    // SAFETY: the manager, the only user, is no longer used.
     unsafe { machine.retire() };
 }
 
@@ -470,7 +473,8 @@ fn tables_of_aids_are_counted_and_given_back_when_there_is_no_room() {
         up(FakeMachine::builder().ram(mib(0, 256)).build(), "page_owner=on").metadata_bytes();
     let poison =
         up(FakeMachine::builder().ram(mib(0, 256)).build(), "page_poison=1").metadata_bytes();
-    // 16 bytes a page, and a bit a page; the table of source lines besides.
+    // 16 bytes per page for the owners, one bit per page for the poison, and the table of source
+    // lines.
     assert!((0x10_0000..0x11_0000).contains(&(owners - plain)), "{owners} {plain}");
     assert!((0x2000..0x1_2000).contains(&(poison - plain)), "{poison} {plain}");
     let machine = FakeMachine::builder().ram(mib(0, 256)).build();

@@ -1,4 +1,5 @@
-//! Claims with poison: what is claimed is looked at by whoever has it, and by nobody else.
+//! Claims with poison: the poison of claimed memory is checked by the call that claimed it, and by
+//! no other.
 
 use crate::common::{Fake, blocks, bring_up_with, check, mib};
 use framewright::Parameters;
@@ -19,8 +20,8 @@ fn poisoned() -> Fake {
     bring_up_with(machine, &[], &parameters).expect("bring-up")
 }
 
-/// Two want the same block at once. Who has it writes its last pages, from the end on, and finds
-/// them as it left them; the other is refused.
+/// Two threads claim the same block at once. The thread that gets it writes its last pages, from
+/// the end backwards, and finds them as it left them; the other thread is refused.
 #[test]
 fn what_another_has_claimed_is_not_looked_at() {
     let manager = poisoned();
@@ -56,7 +57,8 @@ fn what_another_has_claimed_is_not_looked_at() {
     check(&manager);
 }
 
-/// What of it was not as its owner left it.
+/// Uses the last pages of a claimed range and gives it back. Returns a description of any page that
+/// another thread changed meanwhile.
 fn use_and_give_back(manager: &Fake, range: PfnRange, mark: u64) -> Option<String> {
     let machine = manager.platform();
     let pages = || (range.end.0 - 64..range.end.0).rev().map(|page| page * PAGE_SIZE);
@@ -84,7 +86,7 @@ fn a_claim_with_damage_leaves_all_isolated() {
     let address = taken(blocks(19, 1)).start.address() + 8;
     // SAFETY: nobody holds a reference into the machine's memory.
     unsafe { manager.platform().store(address, 0) };
-    // What is not isolated is refused before anything is looked at.
+    // Blocks that are not isolated are refused before any poison is checked.
     let more = manager.isolation().claim(blocks(16, 9));
     assert!(matches!(more, Err(IsolateError::NotIsolated(_))), "{more:?}");
     assert_eq!(manager.debug().damage(), None);
@@ -94,8 +96,8 @@ fn a_claim_with_damage_leaves_all_isolated() {
     assert_eq!(manager.debug().damage(), Some((1, damage)));
     check(&manager);
     assert_eq!(manager.totals(), free, "all of it is isolated still");
-    // Whoever has it afterwards finds it filled, and all of it is looked at again.
-    // SAFETY: as above.
+    // SAFETY: as above. The range was filled with poison again after the damage, and the next claim
+    // checks all of it.
     unsafe { manager.platform().store(address + (1 << 21), 1) };
     assert!(matches!(manager.isolation().claim(range), Err(IsolateError::Damaged(_))));
     manager.isolation().unisolate(blocks(16, 4)).expect("isolated");
@@ -107,7 +109,8 @@ fn a_claim_with_damage_leaves_all_isolated() {
     check(&manager);
 }
 
-/// Others may isolate what was claimed while it is looked at; with damage it is theirs then.
+/// Another thread may isolate a claimed block while its poison is being checked; if there is
+/// damage, the block stays isolated for that thread.
 #[test]
 fn who_isolates_what_has_damage_keeps_it() {
     let manager = poisoned();

@@ -1,5 +1,5 @@
-//! Page owners: neighbours that one line allocated are freed by every call that says a start and a
-//! size, and what was moved is still known by who allocated it.
+//! Page owners: every call that frees by start and size can free neighbouring runs that one source
+//! line allocated, and a moved page still knows which line and CPU allocated it.
 
 use crate::common::{Fake, bring_up_with, check, mib, order, plain_with_pages, settled};
 use framewright::Frames;
@@ -18,7 +18,7 @@ fn owners(pages: Pages, size_mib: u64) -> Fake {
     bring_up_with(machine, &[], &parameters).expect("bring-up")
 }
 
-/// `count` neighbours of 2^`of` pages each, all by one line.
+/// Allocates `count` neighbouring runs of 2^`of` pages each, all from one source line.
 fn neighbours(manager: &Fake, start: u64, of: u8, count: u64) -> PfnRange {
     for number in 0..count {
         let start = Pfn(start + (number << of));
@@ -59,7 +59,7 @@ fn every_free_of_a_start_and_a_size_takes_neighbours() {
     check(&manager);
 }
 
-/// Who names an order means one allocation.
+/// A free that names an order means exactly one allocation.
 fn free_order_is_strict(manager: &Fake, of: u8, count: u64) -> bool {
     let range = neighbours(manager, 0x2000, of, count);
     let Some(order) = range.as_order() else {
@@ -93,11 +93,11 @@ fn the_last_reference_to_neighbours_frees_them() {
     check(&manager);
 }
 
-/// Single pages and runs, allocated on CPU 2, and every second one free again.
+/// Single pages and two-page runs, allocated on CPU 2, with every second one freed again.
 fn scattered(manager: &Fake) -> Handles<'_, FakeMachine> {
     let handles = Handles::new(manager, 1 << 14).expect("memory");
     manager.platform().run_on(2, || {
-        // Every fourth has two pages.
+        // Every fourth run has two pages.
         let take = |round| handles.allocate(order(u8::from(round % 8 > 5))).expect("memory");
         let held: Vec<Handle> = (0..6000).map(take).collect();
         held.iter().step_by(2).for_each(|&handle| handles.free(handle).expect("held"));
@@ -106,7 +106,7 @@ fn scattered(manager: &Fake) -> Handles<'_, FakeMachine> {
     handles
 }
 
-/// Who allocated what is held is known, wherever it is by now.
+/// Checks that the owner of each held run is known, wherever the run lies by now.
 fn assert_known(manager: &Fake, handles: &Handles<'_, FakeMachine>, what: &str) {
     for handle in handles.held() {
         let run = handles.range(handle).expect("held");
@@ -139,7 +139,7 @@ fn what_was_moved_is_known_by_who_allocated_it() {
         manager.isolation().unisolate(range).expect("isolated");
         assert!(moved() > compacted);
         assert_known(&manager, &handles, "vacate");
-        // Each is still an allocation of its own.
+        // Each run is still an allocation of its own.
         let all: Vec<Handle> = handles.held().collect();
         all.into_iter().for_each(|handle| handles.free(handle).expect("held"));
         check(&manager);

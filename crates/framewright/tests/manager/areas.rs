@@ -1,4 +1,4 @@
-//! Reserve areas: lent to what can be moved, had back as one piece.
+//! Reserve areas: lent to movable allocations, and taken back as one piece.
 
 use crate::common::{Fake, bring_up_with, check, mib, parameters, settled};
 use framewright::manager::{
@@ -23,7 +23,8 @@ fn name(text: &str) -> AreaName {
     AreaName::new(text).expect("a name")
 }
 
-/// 64 MiB with a pinned page in the second 16: requests of 16 MiB get the others, then none.
+/// 64 MiB with a pinned page in the second 16 MiB: requests of 16 MiB get the other places, and
+/// then none.
 #[test]
 fn a_pinned_page_costs_one_place_and_is_counted() {
     let manager = machine(192, "");
@@ -33,7 +34,7 @@ fn a_pinned_page_costs_one_place_and_is_counted() {
     check(&manager);
     let handles = Handles::new(&manager, 1 << 15).expect("memory");
     let base = area.start.start().0;
-    // Lent, until some of it lies in the second place.
+    // Borrows pages until one of them lies in the second place.
     let second = PfnRange::new(base + 16 * MIB, base + 32 * MIB);
     let pinned = loop {
         let handle = handles.allocate(Order::PAGE).expect("memory");
@@ -62,9 +63,9 @@ fn a_pinned_page_costs_one_place_and_is_counted() {
     }
     for place in places {
         let run = PfnRange::new(base + place, base + place + 16 * MIB);
-        // SAFETY: the area gave it to this test, which uses it no more.
+        // SAFETY: the area gave the run to this test, which no longer uses it.
         unsafe { moving.release_to_area(number, run) }.expect("ours");
-        // SAFETY: it is refused.
+        // SAFETY: the call is refused.
         let again = unsafe { moving.release_to_area(number, run) };
         assert_eq!(again, Err(AreaError::NotOut(run)));
     }
@@ -74,15 +75,15 @@ fn a_pinned_page_costs_one_place_and_is_counted() {
     check(&manager);
 }
 
-/// Where a page is in the way, no place that has it is tried again, however many there are; and
-/// nothing is tried when time is over.
+/// No place that contains an unmovable page is tried again, however many such places there are, and
+/// nothing is tried after the deadline.
 #[test]
 fn places_with_an_obstacle_are_passed_by_at_once() {
     let manager = machine(192, "");
     let area = BlockRange::new(40, 72);
     let number = manager.moving().create_area(name("camera"), area).expect("free");
     let base = area.start.start().0;
-    // Nobody knows this page.
+    // No mover knows this page.
     let at = Pfn(base + 20 * MIB + 7);
     manager.allocate_at(at, Order::PAGE, MigrateType::Movable).expect("free");
     let handles = Handles::new(&manager, 1).expect("memory");
@@ -92,16 +93,16 @@ fn places_with_an_obstacle_are_passed_by_at_once() {
     let get = |budget| moving.allocate_in_area(number, 30 * MIB, Order::PAGE, budget);
     let run = get(Budget::UNLIMITED).expect("there is room behind it");
     assert_eq!(run.start.0, at.0 + 1);
-    // A place takes some ten.
+    // Each place costs about ten calls.
     assert!(calls() - before < 300, "{}", calls() - before);
-    // SAFETY: the area gave it to this test, which uses it no more.
+    // SAFETY: the area gave the run to this test, which no longer uses it.
     unsafe { moving.release_to_area(number, run) }.expect("ours");
     let late = get(Budget::until(0));
     assert!(matches!(late, Err(AreaError::Moving(_))), "{late:?}");
     check(&manager);
 }
 
-/// An area of 32 blocks that is free but for a page of the mover's in its block `kept`.
+/// Makes an area of 32 blocks that is free except for a page of the mover's in its block `kept`.
 fn with_a_page_in_block(kept: u64, test: impl FnOnce(Moving<'_, FakeMachine>, usize, Pfn)) {
     let manager = machine(192, "");
     let area = BlockRange::new(40, 72);
@@ -123,7 +124,7 @@ fn with_a_page_in_block(kept: u64, test: impl FnOnce(Moving<'_, FakeMachine>, us
     check(&manager);
 }
 
-/// Where no more may be moved, what is free can be had all the same, until time is over.
+/// A budget of no runs still allows free memory to be taken, until the deadline.
 #[test]
 fn what_is_free_needs_no_budget_of_runs() {
     with_a_page_in_block(0, |moving, number, page| {
@@ -138,27 +139,27 @@ fn what_is_free_needs_no_budget_of_runs() {
             let start = base.add(block * 512);
             assert_eq!(get(Budget::runs(0)), Ok(PfnRange { start, end: start.add(512) }));
         }
-        // What is left is in use, and it is said why that does not help.
+        // The rest is in use, and the error says that the budget is exhausted.
         assert!(is_out_of_time(&get(Budget::runs(0))));
         let first = PfnRange { start: base, end: base.add(512) };
         assert_eq!(get(Budget::UNLIMITED), Ok(first));
     });
 }
 
-/// Places that have what may not be moved are passed by, however many there are.
+/// Places whose pages would have to be moved are skipped, however many there are.
 #[test]
 fn places_that_would_need_a_move_are_passed_by_at_once() {
     with_a_page_in_block(10, |moving, number, page| {
         let run = moving.allocate_in_area(number, 30 * MIB, Order::PAGE, Budget::runs(0));
-        // Blocks are looked at as a whole.
+        // The search skips whole blocks.
         let start = Pfn((page.0 & !511) + 512);
         assert_eq!(run, Ok(PfnRange { start, end: start.add(30 * MIB) }));
         assert_eq!(moving.events().scanned_pages, 0, "nobody was asked");
     });
 }
 
-/// A place that has a part of a block is in the way of its descriptors, one that has all of it is
-/// not.
+/// A block's descriptors are in the way of a place that has only part of the block, but not of a
+/// place that has all of it.
 #[test]
 fn descriptors_in_a_block_cost_no_place_that_has_all_of_it() {
     let manager = machine(192, "pages=inside");
@@ -184,14 +185,14 @@ fn descriptors_in_a_block_cost_no_place_that_has_all_of_it() {
     check(&manager);
 }
 
-/// Where an area may be is anywhere, where it is tried is memory.
+/// The range for an area may be any range; only the memory in it is tried.
 #[test]
 fn an_area_is_looked_for_where_there_is_memory() {
     for (line, start) in [
         ("cma=16M@0-4096T", Some(0)),
         ("cma=16M@100M-4096T", Some(50)),
         ("cma=16M@1G-4096T", None),
-        // Two blocks, and place for one.
+        // Two blocks, and room for only one.
         ("cma=3M@0-3M", None),
     ] {
         let manager = machine(192, line);
@@ -206,7 +207,7 @@ fn an_area_is_looked_for_where_there_is_memory() {
     }
 }
 
-/// Places that are aligned to 16 MiB: the first, the third, the fourth.
+/// Places aligned to 16 MiB: the first, the third and the fourth are handed out.
 #[test]
 fn aligned_requests_get_the_places_that_linux_gives() {
     let manager = machine(192, "");
@@ -259,11 +260,11 @@ fn the_command_line_sets_areas_aside() {
     check(&per_node);
 }
 
-/// Each lies in the first free run of its zone that no other has.
+/// Each area lies in the first run of free blocks of its zone that no other area has.
 #[test]
 fn areas_of_the_command_line_lie_side_by_side() {
     let line = "cma=32M cma_pernuma=32M numa_cma=0:32M,9:64M";
-    // All of it is one zone.
+    // All memory is one zone.
     let build = FakeMachine::builder().ram(mib(4096, 4096 + 256)).build();
     let manager = bring_up_with(build, &[], &parameters(line)).expect("bring-up");
     let moving = manager.moving();
@@ -278,7 +279,7 @@ fn areas_of_the_command_line_lie_side_by_side() {
     assert_eq!((absurd.moving().area_pages(), absurd.moving().failed_area_bytes()), (0, u64::MAX));
 }
 
-/// A device's runs stay where they are, so that areas and movable memory are not for them.
+/// A device's runs stay where they are, so that they must not lie in areas or in movable memory.
 #[test]
 fn contiguous_runs_leave_graded_memory_to_what_can_be_moved() {
     let manager = machine(64, "");
@@ -331,7 +332,7 @@ fn wrong_calls_change_nothing() {
     assert_eq!(again, Err(AreaError::NoRun { pages: u64::MAX }));
     assert_eq!(moving.area(one).expect("there").2.fail_pages, u64::MAX);
     let over = moving.allocate_in_area(one, 512, Order::PAGE, Budget::until(0));
-    // Nothing has to be moved.
+    // The run is free, so that nothing has to be moved.
     assert!(over.is_ok());
     manager.give_back(fixed).expect("ours");
     check(&manager);

@@ -1,5 +1,6 @@
-//! Areas of the command line that name their place: where it is not free memory, or not whole
-//! blocks, there is none, it is said how much, and memory is as without the word.
+//! Areas that the command line puts at a given place: if the place is not free memory or not whole
+//! blocks, no area is made, its size is reported as failed, and memory is managed as if the word
+//! were absent.
 
 use crate::common::{Fake, bring_up_with, check, graded, is_careful, mib, parameters, settled};
 use framewright::manager::Budget;
@@ -10,11 +11,11 @@ use framewright_testkit::FakeMachine;
 use proptest::prelude::*;
 
 const MIB: u64 = 256;
-/// Where the kernel is, and something that an early caller has.
+/// The kernel image, and a reservation of an early caller.
 const IMAGE: PhysRange = mib(64, 80);
 const EARLY: PhysRange = mib(128, 144);
 
-/// 256 MiB with a hole of 16.
+/// 256 MiB with a hole of 16 MiB.
 fn up(line: &str) -> Fake {
     let machine = FakeMachine::builder().ram(mib(0, 192)).ram(mib(208, 256)).build();
     bring_up_with(machine, &[IMAGE, EARLY], &parameters(line)).expect("bring-up")
@@ -32,7 +33,8 @@ fn is_not_made(line: &str, bytes: u64) {
 
 fn is_made(line: &str, start: u64) {
     if is_careful() {
-        // The manager's tables, or the page of the area's own bitmap, may be anywhere.
+        // In careful runs the manager's tables, or the page of the area's own bitmap, may be
+        // anywhere.
         return;
     }
     let manager = up(line);
@@ -45,20 +47,20 @@ fn is_made(line: &str, start: u64) {
     check(&manager);
 }
 
-/// Whatever part of the place the kernel's image has.
+/// No area is made, whichever part of its place the kernel's image covers.
 #[test]
 fn no_area_lies_over_the_kernel() {
     for base in [50, 64, 66, 78] {
         is_not_made(&format!("cma=16M@{base}M"), 16 << 20);
     }
-    // All of it around the image.
+    // The image lies in the middle of the place.
     is_not_made("cma=48M@48M", 48 << 20);
     is_not_made("cma=4M@70M", 4 << 20);
     is_made("cma=16M@48M", 48);
     is_made("cma=16M@80M", 80);
 }
 
-/// Whole blocks of it.
+/// Checks places that overlap an early reservation by whole blocks.
 #[test]
 fn no_area_lies_over_what_somebody_reserved_early() {
     for base in [114, 120, 128, 142] {
@@ -66,17 +68,17 @@ fn no_area_lies_over_what_somebody_reserved_early() {
     }
     is_made("cma=16M@112M", 112);
     is_made("cma=16M@144M", 144);
-    // Where there is more room, the place behind it.
+    // A range with more room: the area lies behind the reservation.
     is_made("cma=16M@120M-170M", 144);
 }
 
-/// It is not moved to where it fits, and not made smaller.
+/// Such an area is neither moved to where it fits nor made smaller.
 #[test]
 fn a_place_that_is_no_whole_blocks_is_none() {
     for place in ["16M@101M", "16M@0x6001000", "16M@104857601"] {
         is_not_made(&format!("cma={place}"), 16 << 20);
     }
-    // Of the last block it wants a half.
+    // The area needs half of its last block.
     is_not_made("cma=15M@100M", 15 << 20);
     is_made("cma=15M@100M-116M", 100);
     is_made("cma=16M@101M-118M", 102);
@@ -84,7 +86,7 @@ fn a_place_that_is_no_whole_blocks_is_none() {
 
 #[test]
 fn no_area_lies_where_there_is_no_memory() {
-    // Past the end, and over it.
+    // Past the end of memory, in the hole, and over their edges.
     for base in ["256M", "1G", "242M", "254M"] {
         is_not_made(&format!("cma=16M@{base}"), 16 << 20);
     }
@@ -93,7 +95,7 @@ fn no_area_lies_where_there_is_no_memory() {
     is_made("cma=16M@208M", 208);
 }
 
-/// What failed is counted together, and the others are made.
+/// The sizes of failed areas are added up, and the other areas are made.
 #[test]
 fn one_that_fails_is_in_the_way_of_no_other() {
     let manager = up("cma=16M@64M cma_pernuma=8M");
@@ -104,12 +106,12 @@ fn one_that_fails_is_in_the_way_of_no_other() {
     let run = moving.allocate_in_area(number, 8 * MIB, Order::BLOCK, Budget::UNLIMITED);
     let run = run.expect("all of it is free");
     assert!(run.start >= Pfn(80 * MIB) || run.end <= Pfn(64 * MIB));
-    // SAFETY: the area gave it to this test, which uses it no more.
+    // SAFETY: the area gave the run to this test, which no longer uses it.
     unsafe { moving.release_to_area(number, run) }.expect("ours");
     check(&manager);
 }
 
-/// The place is plain memory, which anybody may have.
+/// The place is ordinary memory that any request may get.
 #[test]
 fn memory_of_a_place_that_failed_is_for_everybody() {
     let manager = up("cma=16M@72M");
@@ -125,7 +127,7 @@ fn memory_of_a_place_that_failed_is_for_everybody() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// The lowest run of blocks in a place is taken, whatever of it others have.
+    /// An area gets the lowest run of blocks in its range, whichever others are taken.
     #[test]
     fn an_area_gets_the_lowest_run_that_is_there(
         taken in proptest::collection::vec((0_u64..100, 0_u64..512), 0..16),
@@ -150,7 +152,7 @@ proptest! {
             let pages = plain.isolation().survey(BlockRange { start, end }).expect("memory");
             pages.free_pages + pages.in_use_pages == 512
         };
-        // No area is of two zones: ZONE_DMA ends at 16 MiB.
+        // No area crosses a zone border: ZONE_DMA ends at 16 MiB.
         let expected = (first..=first + more)
             .find(|&at| (at >= 8 || at + blocks <= 8) && (at..at + blocks).all(is_fit));
         let [size, start, end] = [blocks, first, first + blocks + more].map(|blocks| 2 * blocks);
@@ -158,7 +160,8 @@ proptest! {
         let manager = up(&line);
         let found = manager.moving().area(0).map(|(_, range, _)| range.start);
         let found = found.map(|start| BlockNumber::containing(start).0);
-        // The manager's tables, or the page of the area's own bitmap, may be anywhere.
+        // In careful runs the manager's tables, or the page of the area's own bitmap, may be
+        // anywhere.
         prop_assert!(found == expected || is_careful(), "{line}: {found:?}, not {expected:?}");
         check(&manager);
     }

@@ -1,6 +1,6 @@
-//! Pools that take pages of reserve areas, areas that devices use, movable memory, compaction,
-//! grades and isolation at once. No frame is anybody's twice, and in the end each area has all of
-//! its frames.
+//! Pools that take pages of reserve areas, devices that use areas, movable memory, compaction,
+//! grades and isolation, all at once. No frame has two owners, and in the end each area has all of
+//! its frames back.
 
 use crate::common::pool_machine::{GIB, TWO, check, node};
 use crate::common::{Fake, bring_up_with, gib, is_careful, order, parameters, retire, settled};
@@ -34,7 +34,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Runs that somebody has: where they begin and end.
+/// Runs that some thread owns: start and end.
 #[derive(Default)]
 struct Owned(Mutex<BTreeMap<u64, u64>>);
 
@@ -54,7 +54,7 @@ impl Owned {
 
 type Movable = Handles<'static, FakeMachine>;
 
-/// Movable memory comes and goes until it is said to stop.
+/// Allocates and frees movable memory until `stop` is set.
 fn use_movable(handles: &Movable, stop: &AtomicBool, mut seed: u64) {
     let mut mine = Vec::new();
     while !stop.load(Ordering::Relaxed) {
@@ -77,7 +77,7 @@ fn use_movable(handles: &Movable, stop: &AtomicBool, mut seed: u64) {
     mine.into_iter().for_each(|handle| handles.free(handle).expect("mine"));
 }
 
-/// Pages of the pool and runs of areas are used until it is said to stop.
+/// Uses pages of the pool and runs of areas until `stop` is set.
 fn use_pages_and_areas(manager: &Fake, owned: &Owned, stop: &AtomicBool, mut seed: u64) {
     let (moving, pool) = (manager.moving(), manager.pool(GIB));
     let (mut pages, mut runs): (Vec<PfnRange>, Vec<(usize, PfnRange)>) = Default::default();
@@ -87,7 +87,7 @@ fn use_pages_and_areas(manager: &Fake, owned: &Owned, stop: &AtomicBool, mut see
     };
     let release = |(area, run): (usize, PfnRange)| {
         owned.give(run);
-        // SAFETY: the area gave it to this thread, which uses it no more.
+        // SAFETY: the area gave the run to this thread, which no longer uses it.
         unsafe { moving.release_to_area(area, run) }.expect("ours");
     };
     while !stop.load(Ordering::Relaxed) {
@@ -117,7 +117,7 @@ fn use_pages_and_areas(manager: &Fake, owned: &Owned, stop: &AtomicBool, mut see
     pages.into_iter().for_each(free);
 }
 
-/// What somebody who resizes pools does in a round.
+/// One round of a thread that resizes pools.
 fn resize(manager: &Fake, owned: &Owned, helpers: &HelperPool, seed: &mut u64) {
     let pool = manager.pool(GIB);
     match below(seed, 8) {
@@ -135,7 +135,7 @@ fn resize(manager: &Fake, owned: &Owned, helpers: &HelperPool, seed: &mut u64) {
     }
 }
 
-/// What somebody who changes blocks does in a round.
+/// One round of a thread that changes blocks.
 fn change(manager: &Fake, owned: &Owned, regrades: bool, seed: &mut u64) {
     let (moving, isolation) = (manager.moving(), manager.isolation());
     let start = u32::try_from(2048 + random(seed) % 2500).expect("small");
@@ -169,12 +169,12 @@ fn change(manager: &Fake, owned: &Owned, regrades: bool, seed: &mut u64) {
     }
 }
 
-/// All that is said at the head of this file, in some rounds.
+/// Runs everything named at the head of this file for some rounds.
 fn hammer(manager: &'static Fake, handles: &'static Movable, regrades: bool, number: u64) {
     let rounds = std::env::var("HAMMER_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(8);
     let (owned, stop) = (Owned::default(), AtomicBool::new(false));
     thread::scope(|scope| {
-        // However the scope is left.
+        // Stops the workers however the scope is left.
         let _stop = Stop(&stop);
         let (owned, stop) = (&owned, &stop);
         for worker in 0..2_u64 {
@@ -207,7 +207,7 @@ fn hammer(manager: &'static Fake, handles: &'static Movable, regrades: bool, num
     });
 }
 
-/// Nothing is out, and all of an area can be had as one run.
+/// Checks that no run of any area is out, and that each area can be had as one run.
 fn look_at_areas(manager: &Fake, line: &str) {
     let moving = manager.moving();
     for number in 0..MOST_AREAS {
@@ -220,7 +220,7 @@ fn look_at_areas(manager: &Fake, line: &str) {
         }
         let all = moving.allocate_in_area(number, range.pages(), Order::BLOCK, Budget::UNLIMITED);
         assert_eq!(all, Ok(range), "{line}");
-        // SAFETY: it was just allocated, and nobody uses it.
+        // SAFETY: the run was just allocated, and nobody uses it.
         unsafe { moving.release_to_area(number, range) }.expect("ours");
     }
 }
@@ -241,7 +241,7 @@ fn no_frame_of_an_area_is_lost_or_given_twice() {
     ]) {
         let builder = FakeMachine::builder().ram(gib(4, 8)).ram(gib(8, 10)).cpus(9);
         let machine = builder.node(gib(4, 8), 0).node(gib(8, 10), 1).build();
-        // Tables of the map, which comes and goes, lie anywhere.
+        // Page tables of the memory map come and go, and lie anywhere.
         let has_array = line.contains("memmap_init");
         if has_array {
             FakeVmemmap::install(machine);
@@ -272,7 +272,7 @@ fn no_frame_of_an_area_is_lost_or_given_twice() {
         }
         let after = settled(manager);
         assert_eq!(after.isolated_pages, 0, "{line}");
-        // Where maps are given up memory is won.
+        // Giving up memory maps gains memory.
         let lost = after.allocated_pages.saturating_sub(before.allocated_pages);
         assert_eq!(lost, 0, "{line}: {before:?}, then {after:?}");
         assert!(has_array || after.allocated_pages == before.allocated_pages, "{line}");

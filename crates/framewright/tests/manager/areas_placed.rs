@@ -1,5 +1,5 @@
-//! What is in the way of areas with a place, and pages of the command line that are isolated before
-//! they are a pool's.
+//! What stands in the way of areas with a given place, and 1 GiB pages of the command line that are
+//! isolated before a pool has them.
 
 use crate::common::{blocks, bring_up_with, check, gib, is_careful, mib, parameters};
 use framewright::hugetlb::PoolSize;
@@ -9,7 +9,7 @@ use framewright::zone::{BlockState, State};
 use framewright_jobs::NoHelpers;
 use framewright_testkit::{FakeMachine, FakeVmemmap};
 
-/// Frames that are reserved or no memory are in the way of an area with a place.
+/// Frames that are reserved or no memory are in the way of an area with a given place.
 #[test]
 fn no_area_lies_over_reserved_frames_or_holes() {
     let early = PhysRange::new((128 << 20) + 0x3000, (128 << 20) + 0x5000);
@@ -26,7 +26,7 @@ fn no_area_lies_over_reserved_frames_or_holes() {
     assert_eq!(made, []);
 }
 
-/// Who isolates a 1 GiB page of the command line before pools are filled does not lose it.
+/// A 1 GiB page of the command line that is isolated before pools are filled is not lost.
 #[test]
 fn a_gib_of_the_command_line_outlives_an_isolation_before_it_is_a_pools() {
     if is_careful() {
@@ -54,7 +54,7 @@ fn a_gib_of_the_command_line_outlives_an_isolation_before_it_is_a_pools() {
     check(&manager);
 }
 
-/// The bitmap of an area with a place does not come to lie there.
+/// The bitmap of an area with a given place is not put into that place.
 #[test]
 fn the_own_bitmap_of_an_area_is_not_in_its_way() {
     let up = |line: &str| {

@@ -40,7 +40,7 @@ fn pages_come_from_areas_first_and_go_back_to_them() {
             [0, 1].map(|node| area(manager, node).expect("made").0).to_vec();
         assert!(ranges.iter().all(|range| range.pages() == GIB_PAGES));
         assert!(ranges.iter().all(|range| range.start.0.is_multiple_of(GIB_PAGES)));
-        // What cannot be moved is not let in; what can be is.
+        // Unmovable requests get no memory of the areas; movable ones do.
         let fixed = Request { migrate_type: MigrateType::Unmovable, ..Request::new(order(9)) };
         let outside = manager.allocate(&fixed).expect("memory");
         assert!(ranges.iter().all(|range| range.intersection(outside).is_empty()));
@@ -60,13 +60,13 @@ fn pages_come_from_areas_first_and_go_back_to_them() {
         check(manager);
         handles.held().for_each(|handle| handles.check(handle).expect("intact"));
         assert!(handles.held().all(|handle| !handles.range(handle).is_some_and(inside)));
-        // They are used as any others.
+        // Pages from areas are used as any other pages.
         let second = NodeId::new(1).expect("small");
         let page = pool.allocate(NodeChoice::Exact(second), false).expect("free");
         assert!(inside(page));
         let counts = area(manager, 0).expect("there").1;
         assert_eq!((counts.success_pages, counts.released_pages), (GIB_PAGES, 0));
-        // SAFETY: it was just allocated, and nobody uses it.
+        // SAFETY: the run was just allocated, and nobody uses it.
         unsafe { pool.free(page.start) }.expect("ours");
         pool.resize(0, &NoHelpers).expect("nobody else resizes");
         assert_eq!(available(manager), 2 * GIB_PAGES);
@@ -95,7 +95,7 @@ fn with_areas_alone_there_are_no_other_pages() {
     assert_eq!((of.wanted, of.got, available(manager)), (3, 1, 0));
     assert_eq!(area(manager, 0), None);
     check(manager);
-    // They are not demoted.
+    // Pages from areas are not demoted.
     let demoted = pool.demote(1);
     assert!(demoted.is_err(), "{demoted:?}");
     assert_eq!(pool.counts().all.free, 1);
@@ -109,7 +109,7 @@ fn an_area_that_does_not_fit_is_said_and_others_are_made() {
     let manager = machine("hugetlb_cma=0:1G,1:3G");
     assert_eq!(manager.moving().failed_area_bytes(), 3 << 30);
     assert!(area(manager, 0).is_some() && area(manager, 1).is_none());
-    // A pinned page costs the page, and other memory serves.
+    // A pinned page costs the area's page, and other memory serves instead.
     let handles: &'static Handles<'static, FakeMachine> =
         Box::leak(Box::new(Handles::new(manager, 1 << 14).expect("memory")));
     let range = area(manager, 0).expect("made").0;

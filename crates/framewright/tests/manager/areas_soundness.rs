@@ -1,5 +1,5 @@
-//! Reserve areas and the pools that take 1 GiB pages of them beside what else happens to memory:
-//! movers that die, errors of memory, demotion, isolation, machines of all kinds.
+//! Reserve areas, and the pools that take 1 GiB pages from them, under everything else that happens
+//! to memory: movers that die, memory errors, demotion, isolation, and machines of all kinds.
 
 use crate::common::pool_machine::check as verify;
 use crate::common::{Fake, bring_up_with, gib, mib, order, parameters, retire, settled};
@@ -49,7 +49,7 @@ fn areas_find_room_beside_one_another() {
     }
 }
 
-/// They stand before others in the list of free ones.
+/// Pages from areas stand before other pages in the free list.
 #[test]
 fn demotion_passes_by_pages_of_areas() {
     let manager = leak(FakeMachine::builder().ram(gib(4, 9)).build(), "hugetlb_cma=2G");
@@ -63,7 +63,7 @@ fn demotion_passes_by_pages_of_areas() {
     verify(manager);
 }
 
-/// A mover that dies, until it is told to live.
+/// A mover that dies until it is told to live.
 fn mortal(manager: &'static Fake) -> &'static Handles<'static, FakeMachine> {
     let handles = Handles::new(manager, 1 << 16).expect("memory");
     handles.set_habits(Habits { die_from: 1, ..Habits::default() });
@@ -93,13 +93,13 @@ fn an_area_whose_mover_dies_has_all_of_its_frames_still() {
     mover.set_habits(Habits::default());
     assert_eq!(get(), Ok(range));
     mover.check(inside).expect("intact");
-    // SAFETY: the area gave it to this test, which uses it no more.
+    // SAFETY: the area gave the run to this test, which no longer uses it.
     unsafe { moving.release_to_area(number, range) }.expect("ours");
     verify(manager);
 }
 
-/// The first place is free, the second is lent to somebody whose mover dies: both in one area, or
-/// each on its node.
+/// The first place is free, and the second is lent to an owner whose mover dies: both places in one
+/// area, or one on each node.
 #[test]
 fn a_pool_whose_mover_dies_loses_no_page() {
     for (machine, line, nodes) in [
@@ -123,7 +123,7 @@ fn a_pool_whose_mover_dies_loses_no_page() {
             }
         }
         if let Some(first) = first {
-            // SAFETY: it was allocated for this test, which uses it no more.
+            // SAFETY: the run was allocated for this test, which no longer uses it.
             unsafe { manager.moving().release_to_area(number, first) }.expect("ours");
         }
         settled(manager);
@@ -144,8 +144,8 @@ fn a_pool_whose_mover_dies_loses_no_page() {
     }
 }
 
-/// What cannot be moved has no memory on a node that is kept for what can: nobody is asked to
-/// reclaim there for it, and other nodes' turn comes.
+/// An unmovable request finds no memory on a node that is reserved for movable memory: the hook is
+/// not asked to reclaim there for it, and other nodes get their turn.
 #[test]
 fn a_node_for_what_can_be_moved_alone_lacks_nothing_for_the_rest() {
     let builder = FakeMachine::builder().ram(mib(4096, 4224)).ram(mib(8192, 8320));
@@ -175,7 +175,7 @@ fn a_node_for_what_can_be_moved_alone_lacks_nothing_for_the_rest() {
     verify(manager);
 }
 
-/// Pages of an area that have errors never come back: not to the pool, not to the area.
+/// Pages of an area that have memory errors never come back, neither to the pool nor to the area.
 #[test]
 fn bad_pages_of_areas_stay_out() {
     for line in ["hugetlb_cma=0:2G", "hugetlb_cma=0:2G page_owner=on"] {
@@ -184,7 +184,7 @@ fn bad_pages_of_areas_stay_out() {
         let pool = manager.pool(GIB);
         let first = NodeId::new(0).expect("small");
         pool.resize_node(first, 2, &NoHelpers).expect("nobody else resizes");
-        // One in use, one free.
+        // One page in use and one free.
         let used = pool.allocate(NodeChoice::Exact(first), false).expect("free");
         pool.poison(used.start.add(7)).expect("a pool's");
         let other =
@@ -197,7 +197,7 @@ fn bad_pages_of_areas_stay_out() {
         assert_eq!(area(manager, 0).expect("made").2.available_pages, 0, "{line}");
         let more = manager.moving().allocate_in_area(number, 1, Order::PAGE, Budget::UNLIMITED);
         assert_eq!(more, Err(AreaError::NoRun { pages: 1 }));
-        // SAFETY: nobody uses the frames, which are refused.
+        // SAFETY: nobody uses the frames, and the call is refused.
         let refused = unsafe { manager.moving().release_to_area(number, range) };
         assert!(refused.is_err());
         verify(manager);
@@ -205,7 +205,7 @@ fn bad_pages_of_areas_stay_out() {
     }
 }
 
-/// Where a block of an area is isolated there is no page meanwhile.
+/// An area yields no page where one of its blocks is isolated.
 #[test]
 fn isolated_places_of_areas_are_passed_by() {
     let manager = leak(machine(), "hugetlb_cma=0:2G");
@@ -228,7 +228,7 @@ fn isolated_places_of_areas_are_passed_by() {
     assert_eq!(area(manager, 0).expect("made").2.available_pages, 2 * GIB_PAGES);
 }
 
-/// Frames that a pool has of an area are no caller's to release, and the area stays as it is.
+/// No caller can release frames that a pool took from an area, and the area stays as it is.
 #[test]
 fn what_a_pool_has_of_an_area_is_not_released_by_others() {
     let manager = leak(machine(), "hugetlb_cma=0:1G");
@@ -237,14 +237,14 @@ fn what_a_pool_has_of_an_area_is_not_released_by_others() {
     pool.resize(1, &NoHelpers).expect("nobody else resizes");
     let before = area(manager, 0);
     for part in [range, PfnRange { end: range.start.add(5), ..range }] {
-        // SAFETY: it is refused.
+        // SAFETY: the call is refused.
         assert!(unsafe { manager.moving().release_to_area(number, part) }.is_err());
     }
     assert_eq!(area(manager, 0), before);
     verify(manager);
 }
 
-/// With the map given up, with and without restoring it.
+/// The pages give up their map, with and without eager restoring.
 #[test]
 fn pages_of_areas_give_up_their_map() {
     for eager in [false, true] {
@@ -289,7 +289,7 @@ fn pages_of_areas_give_up_their_map() {
 
 type Build = fn() -> &'static FakeMachine;
 
-/// Whatever the command line asks for of whatever machine: bring-up succeeds, the books are right,
+/// Whatever the command line asks for on whatever machine: bring-up succeeds, the books are right,
 /// and pools come and go.
 #[test]
 fn areas_on_machines_of_all_kinds() {
@@ -328,7 +328,7 @@ fn areas_on_machines_of_all_kinds() {
         .into_iter()
         .enumerate()
         {
-            // What lies high takes the host much address space.
+            // High memory takes the host much address space.
             if *kind == "high" && nth > 0 {
                 continue;
             }

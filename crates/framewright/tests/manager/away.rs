@@ -1,5 +1,5 @@
 //! A CPU whose own node is full: its cache keeps frames of the node that serves it instead, for as
-//! long as that lasts and no longer.
+//! long as its own node is full and no longer.
 
 use super::HERE;
 use crate::common::{Fake, bring_up_with, check, is_careful, mib, settled};
@@ -11,7 +11,7 @@ use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright::zone::MigrateType;
 use framewright_testkit::{FakeMachine, Owner};
 
-/// Node 0 with all CPUs but one, and node 1 with so many MiB.
+/// Node 0 with all CPUs but one, and node 1 with `other_mib` MiB.
 fn machine(other_mib: u64) -> &'static FakeMachine {
     FakeMachine::builder()
         .ram(mib(0, 1024))
@@ -31,7 +31,7 @@ fn is_of_other(range: PfnRange) -> bool {
     range.start.address() >= 4 << 30
 }
 
-/// Takes all of node 0, the largest runs first.
+/// Allocates all memory of node 0, the largest runs first.
 fn fill_own(manager: &Fake) -> Vec<PfnRange> {
     let mut taken = Vec::new();
     for order in (0..=Order::MAX.get()).rev().filter_map(Order::new) {
@@ -47,13 +47,13 @@ fn give_all(manager: &Fake, ranges: impl IntoIterator<Item = PfnRange>) {
     ranges.into_iter().for_each(|range| manager.give_back(range).expect("allocated"));
 }
 
-/// Free pages of node 1's zones, which what a cache keeps is none of.
+/// Free pages in node 1's zones, not counting pages in caches.
 fn free_there(manager: &Fake) -> u64 {
     let zones = manager.zones().iter().filter(|zone| zone.id().node == node(1));
     zones.map(|zone| zone.free_pages()).sum()
 }
 
-/// Whether what is freed on CPU 0 is in its cache then, of so many pages each, after the first two.
+/// Returns whether runs of `pages` pages that CPU 0 frees stay in its cache, after the first two.
 fn frees_are_cached(manager: &Fake, pages: u64) -> bool {
     let is_cached = || {
         let range = manager.allocate(&Request::pages(pages)).expect("the other node has some");
@@ -70,7 +70,7 @@ fn frees_are_cached(manager: &Fake, pages: u64) -> bool {
 #[test]
 fn frames_of_another_node_are_kept_while_the_own_is_full() {
     if is_careful() {
-        // Debug aids look at requests and frees on the way to the zone.
+        // Debug aids check requests and frees on the way to the zone.
         return;
     }
     let manager = HERE.bring_up(machine(1024));
@@ -79,10 +79,10 @@ fn frames_of_another_node_are_kept_while_the_own_is_full() {
         for pages in [1, 2, 3, 8, 64, 256, 280, 384, 512] {
             assert!(frees_are_cached(&manager, pages), "{pages} pages");
         }
-        // Frames of another node are nobody's who wants his own only.
+        // A request for exactly the own node does not get frames of another node.
         let exact = Request { node: NodeChoice::Exact(node(0)), ..Request::pages(1) };
         assert!(manager.allocate(&exact).is_err());
-        // No more than an eighth of that node, whatever comes and goes.
+        // The cache keeps at most an eighth of the other node, whatever comes and goes.
         let all: Vec<_> =
             core::iter::from_fn(|| manager.allocate(&Request::pages(4)).ok()).collect();
         give_all(&manager, all);
@@ -144,7 +144,7 @@ fn isolated_frames_of_another_node_are_not_kept() {
         let blocks = BlockRange::new(block.0, block.0 + 1);
         manager.isolation().isolate(blocks).expect("it is there");
         assert_eq!(manager.caches().pages(), 0, "what a cache had might have been of the block");
-        // Those that it takes now tell the cache of that node again.
+        // Pages that the CPU allocates now tell the cache about that node again.
         let more: Vec<_> = (0..8).map(|_| take()).collect();
         give_all(&manager, held.into_iter().chain(more));
         let many: Vec<_> = (0..400).map(|_| take()).collect();
@@ -160,7 +160,8 @@ fn isolated_frames_of_another_node_are_not_kept() {
     check(&manager);
 }
 
-/// How many of many pages that are freed at once, by the calls for an order, are the other node's.
+/// Counts how many of many pages, each allocated and freed at once by the calls for an order, are
+/// the other node's.
 fn far_pairs_by_order(manager: &Fake) -> usize {
     let is_far = |_: &u32| {
         let start = manager.allocate_order(Order::PAGE, MigrateType::Movable).expect("some");
@@ -171,7 +172,7 @@ fn far_pairs_by_order(manager: &Fake) -> usize {
     (0..5000).filter(is_far).count()
 }
 
-/// The shortest way of a free does not look whose a frame is.
+/// The shortest path of a free does not look at the node of a frame.
 #[test]
 fn who_frees_into_the_word_that_comes_next_comes_home() {
     if is_careful() {
@@ -201,7 +202,7 @@ fn who_frees_as_many_as_it_takes_comes_home() {
     comes_home(&HERE.bring_up(machine(1024)), &[1, 16, 24, 512], 0);
 }
 
-/// Each free is watched then, and takes no shorter way.
+/// Each free is watched here, and does not take a shorter path.
 #[test]
 fn who_is_watched_comes_home() {
     if is_careful() {
@@ -222,7 +223,7 @@ fn comes_home(manager: &Fake, sizes: &[u64], far_pairs: usize) {
         }
         taken
     });
-    // Not through the cache of the CPU that is away.
+    // Freed on CPU 1, so that the frames do not go through the cache of the CPU that is away.
     machine.run_on(1, || give_all(manager, taken));
     machine.run_on(0, || {
         for &pages in sizes {
@@ -231,7 +232,7 @@ fn comes_home(manager: &Fake, sizes: &[u64], far_pairs: usize) {
                 manager.give_back(range).expect("allocated");
                 is_of_other(range)
             };
-            // At most what a cache had of it.
+            // At most what the cache had of the other node.
             let far = (0..10_000).filter(is_far).count();
             assert!(far < 5000, "{far} times {pages} pages of the other node");
         }
@@ -262,7 +263,7 @@ fn the_other_zone_of_the_own_node_ends_it_too() {
         };
         let other = take();
         assert!(other.iter().all(|block| block.address() >= 8 << 30));
-        // More than a block each, so that no cache is asked.
+        // Runs of more than a block, which bypass the caches.
         let low = |range: &&PfnRange| range.pages() > 512 && range.end.address() < 4 << 30;
         for &range in taken.iter().filter(low) {
             manager.give_back(range).expect("allocated");
@@ -283,7 +284,7 @@ fn cpus_of_a_node_without_memory_count() {
     if is_careful() {
         return;
     }
-    // 32 CPUs have node 0 as the nearest with memory, of which it has one.
+    // 32 CPUs share node 0 as the nearest node with memory; one of them is on it.
     let machine = FakeMachine::builder()
         .ram(mib(0, 2048))
         .ram(mib(4096, 4160))
@@ -306,7 +307,7 @@ fn cpus_of_a_node_without_memory_count() {
             }
         });
     }
-    // What a refill of another node's zone brings stays until it is used: a word of each order.
+    // What a refill from another node's zone brings stays until it is used: one word per order.
     let cached = manager.caches().pages();
     assert!(cached <= managed_pages / 4, "{cached} of {managed_pages} are kept");
     check(&manager);

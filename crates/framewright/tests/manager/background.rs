@@ -1,4 +1,4 @@
-//! Reclaim in the background: when it is asked for, what it asks the hook for, and when it ends.
+//! Background reclaim: when it is woken, what it asks of the hook, and when it ends.
 
 use super::pressure::{Hook, give, up};
 use crate::common::{Fake, blocks, check, gib, mib, unmovable};
@@ -10,7 +10,7 @@ use framewright_testkit::{FakeMachine, Owner};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-/// Reclaim in the background begins below the low watermark and ends above the high one.
+/// Background reclaim begins below the low watermark and ends above the high one.
 #[test]
 fn background_reclaim_begins_below_the_low_mark_and_ends_above_the_high_one() {
     let manager = up(FakeMachine::builder().ram(mib(0, 64)).build());
@@ -32,13 +32,13 @@ fn background_reclaim_begins_below_the_low_mark_and_ends_above_the_high_one() {
         manager.drain().expect("only good frames are cached");
     }
     assert_eq!(missing(), 0);
-    // It stays so until requests find too little again.
+    // Reclaim stays off until requests find too little again.
     assert_eq!(manager.pressure().background(), None);
     held.into_iter().for_each(|run| manager.give_back(run).expect("ours"));
     check(manager);
 }
 
-/// Requests for many pages wake it as those for one do.
+/// Bulk requests wake background reclaim as single requests do.
 #[test]
 fn bulk_requests_wake_background_reclaim() {
     let manager = up(FakeMachine::builder().ram(mib(0, 64)).build());
@@ -49,21 +49,21 @@ fn bulk_requests_wake_background_reclaim() {
     assert!(manager.pressure().background().is_some());
     give(manager, &held[..got]);
     check(manager);
-    // Not where all came from above the low mark, of a zone that is alone.
+    // They do not if all pages came from above the low watermark of the only zone.
     let manager = up(FakeMachine::builder().ram(mib(4096, 4160)).build());
     let got = manager.allocate_bulk(&request, &mut held[..100]).expect("memory");
     assert_eq!((got, manager.pressure().background()), (100, None));
     give(manager, &held[..got]);
 }
 
-/// Nodes of 64 MiB, with a CPU each.
+/// Two nodes of 64 MiB with a CPU each.
 fn two_nodes() -> &'static Fake {
     let machine = FakeMachine::builder().nodes(2).cpus_on(0, 1).cpus_on(1, 1);
     let machine = machine.node(gib(0, 4), 0).node(gib(4, 8), 1);
     up(machine.ram(mib(1024, 1088)).ram(mib(4096, 4160)).build())
 }
 
-/// Takes pages until a node is short.
+/// Allocates pages until a node is short.
 fn take_until_short(manager: &Fake, request: &Request) -> Vec<PfnRange> {
     let mut held = Vec::new();
     while manager.pressure().background().is_none() {
@@ -75,7 +75,7 @@ fn take_until_short(manager: &Fake, request: &Request) -> Vec<PfnRange> {
 
 type Shared<T> = Arc<Mutex<Vec<T>>>;
 
-/// A hook that frees some of what is held there each time, and keeps what it was asked.
+/// A hook that frees some of the held runs at each call, and records what it was asked for.
 fn freeing(
     manager: &'static Fake,
     held: Vec<PfnRange>,
@@ -100,7 +100,7 @@ fn freeing(
 fn the_hook_frees_in_the_background_what_is_missing() {
     let manager = up(FakeMachine::builder().ram(mib(4096, 4160)).build());
     let (held, asked, hook) = freeing(manager, Vec::new(), 200);
-    // Nobody was short yet.
+    // No node was short yet.
     assert_eq!(manager.pressure().reclaim_in_background(), 0);
     assert_eq!(hook.calls.load(Ordering::Relaxed), 0);
     let taken = take_until_short(manager, &Request::new(Order::PAGE));
@@ -125,7 +125,7 @@ fn the_hook_frees_in_the_background_what_is_missing() {
     let events = manager.pressure().events();
     assert_eq!(events.background_pages, freed);
     assert_eq!((events.reclaim_calls, events.reclaim_pages), (0, 0), "no request waited");
-    // Whoever is short again is counted again.
+    // A node that is short again is counted again.
     assert_eq!(manager.pressure().reclaim_in_background(), 0);
     let more = take_until_short(manager, &Request::new(Order::PAGE));
     assert_eq!(manager.pressure().events().background_wakes, 2);
@@ -138,8 +138,8 @@ fn the_hook_frees_in_the_background_what_is_missing() {
     check(manager);
 }
 
-/// A hook that frees nothing, or says that it freed what it did not, ends it; and no context that
-/// may not wait gets there.
+/// A hook that frees nothing, or lies about what it freed, ends reclaim; and reclaim does nothing
+/// if it is called from a hook.
 #[test]
 fn reclaim_in_the_background_always_ends() {
     let manager = up(FakeMachine::builder().ram(mib(4096, 4160)).build());
@@ -149,12 +149,12 @@ fn reclaim_in_the_background_always_ends() {
     assert_eq!(idle.calls.load(Ordering::Relaxed), 1);
     let liar = Hook::set(manager, |_| u64::MAX);
     assert_eq!(manager.pressure().reclaim_in_background(), u64::MAX);
-    // What was in caches was a gain; after that there is none.
+    // Pages from caches counted as progress at first; after that there is none.
     assert!(liar.calls.load(Ordering::Relaxed) <= 2, "nothing is gained by going on");
     assert_eq!(manager.pressure().background(), None, "until somebody is short again");
     let more = take_until_short(manager, &Request::new(Order::PAGE));
     assert!(!more.is_empty());
-    // A hook does not come into itself.
+    // A hook is not called from within itself.
     let again = Hook::set(manager, |_| manager.pressure().reclaim_in_background());
     assert_eq!(manager.pressure().reclaim_in_background(), 0);
     assert_eq!(again.calls.load(Ordering::Relaxed), 1);
@@ -163,7 +163,7 @@ fn reclaim_in_the_background_always_ends() {
     check(manager);
 }
 
-/// A node of which nothing can be freed does not keep the hook from the others.
+/// A node on which nothing can be freed does not keep the hook from the other nodes.
 #[test]
 fn every_node_that_is_short_has_its_turn() {
     let manager = two_nodes();
@@ -204,7 +204,8 @@ fn every_node_that_is_short_has_its_turn() {
     check(manager);
 }
 
-/// The hook is told what kind of request found too little: others' memory does not help it.
+/// The hook is told which kind of request found too little: memory of other kinds would not help
+/// it.
 #[test]
 fn the_hook_is_told_for_whom_it_frees() {
     let manager = up(FakeMachine::builder().ram(mib(4096, 4096 + 128)).build());
@@ -220,14 +221,14 @@ fn the_hook_is_told_for_whom_it_frees() {
     check(manager);
 }
 
-/// A node of which nothing can be freed does not keep others from being woken for requests that
-/// begin there, and memory in small pieces is no shortage.
+/// A node on which nothing can be freed does not keep other nodes from being woken for requests
+/// that begin there. Memory in small pieces is no shortage.
 #[test]
 fn each_node_is_woken_for_itself() {
     let manager = two_nodes();
     let mut held = take_until_short(manager, &Request::new(Order::PAGE));
     assert_eq!(manager.platform().calls().wake_reclaim, 2, "all that it may have are short");
-    // The second is above its marks again, the first stays as it was.
+    // The second node is above its watermarks again; the first is still short.
     let of_second = |run: &PfnRange| run.start >= Pfn(1 << 20);
     let (mut second, first): (Vec<_>, Vec<_>) = held.into_iter().partition(of_second);
     let back = second.split_off(second.len() / 2);
@@ -243,7 +244,7 @@ fn each_node_is_woken_for_itself() {
     assert_eq!(manager.platform().calls().wake_reclaim, 3);
     held.into_iter().for_each(|run| manager.give_back(run).expect("ours"));
     check(manager);
-    // Every second page of the memory.
+    // Frees every second page of memory.
     let manager = up(FakeMachine::builder().ram(mib(4096, 4160)).build());
     let mut held = Vec::new();
     let near = Request { fail_fast: true, ..Request::new(Order::PAGE) };
@@ -269,7 +270,7 @@ fn each_node_is_woken_for_itself() {
     check(manager);
 }
 
-/// A hook that frees a little each time is asked until it is enough.
+/// A hook that frees a little at each call is called until enough is free.
 #[test]
 fn the_hook_is_asked_as_often_as_it_takes() {
     let manager = up(FakeMachine::builder().ram(mib(4096, 4160)).build());
@@ -286,7 +287,7 @@ fn the_hook_is_asked_as_often_as_it_takes() {
     check(manager);
 }
 
-/// Whoever is woken may have nothing to free, or no way to: he is woken again.
+/// A woken task may have nothing to free, or no means to: it is woken again.
 #[test]
 fn who_could_do_nothing_is_woken_again() {
     let manager = up(FakeMachine::builder().ram(mib(4096, 4160)).build());
@@ -299,7 +300,7 @@ fn who_could_do_nothing_is_woken_again() {
         let woken = 2 * round - 1;
         assert_eq!(manager.platform().calls().wake_reclaim, woken, "once, however many are short");
         assert_eq!(manager.pressure().events().background_wakes, woken);
-        // Without a hook, with one that has nothing, and where it cannot be called.
+        // Without a hook, with a hook that has nothing, and in a context that must not call it.
         let freed = match round {
             1 => manager.pressure().reclaim_in_background(),
             2 => {
@@ -313,7 +314,7 @@ fn who_could_do_nothing_is_woken_again() {
         assert!(manager.allocate(&request).is_err());
         assert_eq!(manager.platform().calls().wake_reclaim, woken + 1);
         manager.pressure().reclaim_in_background();
-        // The node is above its marks for a while, and nobody asks.
+        // The node is above its watermarks for a while, and no request wakes reclaim.
         held.into_iter().for_each(|run| manager.give_back_to_zone(run).expect("ours"));
         manager.drain().expect("in order");
         let zone = manager.views().next().expect("one");
@@ -322,7 +323,7 @@ fn who_could_do_nothing_is_woken_again() {
     check(manager);
 }
 
-/// A hook that takes memory itself, and gives it back, finds the node as short as others do.
+/// A hook that allocates and frees memory itself finds the node as short as other callers do.
 #[test]
 fn the_hook_wakes_nobody() {
     let manager = up(FakeMachine::builder().ram(mib(4096, 4160)).build());
@@ -348,8 +349,8 @@ fn the_hook_wakes_nobody() {
     check(manager);
 }
 
-/// A page cache has movable memory alone: that it has none for others does not keep it from being
-/// asked.
+/// A page cache can free only movable memory: that it has none for other requests does not keep it
+/// from being asked.
 #[test]
 fn each_kind_of_request_has_its_turn() {
     let manager = up(FakeMachine::builder().ram(mib(4096, 4096 + 128)).build());

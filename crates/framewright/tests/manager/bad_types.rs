@@ -1,5 +1,5 @@
-//! Requests of migrate types that no memory is kept for: refused on every way, with nothing
-//! changed.
+//! Requests for migrate types that no memory is kept for: every allocation path refuses them and
+//! changes nothing.
 
 use crate::common::{bring_up_with, gib, order, parameters};
 use framewright::units::Pfn;

@@ -1,5 +1,6 @@
-//! Huge pages of the command line whose map is never built: nothing is taken, mapped, written or
-//! flushed for it, on machines of several kinds, whatever the command line asks for.
+//! Huge pages of the command line whose memory map is never built: no memory is taken, mapped,
+//! written or flushed for their map, on several kinds of machine and whatever the command line asks
+//! for.
 
 use crate::common::pool_machine::{GIB, TWO, check, nr_of, numbers};
 use crate::common::{Fake, bring_up_with, gib, is_careful, mib, parameters, retire, settled};
@@ -35,7 +36,7 @@ fn no_part_of_the_array_is_ever_made_for_them() {
     if is_careful() {
         return;
     }
-    // Sixteen sections, three more, and 37 blocks of another.
+    // Sixteen sections, three more, and 37 blocks of another one.
     const BLOCKS: u64 = 2 * 512 + 229;
     for policy in POLICIES {
         let words =
@@ -46,7 +47,7 @@ fn no_part_of_the_array_is_ever_made_for_them() {
         let (whole, built) = (plain_array.counts(), array.counts());
         assert_eq!(whole.sections, 64, "{policy}");
         assert_eq!(built.sections, 64 - 16 - 3, "{policy}");
-        // One table for the section that is described in part.
+        // One page table for the section that is described in part.
         assert_eq!(built.frames, whole.frames - 8 * BLOCKS + 1, "{policy}");
         assert_eq!(
             (manager.vmemmap().unbuilt_blocks(), manager.vmemmap().reclaimed_blocks()),
@@ -62,7 +63,7 @@ fn no_part_of_the_array_is_ever_made_for_them() {
         );
         assert_eq!(numbers(&manager.pool(TWO)), [229, 229, 0, 0, 229]);
         assert_eq!(numbers(&manager.pool(GIB)), [2, 2, 0, 0, 2]);
-        // Nothing was taken or given back, and nobody was interrupted.
+        // Nothing was allocated or freed, and no CPU was interrupted.
         assert_eq!((array.counts(), settled(&manager).free_pages), (built, free), "{policy}");
         assert_eq!(manager.hugetlb().flushes(), 0, "{policy}");
         fill(&plain, &words);
@@ -72,7 +73,7 @@ fn no_part_of_the_array_is_ever_made_for_them() {
             "{policy}: {more} of {} pages",
             8 * BLOCKS
         );
-        // They leave without a flush, and what they leave can be used by the page.
+        // The pages leave their pool without a flush, and their memory can be used page by page.
         manager.pool(TWO).resize(0, &NoHelpers).expect("nobody else resizes");
         manager.pool(GIB).resize(0, &NoHelpers).expect("nobody else resizes");
         check(&manager);
@@ -184,7 +185,7 @@ fn another_command_line_gives_back_what_it_does_not_want() {
     let filled = fill(&manager, "hugepages=30");
     assert_eq!(filled.pools.map(|pool| pool.got), [30, 0]);
     assert_eq!([TWO, GIB].map(|size| numbers(&manager.pool(size))), [[30, 30, 0, 0, 30], [0; 5]]);
-    // Only the first call finds any.
+    // Only the first call finds kept pages.
     fill(&manager, line);
     assert_eq!(numbers(&manager.pool(GIB)), [1, 1, 0, 0, 1]);
 }
@@ -212,11 +213,11 @@ proptest! {
         deferred: bool,
         split_at in 0_u64..6144,
     ) {
-        // Aids want a map for every page, and would write to all of these.
+        // Debug aids need a map for every page, and would write to all of these.
         if is_careful() {
             return Ok(());
         }
-        // Reserved pieces cut the memory of two nodes.
+        // Reserved pieces cut up the memory of two nodes.
         let machine = FakeMachine::builder()
             .ram(mib(1, 6144))
             .node(mib(0, split_at), 0)
@@ -235,7 +236,7 @@ proptest! {
             hugepages={gigantic} hugepagesz=2M hugepages={small}"
         );
         FakeVmemmap::install(machine);
-        // Holes are less than 5 GiB of it.
+        // Holes make up less than 5 GiB of the machine.
         let manager = bring_up_with(machine, &reserved, &parameters(&line)).expect("bring-up");
         manager.vmemmap().initialise_deferred(&NoHelpers);
         let filled = fill(&manager, &line);
@@ -252,7 +253,7 @@ proptest! {
     }
 }
 
-/// What was never made is saved, and is no part of what was made.
+/// Parts of the map that were never built count as saved, and not as part of the map's size.
 #[test]
 fn the_size_of_the_map_is_what_there_is_of_it() {
     if is_careful() {

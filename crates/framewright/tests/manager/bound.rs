@@ -1,5 +1,5 @@
-//! Nodes whose memory is for what can be moved alone do not bind other requests (Linux:
-//! `mm/mempolicy.c`, `apply_policy_zone`).
+//! Nodes with only movable memory do not bind requests for other types (Linux: `mm/mempolicy.c`,
+//! `apply_policy_zone`).
 
 use super::policies::{self, node, nodes};
 use crate::common::{Fake, blocks, bring_up_with, check, order, settled, with_pages};
@@ -18,7 +18,7 @@ fn machine() -> Fake {
     bring_up_with(machine, &[], &with_pages(Pages::None)).expect("bring-up")
 }
 
-/// Blocks of a node, all of them.
+/// All blocks of a node.
 fn of_node(index: u32) -> BlockRange {
     blocks((index + 1) << 11, 32)
 }
@@ -32,7 +32,7 @@ fn bound(manager: &Fake, request: &Request, list: &str) -> Result<Placed, Policy
     manager.numa().allocate(request, &NumaPolicy::bind(nodes(list)), &mut cursor)
 }
 
-/// Grades all of a node that is free; says whether all of it was.
+/// Grades all free blocks of a node, and returns whether all of its blocks were free.
 fn grade(manager: &Fake, index: u32, grade: Grade) -> bool {
     let all = of_node(index);
     let mut is_all = true;
@@ -48,7 +48,7 @@ fn nodes_of_movable_memory_alone_bind_movable_requests_alone() {
     let kinds = [MigrateType::Unmovable, MigrateType::Reclaimable];
     for of in [Grade::MovableOnly, Grade::Removable] {
         let manager = machine();
-        // One that has no tables, which could not be graded.
+        // A node without the manager's tables, which could not be graded.
         let index = (0..3).find(|&index| grade(&manager, index, of)).expect("tables lie on one");
         let list = index.to_string();
         let own = node(index as usize);
@@ -59,7 +59,7 @@ fn nodes_of_movable_memory_alone_bind_movable_requests_alone() {
             assert_ne!(placed.node(), own);
             manager.give_back(placed.range).expect("ours");
         }
-        // In bulk as well.
+        // Bulk requests as well.
         let mut pages = [Pfn(0); 40];
         let policy = NumaPolicy::bind(nodes(&list));
         let bulk = request(MigrateType::Unmovable);
@@ -70,7 +70,7 @@ fn nodes_of_movable_memory_alone_bind_movable_requests_alone() {
         for page in pages {
             manager.give_back(PfnRange::new(page.0, page.0 + 1)).expect("ours");
         }
-        // A node beside it that has other memory binds.
+        // Together with another node that has other memory, the set binds.
         let other = (index + 1) % 3;
         let both = format!("{index},{other}");
         for kind in kinds {
@@ -78,7 +78,7 @@ fn nodes_of_movable_memory_alone_bind_movable_requests_alone() {
             assert_eq!(placed.node(), node(other as usize));
             manager.give_back(placed.range).expect("ours");
         }
-        // Also when all of that is in use: what is bound is refused.
+        // Also when all of that memory is in use: the bound request is refused.
         let mut held = Vec::new();
         for of in (0..=MAX_ORDER).rev().map(order) {
             let exact = Request {
@@ -96,7 +96,7 @@ fn nodes_of_movable_memory_alone_bind_movable_requests_alone() {
             let full = PolicyError::OutOfMemory { order: Order::PAGE, nodes: nodes(&both) };
             assert_eq!(error, full);
         }
-        // One block of the node is for all again: it binds.
+        // One block of the node is for all types again, so the node binds again.
         let all = of_node(index);
         let mut ones = (all.start.0..all.end.0).map(|block| blocks(block, 1));
         ones.find(|&one| manager.moving().set_grade(one, Grade::Any).is_ok())

@@ -1,5 +1,5 @@
-//! Many single frames at a time, and calls that say a size: where they come from, that wrong ones
-//! are refused and all others go, and that nothing is lost.
+//! Bulk requests for single frames, and calls that take a size: where the frames come from, that
+//! wrong frees are refused while all the others succeed, and that nothing is lost.
 
 use super::HERE;
 use crate::common::{check, gib, idle_pages, mib, order, settled};
@@ -105,10 +105,10 @@ fn a_size_or_a_layout_is_all_that_need_be_said() {
         let range = manager.allocate_layout(layout).expect("there is memory");
         assert_eq!(range.pages(), pages, "{layout:?}");
         assert!(range.start.address().is_multiple_of(align as u64), "{layout:?}");
-        // SAFETY: allocated just now, for so many bytes, and nobody's.
+        // SAFETY: allocated just now with this size, and used by nobody.
         let free = || unsafe { manager.free_bytes(range.start, bytes as u64) };
         free().expect("allocated");
-        // At once, while the cache has it, or what it was cut from.
+        // The second free is refused at once, while the cache has the run or what it was cut from.
         assert!(free().is_err(), "{layout:?}");
     }
     let layout = Layout::from_size_align(8, 2 << 30).expect("a layout");
@@ -124,7 +124,8 @@ fn a_size_or_a_layout_is_all_that_need_be_said() {
     assert_eq!(idle_pages(&manager), free);
 }
 
-/// Free pages of an isolated block are nobody's: a run that begins behind them is found.
+/// Pages of an isolated block cannot be allocated although they are free; a run that begins behind
+/// them is found.
 #[test]
 fn a_run_behind_pages_that_cannot_be_had_is_found() {
     let manager = HERE.bring_up(FakeMachine::builder().ram(gib(4, 5)).build());
@@ -138,7 +139,7 @@ fn a_run_behind_pages_that_cannot_be_had_is_found() {
     held.retain(|block| !behind.contains(&block.start));
     manager.give_back(pages(first.add(504), 8)).expect("held");
     manager.give_back(pages(behind[0], 600)).expect("held");
-    // Single blocks elsewhere, so that marks refuse nothing.
+    // Frees single blocks elsewhere, so that watermarks refuse nothing.
     let others = held.iter().rev().step_by(2).take(16).map(|block| block.start);
     let others: Vec<Pfn> = others.filter(|&start| start > behind[1].add(512)).collect();
     held.retain(|block| !others.contains(&block.start));

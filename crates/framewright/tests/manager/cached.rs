@@ -1,6 +1,6 @@
-//! Per-CPU caches: what goes in comes out once, frames of one CPU reach the others when memory is
-//! short, wrong frees are found, and nothing is lost when several CPUs allocate, free each other's
-//! frames and drain at once.
+//! Per-CPU caches: a frame that goes in comes out once, other CPUs get at cached frames when memory
+//! is short, wrong frees are found, and nothing is lost when several CPUs allocate, free each
+//! other's frames and drain at once.
 
 use super::HERE;
 use crate::common::{Fake, check, gib, idle_pages, mib, order};
@@ -41,7 +41,7 @@ fn runs_are_aligned_and_handed_out_once() {
             }
             check(&manager);
             let starts: Vec<u64> = seen.into_iter().step_by(1 << of).collect();
-            // Every second first, so that frees are scattered.
+            // Every second run first, so that the frees are scattered.
             for start in starts.iter().step_by(2).chain(starts.iter().skip(1).step_by(2)) {
                 manager.give_back_order(Pfn(*start), order(of)).expect("allocated");
             }
@@ -108,15 +108,15 @@ fn a_cpu_keeps_more_blocks_only_while_they_go_in_bulk_and_nobody_else_wants_them
     let most = manager.caches().cpu(0).expect("it has one").most_pages;
     let blocks = take(600);
     settle(&manager);
-    // The first overflow alone is no bulk.
+    // The first overflow alone does not count as bulk.
     assert_eq!(most_kept(&manager, &blocks[..65]), USUAL);
     assert_eq!(most_kept(&manager, &blocks[65..300]), IN_BULK);
     assert!(manager.caches().pages() <= most);
-    // A drain ends it.
+    // A drain ends bulk mode.
     settle(&manager);
     assert_eq!(most_kept(&manager, &blocks[300..365]), USUAL);
     assert_eq!(most_kept(&manager, &blocks[365..600]), IN_BULK);
-    // Where memory is short it ends when a cache is full next.
+    // If memory is short, bulk mode ends the next time that the cache is full.
     let blocks = take(3000);
     let marks = manager.sysctl().watermark_scale_factor();
     manager.sysctl().set_watermark_scale_factor(3000).expect("allowed");
@@ -124,8 +124,8 @@ fn a_cpu_keeps_more_blocks_only_while_they_go_in_bulk_and_nobody_else_wants_them
     assert!(most_kept(&manager, &blocks[100..300]) <= USUAL);
     manager.sysctl().set_watermark_scale_factor(marks).expect("allowed");
     assert_eq!(most_kept(&manager, &blocks[300..600]), IN_BULK);
-    // And as long as a host wants what is free: not with poison in it, which this device says
-    // nothing of.
+    // Bulk mode is also off while a host wants free memory reported. Not tested with poison,
+    // because this device does not say what it leaves in memory.
     if crate::common::is_careful() {
         return;
     }
@@ -148,13 +148,13 @@ fn a_double_free_is_found_at_the_latest_when_it_leaves_the_cache() {
         matches!(twice, Err(FreeError::NotAllocated { pfn: named, .. }) if named == pfn),
         "{twice:?}"
     );
-    // Of a block, with another one freed between.
+    // A block, with another one freed in between.
     let [block, other] = [(); 2]
         .map(|()| manager.allocate_order(Order::BLOCK, MigrateType::Movable).expect("memory"));
     for block in [block, other] {
         manager.give_back_order(block, Order::BLOCK).expect("allocated");
     }
-    // Page owners, which careful runs have, know at once, and so do builds with debug assertions.
+    // Page owners, which careful runs have, notice at once, and so do builds with debug assertions.
     let again = manager.give_back_order(block, Order::BLOCK);
     assert_eq!(again.is_err(), crate::common::is_careful() || cfg!(debug_assertions));
     let found = again.and_then(|()| manager.drain());
@@ -166,8 +166,8 @@ fn a_double_free_is_found_at_the_latest_when_it_leaves_the_cache() {
     assert_eq!(manager.totals().allocated_pages, 0);
 }
 
-/// Parts of a run that lie anywhere in their words of 64 frames, and ranges that meet them with one
-/// frame only.
+/// Parts of a run that lie anywhere in their words of 64 frames, and ranges that overlap them by
+/// one frame only.
 #[test]
 fn what_is_freed_with_a_frame_that_was_free_is_refused_in_debug_builds() {
     if !cfg!(debug_assertions) {
@@ -218,7 +218,7 @@ fn memory_short_on_one_cpu_comes_out_of_the_others_caches() {
     let all = Request { reserves: Reserves::All, ..Request::pages(1) };
     let mut pages = vec![Pfn(0); 20_000];
     let taken = manager.allocate_bulk(&all, &mut pages).expect("there is memory");
-    // The other CPU frees thirty pages, which stay with it.
+    // The other CPU frees thirty pages, which stay in its cache.
     thread::scope(|scope| {
         scope.spawn(|| {
             machine.run_on(1, || {
@@ -235,7 +235,7 @@ fn memory_short_on_one_cpu_comes_out_of_the_others_caches() {
         assert_eq!(manager.totals().free_pages, left);
     }
     assert!(manager.allocate(&all).is_err());
-    // Many at once get them, too.
+    // A bulk request gets them, too.
     manager.give_back_order(Pfn(8192), Order::PAGE).expect("allocated");
     assert_eq!(manager.caches().pages(), 1);
     assert_eq!(manager.allocate_bulk(&all, &mut [Pfn(0); 3]), Ok(1));
@@ -286,7 +286,7 @@ fn cpus_free_each_others_frames_while_others_drain() {
                             manager.give_back_order(pfn, order(of)).expect("held");
                         }
                         14 => {
-                            // Somebody else frees it.
+                            // Swaps with another thread, which frees the run.
                             let mut exchange = exchange.lock().expect("no panic");
                             std::mem::swap(&mut *exchange, &mut held);
                         }
@@ -339,7 +339,7 @@ fn a_cpu_uses_frames_again_whose_blocks_are_nearly_full() {
     let full: Vec<&[Pfn]> = blocks.into_iter().filter(|pages| pages.len() >= PAGES - 8).collect();
     let &[crowded, sparse, ..] = &full[..] else { panic!("two full blocks") };
 
-    // The block is full but for these.
+    // All of the block is allocated except for these pages.
     let freed = BTreeSet::from([crowded[3], crowded[70], crowded[500]]);
     for &page in &freed {
         manager.give_back_order(page, Order::PAGE).expect("allocated");
@@ -349,7 +349,7 @@ fn a_cpu_uses_frames_again_whose_blocks_are_nearly_full() {
     assert_eq!(again, freed);
     assert_eq!(machine.calls().irq_save, locks, "a lock was taken");
 
-    // Half of this block is free, so what is freed of it goes back.
+    // Half of this block is free, so that frees into it go back to the zone.
     for &page in sparse.iter().skip(1).step_by(2) {
         manager.give_back_order(page, Order::PAGE).expect("allocated");
     }
@@ -368,7 +368,8 @@ fn a_cpu_keeps_frames_of_all_zones_of_its_node() {
         let request = Request { zone: ZoneKind::Dma32, ..Request::new(order(of)) };
         manager.allocate(&request).expect("there is memory").start
     };
-    // Enough that they go back several times, with frames of the other zone between them.
+    // Enough runs that the cache overflows several times, with frames of the other zone between
+    // them.
     for of in [0, 3, 5, 9] {
         let mut runs: Vec<Pfn> = (0..200).map(|_| below(of)).collect();
         runs.extend((0..200).map(|_| {

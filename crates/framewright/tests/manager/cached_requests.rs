@@ -1,5 +1,5 @@
-//! `allocate` and `free` by way of the CPU's cache: which requests it serves, that memory lies
-//! where it was wanted, that runs of any size come out once, and that nothing is lost.
+//! `allocate` and `free` by way of the CPU's cache: which requests the cache serves, that memory
+//! lies where the request wanted it, that runs of any size come out once, and that nothing is lost.
 
 use super::HERE;
 use crate::common::{Fake, bring_up_with, check, gib, idle_pages, mib, order, settled, with_pages};
@@ -38,7 +38,7 @@ fn take(manager: &Fake, request: &Request) -> PfnRange {
 #[test]
 fn what_was_freed_comes_again_without_the_zone() {
     if crate::common::is_careful() {
-        // Debug aids look at requests and frees on the way to the zone.
+        // Debug aids check requests and frees on the way to the zone.
         return;
     }
     let manager = HERE.bring_up(FakeMachine::builder().ram(gib(0, 6)).build());
@@ -76,7 +76,7 @@ fn odd_runs_keep_to_their_type_and_their_alignment() {
     let movable = take(&manager, &Request::pages(280));
     assert_ne!(movable, first, "its block is for unmovable memory");
     assert_eq!(take(&manager, &stack), first);
-    // A part of it is aligned to nothing: nobody who asks for 24 pages is given it.
+    // A part of the run has no alignment: no request for 24 pages gets it.
     let part = PfnRange { start: first.start.add(9), end: first.start.add(33) };
     manager.give_back(part).expect("allocated");
     for _ in 0..50 {
@@ -84,7 +84,7 @@ fn odd_runs_keep_to_their_type_and_their_alignment() {
             take(&manager, &Request { migrate_type: MigrateType::Unmovable, ..Request::pages(24) });
         assert!(range.start.is_aligned(order(5)), "{range:?}");
     }
-    // Nor a run that is aligned to its size to who wants more than that.
+    // Nor does a run that is aligned to its own size go to a request for a larger alignment.
     let small = take(&manager, &Request::pages(3));
     manager.give_back(small).expect("allocated");
     for _ in 0..50 {
@@ -121,7 +121,7 @@ fn memory_lies_where_it_was_wanted_whatever_the_cache_has() {
     for cpu in [0, 3] {
         manager.platform().run_on(cpu, || {
             for pages in [1, 3, 8, 64, 280, 512] {
-                // Full of what is near.
+                // Fills the cache with near memory.
                 let some: Vec<_> =
                     (0..40).map(|_| take(&manager, &Request::pages(pages))).collect();
                 some.into_iter().for_each(|range| manager.give_back(range).expect("allocated"));
@@ -192,7 +192,7 @@ fn zeros_are_zeros_wherever_they_come_from() {
             for page in range.start.0..range.end.0 {
                 for offset in [0, PAGE_SIZE / 2, PAGE_SIZE - 8] {
                     assert_eq!(machine.load(page * PAGE_SIZE + offset), 0, "{range:?}");
-                    // SAFETY: the page is ours.
+                    // SAFETY: the test owns the page.
                     unsafe { machine.store(page * PAGE_SIZE + offset, 0x5a5a) };
                 }
             }
@@ -268,7 +268,7 @@ impl Random {
     }
 }
 
-/// Any request that a cache may serve, and some that it may not.
+/// A random request, which a cache may or may not be able to serve.
 fn any_request(random: &mut Random) -> Request {
     let pages = [1, 1, 2, 3, 4, 8, 24, 100, 280, 512, 600][random.below(11)];
     let node = [
@@ -357,7 +357,7 @@ fn pages_in_pieces_have_descriptors_whatever_was_cut_before() {
         let machine = FakeMachine::builder().ram(mib(0, 256)).build();
         let manager = bring_up_with(machine, &[], &with_pages(pages)).expect("bring-up");
         for _ in 0..10 {
-            // Parts of blocks that were allocated whole, by way of nothing but `free`.
+            // Parts of blocks that were allocated whole, freed with nothing but `free`.
             let whole = take(&manager, &Request::pages(512));
             for (first, end) in [(256, 512), (0, 128), (128, 131), (131, 132), (136, 256)] {
                 let part = PfnRange { start: whole.start.add(first), end: whole.start.add(end) };
@@ -368,7 +368,7 @@ fn pages_in_pieces_have_descriptors_whatever_was_cut_before() {
                 .into_iter()
                 .collect();
             for page in held.iter().flat_map(|range| range.start.0..range.end.0) {
-                // SAFETY: the page is ours.
+                // SAFETY: the test owns the page.
                 let is_described = unsafe { manager.vmemmap().page(Pfn(page)) }.is_some();
                 assert_eq!(is_described, pages == Pages::Inside, "{page:#x} of {held:?}");
             }
@@ -381,7 +381,7 @@ fn pages_in_pieces_have_descriptors_whatever_was_cut_before() {
     }
 }
 
-/// Whatever a cache keeps it is also filled with, however few it keeps.
+/// A cache is refilled with every size that it keeps, however few entries that size has.
 #[test]
 fn what_is_kept_is_refilled() {
     for size_mib in [128, 192, 256, 320, 448, 512, 768, 900, 1536, 2000, 3072] {

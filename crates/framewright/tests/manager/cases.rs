@@ -1,5 +1,5 @@
-//! The manager case by case: zones, holes, straddling blocks, allocation by every constraint, free
-//! of parts, errors.
+//! The manager case by case: zones, holes, straddling blocks, allocation under every constraint,
+//! partial frees, errors.
 
 use crate::common::{Fake, bring_up, bring_up_reserving, check, gib, mib, order, part};
 use framewright::firmware::MemoryKind;
@@ -42,7 +42,7 @@ fn a_machine_of_64_mib_has_dma_and_dma32() {
     assert_eq!((dma.span(), dma.present_pages()), (PfnRange::new(1, 4096), 159 + 3840));
     assert_eq!((dma32.span(), dma32.present_pages()), (PfnRange::new(4096, 16_384), 12_288));
     assert!(manager.view(ZoneId { node: node(0), kind: ZoneKind::Normal }).is_none());
-    // The block of frame 0 is split; blocks 1..8 are whole.
+    // The block of frame 0 is split; blocks 1 to 7 are whole.
     let first = manager.block_state(BlockNumber(0)).expect("a block");
     assert!(first.is(State::Split));
     assert_eq!((first.present_pages(), first.managed_pages(), first.free_pages()), (415, 415, 415));
@@ -51,13 +51,13 @@ fn a_machine_of_64_mib_has_dma_and_dma32() {
 
 #[test]
 fn tables_are_reserved_and_counted() {
-    // What careful runs keep besides is counted elsewhere.
+    // Uses default parameters, because the tables of careful runs are counted elsewhere.
     let machine = FakeMachine::builder().ram(gib(0, 8)).build();
     let manager = crate::common::bring_up_with(machine, &[], &framewright::Parameters::default())
         .expect("bring-up");
     let totals = manager.totals();
     assert_eq!(totals.present_pages, (8 << 18) - 1 - 96);
-    // The manager itself is where its user has it.
+    // `metadata_bytes` includes the manager itself, which lies where its user put it.
     let tables = (manager.metadata_bytes() - size_of_val(&manager) as u64).div_ceil(4096);
     assert!(
         totals.reserved_pages <= tables && totals.reserved_pages >= tables - 1,
@@ -102,7 +102,7 @@ fn all_memory_can_be_taken_once_and_comes_back_in_any_pieces() {
         manager.allocate(&emergency(9)),
         Err(AllocateError::OutOfMemory { order: Order::BLOCK })
     );
-    // Neighbours may go back in one call, whoever allocated them.
+    // Neighbours may be freed in one call, whoever allocated them.
     let run = PfnRange::new(32 << 8, 128 << 8);
     assert!(seen.contains(&run.start));
     manager.give_back_to_zone(run).expect("all of it is allocated");
@@ -149,7 +149,7 @@ fn wrong_frees_are_named_and_change_nothing() {
     ];
     for (range, text) in errors {
         let error = manager.give_back_to_zone(range).expect_err("refused").to_string();
-        // Page owners, which careful runs have, know that frames were never allocated.
+        // Page owners, which careful runs have, know that the frames were never allocated.
         let never = crate::common::is_careful()
             && text == "double free"
             && error.contains("never allocated");
@@ -322,7 +322,7 @@ fn frames_that_were_never_managed_cannot_be_freed() {
     let machine = FakeMachine::builder().ram(mib(0, 64)).memory(hole, MemoryKind::Reserved).build();
     let kernel = PhysRange::new(0x240_0000, 0x248_0000);
     let manager = bring_up_reserving(machine, &[kernel]).expect("bring-up");
-    // Other frames of the same blocks are allocated, so that counts alone would not tell.
+    // Other frames of the same blocks are allocated, so that counts alone could not find the error.
     for start in [0x2000, 0x2010, 0x2480, 0x2500] {
         manager.allocate_at(Pfn(start), order(2), MigrateType::Movable).expect("free");
     }
@@ -368,7 +368,7 @@ fn kinds_are_kept_apart() {
 #[test]
 fn types_claim_from_one_another_and_stay_together() {
     let manager = bring_up(FakeMachine::builder().ram(gib(0, 6)).build());
-    // Take what is left of the last GiB, so that only whole GiB are free.
+    // Allocates what is left of the last GiB, so that only whole GiBs are free.
     let normal = zone(&manager, 0, ZoneKind::Normal);
     while let Some(slot) = normal.free_blocks()[..9].iter().position(|&blocks| blocks != 0) {
         take(&manager, Request::new(order(9 + u8::try_from(slot).expect("small"))));
@@ -420,7 +420,8 @@ fn watermarks_keep_memory_for_emergencies() {
 
 #[test]
 fn a_gib_that_was_never_split_is_handed_out_and_divided() {
-    // The tables lie at the top, so the groups below are not ready when these happen.
+    // The tables lie at the top, so the groups of blocks below are not set up yet when this
+    // happens.
     let manager = bring_up(FakeMachine::builder().ram(gib(0, 12)).build());
     let gib_at = |gib: u64| Pfn(gib << 18);
     let whole = manager.allocate_at(gib_at(6), Order::MAX, MigrateType::Movable).expect("free");

@@ -1,6 +1,7 @@
-//! What a request takes that finds nothing of its own migrate type: a block of another type whole,
-//! with its type (a claim), or a run out of it (a steal). All memory but a part of one block is in
-//! use, so that every request has one place to go.
+//! What a request takes if it finds no memory of its own migrate type: either it claims a whole
+//! block of another type and changes the block's type (a claim), or it takes a run out of that
+//! block (a steal). All memory but part of one block is in use, so that every request has one place
+//! to go.
 
 use crate::common::{Fake, bring_up_with, check, mib, order, settled, with_pages};
 use framewright::parameters::Pages;
@@ -19,7 +20,7 @@ const TYPES: [MigrateType; 3] =
 struct Full {
     manager: Fake,
     held: BTreeSet<Pfn>,
-    /// One all of which is held.
+    /// One of the blocks all of whose pages are held.
     block: BlockNumber,
 }
 
@@ -46,7 +47,7 @@ impl Full {
         full
     }
 
-    /// The type of the block.
+    /// The migrate type of the block.
     fn kind(&self) -> MigrateType {
         self.manager.block_state(self.block).expect("there").migrate_type()
     }
@@ -61,7 +62,7 @@ impl Full {
         check(&self.manager);
     }
 
-    /// Blocks that were claimed and runs that were stolen.
+    /// Numbers of claimed blocks and stolen runs so far.
     fn counts(&self) -> (u64, u64) {
         let events = self.manager.views().map(|zone| zone.events());
         events.fold((0, 0), |(claims, steals), events| {
@@ -69,7 +70,7 @@ impl Full {
         })
     }
 
-    /// What a call added to [`counts`](Self::counts).
+    /// Calls `call`, and returns what it added to [`counts`](Self::counts).
     fn counted<R>(&self, call: impl FnOnce() -> R) -> (R, (u64, u64)) {
         let before = self.counts();
         let result = call();
@@ -94,8 +95,8 @@ impl Full {
     }
 }
 
-/// A quarter of a block is what it takes; a page less is too little. Blocks are as free as they
-/// were before the request.
+/// A quarter of a block is enough for a claim; one page less is too little. Blocks are as free as
+/// they were before the request.
 #[test]
 fn a_quarter_of_a_free_block_is_claimed_and_less_is_stolen_from() {
     for (own, foreign) in [(0, 1), (0, 2), (1, 0), (1, 2)] {
@@ -108,7 +109,7 @@ fn a_quarter_of_a_free_block_is_claimed_and_less_is_stolen_from() {
                 let (run, counted) = full.counted(|| full.allocate(order(of), own));
                 let kind = if is_claimed { own } else { foreign };
                 assert_eq!(full.kind(), kind, "{what}");
-                // One search, of which each run that fits may come.
+                // One search is counted, although it may bring every run that fits.
                 assert_eq!(counted, (u64::from(is_claimed), u64::from(!is_claimed)), "{what}");
                 check(&full.manager);
                 full.end(run);
@@ -117,8 +118,8 @@ fn a_quarter_of_a_free_block_is_claimed_and_less_is_stolen_from() {
     }
 }
 
-/// What was claimed is the type's own: nothing is counted for it any more, and who had it before
-/// is the stranger now. What was stolen from is asked again each time.
+/// A claimed block has the request's type: nothing more is counted for that type, and the former
+/// type's requests now steal from it. A block that was stolen from is stolen from again each time.
 #[test]
 fn a_block_is_claimed_once_and_stolen_from_often() {
     for (free, claims, steals) in [(128, 1, 0), (127, 0, 4)] {
@@ -127,13 +128,14 @@ fn a_block_is_claimed_once_and_stolen_from_often() {
         let mut held = Vec::new();
         let ((), counted) = full.counted(|| {
             for _ in 0..4 {
-                // Nothing is left in the cache of the CPU.
+                // Drains the CPU's cache.
                 held.push(full.allocate(Order::PAGE, MigrateType::Unmovable));
                 settled(&full.manager);
             }
         });
         assert_eq!(counted, (claims, steals), "{free}");
-        // It is less than a quarter now and goes back to nobody.
+        // Less than a quarter of the block is free now, so that the former type does not claim it
+        // back.
         let (movable, counted) = full.counted(|| full.allocate(Order::PAGE, MigrateType::Movable));
         assert_eq!((counted.0, counted.1 != 0), (0, claims != 0), "{free}");
         check(&full.manager);
@@ -142,7 +144,7 @@ fn a_block_is_claimed_once_and_stolen_from_often() {
     }
 }
 
-/// However much of it is free: what is left in it cannot be moved.
+/// Holds however much of the block is free: the pages left in it cannot be moved.
 #[test]
 fn movable_requests_steal_and_claim_nothing() {
     for foreign in [MigrateType::Unmovable, MigrateType::Reclaimable] {
@@ -158,7 +160,7 @@ fn movable_requests_steal_and_claim_nothing() {
                 }
             });
             assert_eq!((held.len() as u64, claims), (free, 0), "{foreign:?}");
-            // A steal takes what is free of a word of the block's map, or a part of it.
+            // A steal takes the free pages of one word of the block's map, or some of them.
             assert!((free.div_ceil(64)..=free).contains(&steals), "{foreign:?} {free}: {steals}");
             assert_eq!(full.kind(), foreign);
             check(&full.manager);
@@ -169,12 +171,12 @@ fn movable_requests_steal_and_claim_nothing() {
     }
 }
 
-/// Of several the one with the most room, so that the next requests find theirs there, too: the
-/// fullest, which serves what is of its own type, would be full at once.
+/// Of several blocks the one with the most room is claimed, so that the next requests find room
+/// there, too. The fullest block, which is right for the block's own type, would be full at once.
 #[test]
 fn the_freest_block_is_claimed() {
     if crate::common::is_careful() {
-        // Any is claimed.
+        // Careful runs may claim any block.
         return;
     }
     for (own, order_of) in [(0, 0), (1, 3)] {
@@ -195,7 +197,7 @@ fn the_freest_block_is_claimed() {
     }
 }
 
-/// Pages by type, taken and given back at random.
+/// Pages by type, allocated and freed at random.
 struct Mixed {
     manager: Fake,
     held: [Vec<PfnRange>; 3],
@@ -214,7 +216,7 @@ impl Mixed {
         self.held.iter().flatten().map(|run| run.pages()).sum()
     }
 
-    /// Fills memory up to a share of it, of which so many hundredths are of each type.
+    /// Fills memory up to `pages` pages, with `shares` hundredths of it for each type.
     fn fill(&mut self, pages: u64, shares: [usize; 2]) {
         let mut refused = 0;
         let mut held = self.pages();
@@ -241,16 +243,16 @@ impl Mixed {
         }
     }
 
-    /// Blocks that hold something of these types.
+    /// Number of blocks that hold pages of these types.
     fn blocks(&self, kinds: &[usize]) -> usize {
         let runs = kinds.iter().flat_map(|&kind| &self.held[kind]);
         runs.map(|run| BlockNumber::containing(run.start)).collect::<BTreeSet<_>>().len()
     }
 }
 
-/// Memory nearly full of movable pages, while the kernel's come: how many blocks hold any of the
-/// kernel's in the end. By this rule 85, for what fits into 37; where half a block is claimed, and
-/// the fullest is asked first, 130.
+/// Memory is nearly full of movable pages while kernel pages come: counts the blocks that hold
+/// kernel pages in the end. By the present rule there are 85, for pages that would fit into 37
+/// blocks; a rule that claims from half a block on, and asks the fullest block first, leads to 130.
 #[test]
 fn what_cannot_be_moved_spoils_few_blocks() {
     if crate::common::is_careful() {
@@ -280,7 +282,7 @@ fn what_cannot_be_moved_spoils_few_blocks() {
     assert!(spoilt < 105, "{spoilt} blocks for what fits into {needed}");
 }
 
-/// No type is asked before the own.
+/// No other type's blocks are touched before the own type's.
 #[test]
 fn nothing_foreign_is_touched_while_there_is_memory_of_the_own_type() {
     for migrate_type in TYPES {
@@ -292,7 +294,7 @@ fn nothing_foreign_is_touched_while_there_is_memory_of_the_own_type() {
     }
 }
 
-/// Whole blocks hold nothing that cannot be moved: whoever needs one claims it.
+/// Whole free blocks hold no unmovable pages: any request that needs one claims it.
 #[test]
 fn whole_free_blocks_are_claimed_by_everybody() {
     for (own, foreign) in [(0, 2), (1, 2), (0, 1), (1, 0), (2, 0), (2, 1)] {
@@ -306,7 +308,7 @@ fn whole_free_blocks_are_claimed_by_everybody() {
     }
 }
 
-/// `/proc/vmstat` says the same, each number by its own name.
+/// `/proc/vmstat` shows both numbers, each by its own name.
 #[test]
 fn both_numbers_can_be_read() {
     let vmstat = |full: &Full| {

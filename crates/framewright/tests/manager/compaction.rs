@@ -1,5 +1,5 @@
-//! Compaction that requests and pools cause: a run is had where memory is in pieces, and who may
-//! not wait, or has another way, does not wait for it.
+//! Compaction on behalf of requests and pools: a request gets a run although memory is in pieces,
+//! and a caller that may not wait, or has another way, does not wait for compaction.
 
 use super::policies::{machine, node, nodes};
 use crate::common::{Fake, bring_up_with, check, filled, mib, order, with_pages};
@@ -12,7 +12,7 @@ use framewright_jobs::NoHelpers;
 use framewright_testkit::workload::{Habits, Handles};
 use framewright_testkit::{FakeMachine, Owner};
 
-/// All memory is in pieces of a page, half of it free; movers live for ever.
+/// All memory is in pieces of a page, and half of it is free; the movers live for ever.
 fn fragmented(size_mib: u64) -> (&'static Fake, &'static Handles<'static, FakeMachine>) {
     let machine = FakeMachine::builder().ram(mib(0, size_mib)).build();
     let manager: &'static Fake = Box::leak(Box::new(
@@ -44,7 +44,7 @@ fn a_request_for_a_run_compacts_and_gets_it() {
         look_at_all(handles);
         check(manager);
         manager.give_back(run).expect("ours");
-        // What cannot be moved has room then, too.
+        // An unmovable request has room then, too.
         let fixed = Request { migrate_type: MigrateType::Unmovable, ..request };
         let run = manager.allocate(&fixed).expect("memory");
         manager.give_back(run).expect("ours");
@@ -62,13 +62,13 @@ fn who_has_another_way_or_may_not_wait_does_not_compact() {
     let in_a_handler = manager.platform().interrupt(|| manager.allocate(&request));
     assert!(in_a_handler.is_err());
     assert_eq!(events(manager), MovingEvents::default());
-    // Single pages are there.
+    // Single pages are available.
     let page = manager.allocate(&Request::new(Order::PAGE)).expect("half is free");
     assert_eq!(events(manager).compact_stalls, 0);
     manager.give_back(page).expect("ours");
 }
 
-/// A handler finds out that there is no run as it is, and nothing about what compaction can do.
+/// A handler finds out that there is no run at present, but nothing about what compaction can do.
 #[test]
 fn what_a_handler_did_not_get_a_task_may_get() {
     let (manager, handles) = fragmented(64);
@@ -84,13 +84,13 @@ fn what_a_handler_did_not_get_a_task_may_get() {
     check(manager);
 }
 
-/// After failures at order 9 a request in 2, 4, .. 64 tries again; order 3 is not affected.
+/// After failures at order 9, one request in 2, 4, .. 64 tries again; order 3 is not affected.
 #[test]
 fn what_failed_is_not_tried_again_at_once() {
     let (manager, handles) = fragmented(64);
     manager.moving().set_mover(Some(handles));
     handles.set_habits(Habits { refuse_every: 1, ..Habits::default() });
-    // Something is freed in between, so that the failure is not known.
+    // Frees a page in between, so that the failure is not remembered.
     let free_one = || {
         let page = manager.allocate(&Request::new(Order::PAGE)).expect("half is free");
         manager.give_back_to_zone(page).expect("ours");
@@ -135,8 +135,8 @@ fn a_pool_that_falls_short_compacts() {
     check(manager);
 }
 
-/// That a request came too early for another try says nothing about the next one, whether or not
-/// anything is freed in between.
+/// A request that was skipped because it came too early says nothing about the next one, whether or
+/// not anything is freed in between.
 #[test]
 fn what_was_skipped_is_tried_again_though_nothing_was_freed() {
     let (manager, handles) = fragmented(64);
@@ -146,7 +146,7 @@ fn what_was_skipped_is_tried_again_though_nothing_was_freed() {
     handles.set_habits(Habits::default());
     let page = manager.allocate(&Request::new(Order::PAGE)).expect("half is free");
     manager.give_back_to_zone(page).expect("ours");
-    // The first of two.
+    // The first of the two requests is skipped.
     assert!(manager.allocate(&Request::new(Order::BLOCK)).is_err());
     assert_eq!(events(manager).compact_stalls, 1);
     let run = manager.allocate(&Request::new(Order::BLOCK)).expect("it is compacted for");
@@ -156,8 +156,8 @@ fn what_was_skipped_is_tried_again_though_nothing_was_freed() {
     check(manager);
 }
 
-/// Two nodes of 64 MiB, of which the second is in pieces and the first as good as empty; movers
-/// live for ever.
+/// Two nodes of 64 MiB: the second is in pieces, and the first is almost empty. The movers live for
+/// ever.
 fn second_in_pieces() -> (&'static Fake, &'static Handles<'static, FakeMachine>) {
     let machine = machine(&[64, 64]).build();
     let manager: &'static Fake = Box::leak(Box::new(
@@ -168,7 +168,7 @@ fn second_in_pieces() -> (&'static Fake, &'static Handles<'static, FakeMachine>)
     (manager, handles)
 }
 
-/// Memory of another node does not help, however little has to be moved there.
+/// Memory of another node does not help, however little would have to be moved there.
 #[test]
 fn who_is_bound_to_a_node_has_a_long_run_vacated_there() {
     let (manager, handles) = second_in_pieces();
@@ -182,7 +182,7 @@ fn who_is_bound_to_a_node_has_a_long_run_vacated_there() {
     check(manager);
 }
 
-/// What cannot be cleared is not vacated for who wants zeros.
+/// Memory that cannot be cleared is not vacated for a request that wants zeros.
 #[test]
 fn who_wants_zeros_has_a_run_vacated_in_reach() {
     let limit = 4096 + 128;
@@ -201,7 +201,7 @@ fn who_wants_zeros_has_a_run_vacated_in_reach() {
     check(manager);
 }
 
-/// Many pages are single ones, whatever size their request names.
+/// Bulk pages are single pages, whatever size their request names.
 #[test]
 fn many_single_pages_are_not_compacted_for() {
     let (manager, handles) = fragmented(128);

@@ -1,5 +1,5 @@
-//! Where contiguous runs come from: other zones have room for what is moved, what is free is taken
-//! before anything is moved, and areas stay what they are.
+//! Where contiguous runs come from: moved pages find room in other zones, free runs are taken
+//! before anything is moved, and areas keep their grade.
 
 use crate::common::{bring_up_with, check, gib, mib, order, settled, with_pages};
 use framewright::hugetlb::PoolSize;
@@ -13,7 +13,7 @@ use framewright_jobs::NoHelpers;
 use framewright_testkit::workload::Handles;
 use framewright_testkit::{FakeMachine, Owner};
 
-/// A device wants memory below 4 GiB, where all is in use; above there is room.
+/// A device wants memory below 4 GiB, where all is in use; above 4 GiB there is room.
 #[test]
 fn what_is_moved_finds_room_in_other_zones() {
     let machine = FakeMachine::builder().ram(mib(3072, 3200)).ram(mib(4096, 4352)).build();
@@ -33,12 +33,12 @@ fn what_is_moved_finds_room_in_other_zones() {
     check(&manager);
 }
 
-/// More than a GiB is free beyond what a search looks at first.
+/// More than a GiB is free, beyond the places that a search looks at first.
 #[test]
 fn a_long_run_that_is_free_is_taken_as_it_is() {
     let machine = FakeMachine::builder().ram(gib(4, 16)).build();
     let manager = bring_up_with(machine, &[], &with_pages(Pages::None)).expect("bring-up");
-    // Somebody's, who does not write to it: it is much.
+    // Held, but never written to: it is too much memory.
     let large = Request { reserves: Reserves::All, ..Request::new(Order::MAX) };
     let mut held = Vec::new();
     while let Ok(run) = manager.allocate(&large) {
@@ -87,12 +87,12 @@ fn blocks_of_an_area_keep_their_grade() {
     manager.moving().set_grade(beside, Grade::MovableOnly).expect("free");
     let all = manager.moving().allocate_in_area(number, 16 * 512, order(9), Budget::UNLIMITED);
     let all = all.expect("all of it is as it was");
-    // SAFETY: it was just allocated, and nobody uses it.
+    // SAFETY: the run was just allocated, and nobody uses it.
     unsafe { manager.moving().release_to_area(number, all) }.expect("ours");
     check(&manager);
 }
 
-/// An area may have the name of a pool's and lie on another node.
+/// An area may have the name of a pool's area but lie on another node.
 #[test]
 fn a_pool_takes_pages_of_its_own_node_alone() {
     let builder = FakeMachine::builder().ram(gib(4, 7)).ram(gib(7, 9)).cpus(2);
@@ -114,7 +114,7 @@ fn a_pool_takes_pages_of_its_own_node_alone() {
     check(&manager);
 }
 
-/// As many bits as an address may have are no reason to find nothing.
+/// A limit as high as any address does not keep the search from finding memory.
 #[test]
 fn a_highest_address_above_all_memory_keeps_nothing_out() {
     let machine = FakeMachine::builder().ram(mib(4096, 4608)).build();

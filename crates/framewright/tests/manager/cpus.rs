@@ -1,6 +1,7 @@
 //! The manager with its per-CPU caches against a model that knows every page: random operations on
-//! several CPUs in turn, in and out of interrupt handlers, with full accounting after each.
-//! `framewright-testkit/tests/testkit/traffic.rs` does the like with CPUs that really run at once.
+//! several CPUs in turn, inside and outside interrupt handlers, with full accounting after each.
+//! `framewright-testkit/tests/testkit/traffic.rs` does something similar with CPUs that really run
+//! at once.
 
 use super::HERE;
 use crate::common::{Fake, check, order};
@@ -14,7 +15,7 @@ use proptest::prelude::*;
 const CPUS: u32 = 3;
 const PAGES: usize = 12 << 10;
 
-/// What the model says of a page.
+/// What the model knows about a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Page {
     Unmanaged,
@@ -83,12 +84,12 @@ fn step() -> impl Strategy<Value = Step> {
 
 struct Model {
     pages: Vec<Page>,
-    /// Runs that are held; whole ones are what one call gave.
+    /// Runs that are held; a whole run is exactly what one call returned.
     held: Vec<(PfnRange, bool)>,
 }
 
 impl Model {
-    /// Takes every page there is and gives it back.
+    /// Learns the machine by allocating every page and giving it back.
     fn new(manager: &Fake) -> Self {
         let mut pages = vec![Page::Unmanaged; PAGES];
         let mut all = vec![Pfn(0); PAGES + 1];
@@ -137,7 +138,7 @@ impl Model {
         self.held.iter().map(|(range, _)| range.pages()).sum()
     }
 
-    /// Whether some aligned free run in one zone would have done.
+    /// Whether some aligned free run in one zone would have served.
     fn could(&self, of: u8, zone: ZoneKind, end: u64) -> bool {
         let size = 1_u64 << of;
         let starts = (0..PAGES as u64).step_by(1 << of);
@@ -231,7 +232,7 @@ fn apply(manager: &Fake, model: &mut Model, operation: &Operation, may_wait: boo
                     assert_eq!(taken, range);
                     model.take(taken);
                 }
-                // It may be in a cache, which is not looked into.
+                // The frames may be in a cache, which `allocate_at` does not search.
                 Err(error) => {
                     assert!(
                         !free_before || !same_zone(range) || manager.caches().pages() != 0,
@@ -282,8 +283,8 @@ fn apply(manager: &Fake, model: &mut Model, operation: &Operation, may_wait: boo
             model.give(both);
         }
         Operation::FreeWrong { page, pages } => {
-            // What is cached is allocated as far as the tables know, so that only with empty caches
-            // such a free must fail.
+            // The tables count cached frames as allocated, so that such a free must fail only if
+            // all caches are empty.
             manager.drain().expect("only good frames are cached");
             let range = PfnRange::new(page, page + pages);
             if manager.caches().pages() == 0 && !model.is(range, Page::Held) {
@@ -331,7 +332,7 @@ fn run(steps: &[Step]) {
     check(&manager);
     let totals = manager.totals();
     assert_eq!((totals.free_pages, manager.caches().pages()), (totals.managed_pages, 0));
-    // SAFETY: the manager is not used any more.
+    // SAFETY: the manager is no longer used.
     unsafe { machine.retire() };
 }
 
@@ -340,7 +341,8 @@ proptest! {
 
     #[test]
     fn every_page_is_where_the_model_has_it(steps in prop::collection::vec(step(), 0..250)) {
-        // It frees neighbouring allocations with one call, which page owners take for a wrong size.
+        // The test frees neighbouring allocations with one call, which page owners report as a
+        // wrong size.
         if crate::common::is_careful() {
             return Ok(());
         }

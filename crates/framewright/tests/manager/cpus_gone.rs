@@ -1,5 +1,6 @@
-//! CPUs that go away and come back: nothing is kept for one that is gone, what others keep follows
-//! their number, and no page is lost however often that happens under traffic.
+//! CPUs that go offline and come back: nothing is cached for an offline CPU, what the others may
+//! keep follows the number of CPUs, and no page is lost however often CPUs come and go under
+//! traffic.
 
 use crate::common::{Fake, bring_up_with, check, idle_pages, mib, order, parameters, settled};
 use framewright::manager::CpuError;
@@ -18,7 +19,7 @@ fn up(line: &str, cpus: u32) -> Fake {
     bring_up_with(machine, &[], &parameters(line)).expect("bring-up")
 }
 
-/// Two nodes of 128 MiB, with two CPUs each.
+/// Two nodes of 128 MiB with two CPUs each.
 fn two_nodes() -> Fake {
     let machine = FakeMachine::builder()
         .ram(mib(4096, 4096 + 256))
@@ -34,7 +35,7 @@ fn node(index: usize) -> NodeId {
     NodeId::new(index).expect("a node")
 }
 
-/// Pages come and go, so that the CPU keeps some afterwards.
+/// Allocates and frees pages, so that the CPU's cache holds some afterwards.
 fn use_cpu(manager: &Fake, cpu: u32) {
     manager.platform().run_on(cpu, || {
         let held: Vec<_> = (0..100)
@@ -55,8 +56,7 @@ fn most(manager: &Fake) -> Vec<u64> {
     cpus.map(|cpu| manager.caches().cpu(cpu).expect("there").most_pages).collect()
 }
 
-/// What nobody has and what somebody has, with nothing kept by CPUs. A block more or less may be in
-/// pieces.
+/// Idle pages and allocated pages, with empty caches. A block more or less may be in pieces.
 fn books(manager: &Fake) -> (u64, u64) {
     let allocated_pages = settled(manager).allocated_pages;
     (idle_pages(manager), allocated_pages)
@@ -81,7 +81,8 @@ fn what_a_cpu_kept_goes_back_and_it_keeps_nothing_until_it_is_back() {
         assert_eq!((kept(&manager, 2), manager.cpus().count()), (0, 3));
         assert!(!manager.cpus().is_online(2) && manager.cpus().iter().eq([0, 1, 3]));
         check(&manager);
-        // Wherever it still runs it is served, and keeps nothing, before and after a drain.
+        // Wherever the offline CPU still runs, it is served but keeps nothing, before and after a
+        // drain.
         use_cpu(&manager, 2);
         assert_eq!(kept(&manager, 2), 0, "{line}");
         settled(&manager);
@@ -132,7 +133,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
     assert_eq!(cpus.offline(1), Err(CpuError::Offline(1)));
     cpus.offline(2).expect("this one is there");
     manager.platform().run_on(1, || {
-        // Whoever calls, somebody has to be left.
+        // Whichever CPU calls, one CPU has to stay online.
         assert_eq!(cpus.offline(0), Err(CpuError::Last(0)));
         assert_eq!(cpus.offline(1), Err(CpuError::Offline(1)));
     });
@@ -164,7 +165,7 @@ fn what_others_may_keep_is_what_it_is_on_a_machine_without_the_absent_ones() {
         cpus.online(absent).expect("it is away");
     }
     assert_eq!(most(&manager), before);
-    // Another node's CPUs keep what they kept.
+    // CPUs of the other node may keep what they kept before.
     let manager = two_nodes();
     let before = most(&manager);
     (0..4).for_each(|cpu| use_cpu(&manager, cpu));
@@ -199,7 +200,7 @@ fn a_node_all_of_whose_cpus_are_gone_serves_others() {
         assert!(run.start.0 >= start, "{run:?}");
         held.push(run);
     }
-    // All of it, down to the last page.
+    // Allocates all of the memory, down to the last page.
     while let Ok(run) = manager.allocate(&far) {
         held.push(run);
     }
@@ -218,18 +219,18 @@ fn a_node_all_of_whose_cpus_are_gone_serves_others() {
     check(&manager);
 }
 
-/// What one CPU is told, and says.
+/// Messages to and from one CPU's thread.
 #[derive(Default)]
 struct Post {
-    /// It stops between two calls of the manager.
+    /// The thread shall stop between two calls of the manager.
     stop: AtomicBool,
-    /// It has stopped.
+    /// The thread has stopped.
     stands: AtomicBool,
     rounds: AtomicU64,
 }
 
 impl Post {
-    /// Or until all is over, when somebody has failed.
+    /// Waits for `flag`, or until the test is over because another thread has failed.
     fn wait_for(flag: &AtomicBool, wanted: bool, over: &AtomicBool) {
         while flag.load(Ordering::Acquire) != wanted && !over.load(Ordering::Relaxed) {
             thread::yield_now();
@@ -246,7 +247,7 @@ impl Post {
         Self::wait_for(&self.stands, false, over);
     }
 
-    /// Where a CPU looks whether it is to stop.
+    /// A point at which the thread looks whether it shall stop.
     fn look(&self, over: &AtomicBool) {
         self.rounds.fetch_add(1, Ordering::Relaxed);
         if self.stop.load(Ordering::Acquire) {
@@ -265,9 +266,9 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Rounds in which one CPU after the other goes, stands still, and comes back, while the others
-/// allocate, free and drain: some are said to be away before they stop, some after, some never
-/// stop, and two threads say so.
+/// Rounds in which one CPU after the other goes offline, stands still, and comes back, while the
+/// others allocate, free and drain. Some are taken offline before they stop, some after, some never
+/// stop, and two threads take them offline.
 fn come_and_go(manager: &Fake, rounds: u64) {
     const CPUS: u32 = 5;
     let before = books(manager);
@@ -307,7 +308,7 @@ fn come_and_go(manager: &Fake, rounds: u64) {
             }
             std::mem::forget(failing);
         };
-        // However the scope is left.
+        // Stops the threads however the scope is left.
         let _stop = Stop(stop);
         for cpu in 1..CPUS {
             scope.spawn(move || {

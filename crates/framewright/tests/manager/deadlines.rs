@@ -1,5 +1,6 @@
-//! Budgets by the clock: a call that has begun ends when its time is over, between two runs and
-//! never in one. What it moved stays moved, everything else is untouched, and later calls go on.
+//! Budgets by the clock: a call that has begun ends once its deadline has passed, between two runs
+//! and never within one. What it moved stays moved, everything else is untouched, and later calls
+//! carry on.
 
 use crate::common::{Fake, blocks, bring_up_with, check, is_in, mib, parameters, settled};
 use framewright::manager::{
@@ -14,13 +15,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 type Held = Handles<'static, FakeMachine>;
 
-/// Moves that are settled together.
+/// Number of moves that are settled together.
 const BATCH: u64 = 32;
-/// Turns of a copy, and how long they take when each takes a microsecond.
+/// Turns of the delay loop in a copy, and the copy's time at a microsecond per turn.
 const TURNS: u32 = 10;
 const COPY_NS: u64 = 10_000;
 
-/// A machine's manager, and room for handles.
+/// A machine's manager, and a mover with room for handles.
 fn up(machine: &'static FakeMachine) -> (&'static Fake, &'static Held) {
     let manager = bring_up_with(machine, &[], &parameters("pages=none")).expect("bring-up");
     let manager: &'static Fake = Box::leak(Box::new(manager));
@@ -36,9 +37,9 @@ fn now(manager: &Fake) -> u64 {
     manager.platform().now_ns().expect("a clock")
 }
 
-/// Blocks all of whose pages are handles of single pages, ascending by place.
+/// Blocks in which every page is a single-page handle, and the handles in order of place.
 fn fill_blocks(manager: &Fake, handles: &Held, count: u32) -> (BlockRange, Vec<Handle>) {
-    // A range that nobody has, so that it does not matter where the manager's tables are.
+    // A range that is all free, so that it does not matter where the manager's tables are.
     let is_free = |first: &u32| {
         manager
             .isolation()
@@ -48,7 +49,7 @@ fn fill_blocks(manager: &Fake, handles: &Held, count: u32) -> (BlockRange, Vec<H
     let first = (2048..2080 - count).find(is_free).expect("most is free");
     let range = blocks(first, count);
     let start = range.start.start();
-    // All else is in use meanwhile.
+    // Everything else is allocated meanwhile.
     let mut others = Vec::new();
     let mut mine = Vec::new();
     while mine.len() < count as usize * 512 {
@@ -67,7 +68,7 @@ fn places(handles: &Held, of: &[Handle]) -> Vec<PfnRange> {
     of.iter().map(|&handle| handles.range(handle).expect("held")).collect()
 }
 
-/// How many of these are where they were, and whether those are the last ones.
+/// Counts the handles that are where they were, and checks that these are the last ones.
 fn unmoved(handles: &Held, of: &[Handle], before: &[PfnRange]) -> u64 {
     let after = places(handles, of);
     let moved = after.iter().zip(before).take_while(|(now, was)| now != was).count();
@@ -80,7 +81,7 @@ fn end(manager: &Fake, handles: &Held) {
     end_with(manager, handles, 0);
 }
 
-/// Nothing but so many pages of the manager's is in use in the end.
+/// Frees everything, and checks that only `own` pages of the manager are still in use.
 fn end_with(manager: &Fake, handles: &Held, own: u64) {
     let held: Vec<Handle> = handles.held().collect();
     for handle in held {
@@ -93,7 +94,7 @@ fn end_with(manager: &Fake, handles: &Held, own: u64) {
     check(manager);
 }
 
-/// Handles whose copies take time: a microsecond for each turn of the loop that delays them.
+/// Handles whose copies take time: a microsecond for each turn of a delay loop.
 struct Slow {
     manager: &'static Fake,
     handles: &'static Held,
@@ -114,7 +115,7 @@ impl Slow {
     }
 }
 
-// SAFETY: as that of `Handles`, which it asks.
+// SAFETY: `Handles` makes all the moves, and keeps the contract.
 unsafe impl Mover for Slow {
     fn serves(&self, manager: *const ()) -> bool {
         self.handles.serves(manager)
@@ -138,7 +139,7 @@ unsafe impl Mover for Slow {
     ) -> Result<(), MoveFailed> {
         let machine = self.manager.platform();
         let before = machine.calls().relax;
-        // SAFETY: the caller's.
+        // SAFETY: the caller upholds the same contract.
         let moved = unsafe { self.handles.relocate(token, run, to) };
         let turns = machine.calls().relax - before;
         assert_eq!(turns, u64::from(TURNS));
@@ -150,7 +151,7 @@ unsafe impl Mover for Slow {
     unsafe fn abort(&self, token: MoveToken, run: PfnRange) {
         self.under_way.fetch_sub(1, Ordering::Relaxed);
         self.aborted.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's.
+        // SAFETY: the caller upholds the same contract.
         unsafe { self.handles.abort(token, run) }
     }
 }
@@ -163,7 +164,7 @@ fn out_of_time(moved: Result<impl Sized, VacateError>) -> u64 {
     moved.moved_runs
 }
 
-/// Every reading takes a microsecond, and it is read before each run.
+/// Every reading of the clock takes a microsecond, and the clock is read before each run.
 #[test]
 fn a_call_that_has_begun_ends_after_its_deadline_and_later_ones_go_on() {
     let (manager, handles) = up(builder().clock_step_ns(1000).build());
@@ -179,7 +180,7 @@ fn a_call_that_has_begun_ends_after_its_deadline_and_later_ones_go_on() {
         assert!((1..=100).contains(&moved), "{moved}");
         assert!(now(manager) >= deadline);
         assert_eq!(moving.events().begun_runs - begun, moved);
-        // What is left is where it was, and as much as is in use there still.
+        // The remaining runs are where they were, and exactly these are still in use there.
         let done = mine.len() - usize::try_from(left).expect("1024 at most");
         let stayed = unmoved(handles, &mine[done..], &before[done..]);
         assert_eq!(stayed, left - moved);
@@ -196,7 +197,8 @@ fn a_call_that_has_begun_ends_after_its_deadline_and_later_ones_go_on() {
     end(manager, handles);
 }
 
-/// However little time there is, and however late they lie: owners are asked before anything moves.
+/// Owners are asked before anything moves, however little time there is and however late the pins
+/// lie.
 #[test]
 fn pins_are_named_before_the_deadline_and_before_anything_moves() {
     let (manager, handles) = up(builder().build());
@@ -222,8 +224,8 @@ fn pins_are_named_before_the_deadline_and_before_anything_moves() {
     end(manager, handles);
 }
 
-/// Runs of a page are begun 32 at a time. A deadline within the copies of some is over for the
-/// next, exactly when the clock says so.
+/// Single-page runs are begun 32 at a time. A deadline that passes during some copies stops the
+/// next batch, exactly when the clock says so.
 #[test]
 fn a_slow_mover_is_stopped_between_batches_and_in_none() {
     let copies = BATCH * COPY_NS;
@@ -260,7 +262,7 @@ fn a_block_whose_move_takes_too_long_is_moved_and_the_next_is_not() {
         all.push((handles.range(handle).expect("held"), handle));
     }
     all.sort_unstable_by_key(|(run, _)| run.start);
-    // Three neighbours stay, wherever the tables are.
+    // Three neighbouring blocks stay, wherever the tables are.
     let three = all.windows(3).find(|three| three[0].0.start.add(1024) == three[2].0.start);
     let three: Vec<(PfnRange, Handle)> = three.expect("most are").to_vec();
     let others = all.iter().filter(|one| !three.contains(one));
@@ -278,7 +280,8 @@ fn a_block_whose_move_takes_too_long_is_moved_and_the_next_is_not() {
         assert_eq!(unmoved(handles, &mine, &before), left);
         slow.assert_quiet();
     }
-    // A deadline is no part of what it is a deadline for: nothing is begun after the last.
+    // A deadline that passes during the last move does not matter, because nothing is begun after
+    // it.
     let until = Budget::until(now(manager) + 1);
     let last = manager.moving().by(&slow).vacate(range, until).expect("one run");
     assert_eq!(last.moved_runs, 1);
@@ -287,7 +290,7 @@ fn a_block_whose_move_takes_too_long_is_moved_and_the_next_is_not() {
     end(manager, handles);
 }
 
-/// Each kind of call, with a deadline that is now, a moment ago, long over, or the first there is.
+/// Each kind of call, with a deadline that is now, just past, long past, or the earliest possible.
 #[test]
 fn nothing_is_begun_when_the_deadline_is_over() {
     let (manager, handles) = up(builder().build());
@@ -312,14 +315,14 @@ fn nothing_is_begun_when_the_deadline_is_over() {
         check(manager);
     }
     assert_eq!(moving.events().begun_runs, begun);
-    // A moment is enough for what has begun.
+    // A moment is enough, because the clock stands still during the call.
     let soon = Budget::until(now(manager) + 1);
     assert!(moving.vacate(range, soon).is_ok(), "the clock stands still");
     manager.isolation().unisolate(range).expect("isolated");
     end(manager, handles);
 }
 
-/// What is free is had without a run, and so without time.
+/// Taking free memory moves no run, and so needs no time.
 #[test]
 fn free_memory_is_vacated_after_the_deadline() {
     let (manager, handles) = up(builder().build());
@@ -336,7 +339,7 @@ fn free_memory_is_vacated_after_the_deadline() {
     end(manager, handles);
 }
 
-/// All deadlines but 0 are in the future then.
+/// Without a clock all deadlines but 0 lie in the future.
 #[test]
 fn without_a_clock_only_the_first_deadline_is_ever_over() {
     let (manager, handles) = up(builder().no_clock().build());
@@ -349,7 +352,8 @@ fn without_a_clock_only_the_first_deadline_is_ever_over() {
     end(manager, handles);
 }
 
-/// Whoever waits for a place of an area does so until then, be most of it vacated.
+/// A request that waits for a place of an area ends at its deadline, even if most of the place is
+/// vacated.
 #[test]
 fn a_request_for_an_area_ends_after_its_deadline() {
     let (manager, handles) = up(builder().build());
@@ -358,7 +362,7 @@ fn a_request_for_an_area_ends_after_its_deadline() {
     settled(manager);
     let name = AreaName::new("slow").expect("a name");
     let number = manager.moving().create_area(name, area).expect("free");
-    // Lent by the half of what is free.
+    // Half of the free memory is filled, which lends pages of the area.
     while manager.totals().free_pages > 6000 && handles.allocate(Order::PAGE).is_ok() {}
     settled(manager);
     let lent = handles.held().filter(|&handle| is_in(area, handles.range(handle).expect("held")));
@@ -379,8 +383,8 @@ fn a_request_for_an_area_ends_after_its_deadline() {
         check(manager);
     }
     let all = take(Budget::UNLIMITED).expect("it is lent to what can be moved");
-    // SAFETY: the area gave it to this test, which uses it no more.
+    // SAFETY: the area gave the run to this test, which no longer uses it.
     unsafe { moving.release_to_area(number, all) }.expect("ours");
-    // The area's bitmap.
+    // One page is the area's bitmap.
     end_with(manager, handles, 1);
 }

@@ -1,6 +1,6 @@
-//! Blocks that came back and that nobody has merged yet: they are free to all who want one, one
-//! with their neighbours as soon as somebody wants more, and as well protected against wrong frees
-//! as any other.
+//! Freed blocks whose merge is deferred: every request for a block can have them, they merge with
+//! their neighbours as soon as a request wants more, and they are as well protected against wrong
+//! frees as any other block.
 
 use crate::common::{Fake, bring_up, check, gib, idle_pages, mib, order};
 use framewright::units::{BLOCK_ORDER, Order, PAGES_PER_BLOCK, Pfn, PfnRange};
@@ -14,8 +14,8 @@ const BLOCKS: u64 = 512;
 const HALVED: BlockUse =
     BlockUse::Split { used_pages: PAGES_PER_BLOCK / 2, managed_pages: PAGES_PER_BLOCK };
 
-/// All blocks of a GiB, ascending, out of a machine that has little else, so that they are where
-/// they are expected.
+/// A whole GiB of a machine that has little else, so that its blocks are where the test expects
+/// them.
 fn whole_gib(manager: &Fake) -> PfnRange {
     let start = manager.allocate_order(Order::MAX, MigrateType::Movable).expect("a whole GiB");
     PfnRange { start, end: start.add(Order::MAX.pages()) }
@@ -25,7 +25,7 @@ fn blocks(range: PfnRange) -> impl Iterator<Item = Pfn> {
     (0..range.pages() / PAGES_PER_BLOCK).map(move |block| range.start.add(block * PAGES_PER_BLOCK))
 }
 
-/// Frees one after the other what was allocated together.
+/// Frees the blocks one by one.
 fn free_each(manager: &Fake, starts: impl IntoIterator<Item = Pfn>) {
     for start in starts {
         manager.give_back_order(start, Order::BLOCK).expect("allocated");
@@ -33,7 +33,7 @@ fn free_each(manager: &Fake, starts: impl IntoIterator<Item = Pfn>) {
     manager.drain().expect("good frames");
 }
 
-/// Frees a GiB in blocks, those first that `first` names.
+/// Frees the blocks of a GiB, those that `first` names first.
 fn scatter(manager: &Fake, range: PfnRange, first: impl Fn(u64) -> bool) {
     let named = |start: &Pfn| first((start.0 - range.start.0) / PAGES_PER_BLOCK);
     free_each(manager, blocks(range).filter(|start| named(start)));
@@ -67,14 +67,14 @@ fn larger_requests_find_what_came_back_in_pieces() {
     while let Ok(start) = manager.allocate_order(Order::MAX, MigrateType::Movable) {
         ranges.push(PfnRange { start, end: start.add(Order::MAX.pages()) });
     }
-    // All else that has more than a block.
+    // Allocates everything else that is larger than a block.
     let larger = Request::new(order(10));
     while manager.allocate(&larger).is_ok() {}
     let (range, rest) = (ranges[0], BLOCKS / 2);
-    // Every second block, of which nothing larger can be had.
+    // Every second block, which do not merge into anything larger.
     let odd = |start: &Pfn| (start.0 - range.start.0) / PAGES_PER_BLOCK % 2 == 1;
     free_each(&manager, blocks(range).filter(odd));
-    // Elsewhere there may be what watermarks kept before.
+    // Other memory may be available now that watermarks kept back before.
     while let Ok(taken) = manager.allocate(&larger) {
         assert!(taken.end <= range.start || taken.start >= range.end, "{taken:?}");
     }
@@ -88,7 +88,7 @@ fn larger_requests_find_what_came_back_in_pieces() {
         let taken = manager.allocate(&request(of)).expect("all of it came back");
         assert!(taken.start >= range.start && taken.end <= range.end, "order {of}");
         manager.give_back(taken).expect("allocated");
-        // In pieces again for the next.
+        // Frees the GiB in pieces again for the next round.
         let whole = manager.allocate(&request(18)).expect("all of it came back");
         free_each(&manager, blocks(whole));
     }
@@ -112,7 +112,7 @@ fn a_block_that_came_back_cannot_come_back_again() {
         let refused = match number % 4 {
             0 => manager.give_back(PfnRange { start, end: start.add(PAGES_PER_BLOCK) }),
             1 => manager.give_back(PfnRange { start, end: start.add(1) }),
-            // With a neighbour that is allocated.
+            // Together with a neighbour that is allocated.
             2 => manager.give_back(PfnRange { start, end: start.add(2 * PAGES_PER_BLOCK) }),
             _ if cfg!(debug_assertions) => manager.give_back_order(start, Order::BLOCK),
             _ => manager
@@ -121,10 +121,10 @@ fn a_block_that_came_back_cannot_come_back_again() {
         };
         assert!(refused.is_err_and(free), "{number}");
         assert_eq!(manager.totals().free_pages, before.free_pages, "{number}");
-        // What an error leaves in the cache is not there for the next.
+        // A frame that an error left in the cache is not there for the next round.
         assert_eq!(manager.caches().pages(), 0);
     }
-    // Wrong ones among good ones of one word: all of the others go back.
+    // Wrong frees among good ones of the same word: all good ones succeed.
     let good: Vec<Pfn> = blocks(range).skip(1).step_by(3).collect();
     for (&good, &bad) in good.iter().zip(&starts).take(20) {
         manager.give_back_order(good, Order::BLOCK).expect("allocated");
@@ -190,15 +190,15 @@ fn batches_of_halves_begin_and_end_where_blocks_do() {
     let get = || manager.allocate_order(half, MigrateType::Movable).expect("there is memory");
     let free_pages = || manager.totals().free_pages;
     let free = free_pages();
-    // Blocks of which just a half is free.
+    // Counts blocks of which just one half is free.
     let halved = || {
         let mut halved = 0;
         let mut count = |run: BlockRun| halved += u32::from(run.what == HALVED) * run.blocks;
         manager.views().for_each(|zone| zone.for_each_block_run(&mut count));
         halved
     };
-    // Halves that are alone; the tables may have a block in common with the first. The next refill
-    // begins with what is left of the block.
+    // Halves that are alone; the tables may share a block with the first one. The next refill
+    // begins with the rest of the block.
     let lone = [(); 2].map(|()| {
         let start = get();
         manager.drain().expect("good frames");
@@ -208,7 +208,7 @@ fn batches_of_halves_begin_and_end_where_blocks_do() {
     let mut held = vec![get()];
     assert_eq!(halved(), 0, "a block was divided for half of it, or the half was left");
     held.extend((0..2000).map(|_| get()));
-    // Only the half whose other is held goes back alone.
+    // Only a half whose other half is held goes back alone.
     for start in held {
         manager.give_back_order(start, half).expect("held");
         assert!(halved() <= 1, "a block went back in halves");

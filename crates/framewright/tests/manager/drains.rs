@@ -1,5 +1,6 @@
-//! What a request that finds too little takes out of the caches: its own CPU's first, then of
-//! others' no more than it needs. And who fills a cache leaves the others some.
+//! What a request that finds too little memory takes out of the caches: first its own CPU's pages,
+//! then no more of the other CPUs' than it needs. Also, a refill leaves some blocks for the other
+//! CPUs.
 
 use super::HERE;
 use crate::common::{Fake, check, gib, mib, order};
@@ -11,13 +12,13 @@ use std::thread;
 
 const BLOCK_PAGES: u64 = 1 << BLOCK_ORDER;
 
-/// A machine with two CPUs that has memory enough and no block of it as a whole.
+/// A machine with two CPUs that has enough free memory, but no whole free block.
 struct Spoiled {
     machine: &'static FakeMachine,
     manager: Fake,
     /// A block that was allocated as one.
     whole: Pfn,
-    /// Blocks all of whose pages were allocated one by one.
+    /// Blocks whose pages were all allocated one by one.
     blocks: Vec<Pfn>,
 }
 
@@ -61,7 +62,7 @@ impl Spoiled {
         }
     }
 
-    /// On CPU 1, from elsewhere.
+    /// Runs `work` on CPU 1, in another thread.
     fn elsewhere(&self, work: impl FnOnce(&Self) + Send) {
         thread::scope(|scope| {
             scope.spawn(|| self.machine.run_on(1, || work(self)));
@@ -104,7 +105,7 @@ fn others_lose_what_is_large_enough_before_they_lose_the_rest() {
     let drains = spoiled.drains();
     assert_eq!(spoiled.block(), Ok(spoiled.whole));
     assert_eq!((spoiled.drains(), spoiled.kept()), (drains + 1, [0, 256]));
-    // What is not found at all leaves nobody anything.
+    // A request that finds no block at all drains all caches completely.
     assert!(spoiled.block().is_err());
     assert_eq!((spoiled.drains(), spoiled.kept()), (drains + 2, [0, 0]));
     check(&spoiled.manager);
@@ -127,7 +128,7 @@ fn a_refill_leaves_others_most_of_the_blocks_that_are_left() {
     let high: Vec<Pfn> =
         std::iter::from_fn(|| take().ok()).filter(|block| block.0 >= 1 << 20).collect();
     let kept = || manager.caches().cpu(0).expect("it has one").pages / BLOCK_PAGES;
-    // With plenty it is half of what the stack has room for.
+    // With plenty of memory a refill takes half of what the stack has room for.
     for (left, most) in [(1024, 32), (64, 10)] {
         for block in &high[..left] {
             manager.give_back_order(*block, order(9)).expect("allocated");
@@ -138,7 +139,7 @@ fn a_refill_leaves_others_most_of_the_blocks_that_are_left() {
         assert!(left == 64 || kept() > 16, "{} of {left}", kept());
         manager.give_back_order(block, order(9)).expect("allocated");
         manager.drain().expect("only good frames are cached");
-        // All again, so that the next begins with as little.
+        // Allocates everything again, so that the next round begins with as little.
         assert!(std::iter::from_fn(|| take().ok()).count() >= left);
     }
     check(&manager);

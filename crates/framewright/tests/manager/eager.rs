@@ -1,4 +1,4 @@
-//! Tests of other files once more, with page descriptors in an array that is written at bring-up.
+//! Runs tests of other files again, with page descriptors in an array that is written at bring-up.
 #![expect(clippy::duplicate_mod, reason = "each copy has its own value of `HERE`")]
 
 use crate::common::Descriptors;

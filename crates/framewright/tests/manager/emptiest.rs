@@ -1,5 +1,6 @@
-//! Blocks that compaction chooses: one in which something stays is in nobody's way, each zone has
-//! its own need, and who vacates meanwhile is not in the way of who compacts.
+//! Which blocks compaction chooses: a block with a page that stays is in nobody's way, each zone is
+//! compacted by its own need, and a call that vacates and a call that compacts do not fail because
+//! of each other.
 
 use crate::common::reporting_rig::{self, Rig};
 use crate::common::{Fake, bring_up_with, check, filled, mib, order, with_pages};
@@ -28,7 +29,7 @@ fn events(manager: &Fake) -> MovingEvents {
     manager.moving().events()
 }
 
-/// What is held in each block.
+/// The handles that are held in each block.
 fn by_block(handles: &Held) -> BTreeMap<u32, Vec<Handle>> {
     let mut blocks = BTreeMap::<u32, Vec<Handle>>::new();
     for handle in handles.held() {
@@ -38,7 +39,8 @@ fn by_block(handles: &Held) -> BTreeMap<u32, Vec<Handle>> {
     blocks
 }
 
-/// Half of each block is in use, and of the first `emptier` only four pages, one of them pinned.
+/// Half of each block is in use, except that the first `emptier` blocks have only four pages in
+/// use, one of them pinned.
 fn with_pins(emptier: usize) -> (&'static Fake, &'static Held, Vec<u32>) {
     let manager = up(FakeMachine::builder().ram(mib(4096, 4096 + 128)).build());
     let handles = filled(manager, 1 << 18, |pfn| pfn % 2 == 0);
@@ -60,7 +62,7 @@ fn a_pinned_page_in_the_emptiest_blocks_is_in_nobodys_way() {
         let (manager, handles, pinned) = with_pins(emptier);
         let before = events(manager);
         let block = manager.allocate(&Request::new(Order::BLOCK)).expect("others can be emptied");
-        // What lies in a block that does not become whole is left where it is.
+        // Pages in a block that cannot become whole are left where they are.
         let blocks = by_block(handles);
         assert!(pinned.iter().all(|block| blocks[block].len() == 4), "{emptier}");
         let told = events(manager);
@@ -68,7 +70,8 @@ fn a_pinned_page_in_the_emptiest_blocks_is_in_nobodys_way() {
         assert!(told.moved_pages - before.moved_pages <= 256, "{told:?}");
         assert!(!pinned.contains(&BlockNumber::containing(block.start).0));
         manager.give_back(block).expect("ours");
-        // All that can be is emptied: half of the blocks, but for those and the manager's.
+        // Every block that can be emptied is emptied: half of the blocks, except for the pinned
+        // ones and the manager's.
         let all = manager.moving().compact(None, u64::MAX, Budget::UNLIMITED).expect("a mover");
         assert!(all.blocks >= (64 - emptier as u64) / 2 - 4 && !all.is_cut_short, "{all:?}");
         handles.held().for_each(|handle| handles.check(handle).expect("intact"));
@@ -76,7 +79,7 @@ fn a_pinned_page_in_the_emptiest_blocks_is_in_nobodys_way() {
     }
 }
 
-/// No block can be emptied, and a run of four pages wants no more than a piece of one.
+/// No block can be emptied, but a run of four pages needs only a piece of one.
 #[test]
 fn a_small_run_moves_as_little_as_it_needs() {
     let (manager, handles, _) = with_pins(0);
@@ -95,7 +98,8 @@ fn a_small_run_moves_as_little_as_it_needs() {
     check(manager);
 }
 
-/// Larger runs, for which there is no room any more at some moment: that is no reason to go on.
+/// Larger runs, for which there is no room left at some moment: compaction then ends instead of
+/// going on.
 #[test]
 fn where_there_is_no_room_compaction_ends() {
     let manager = up(FakeMachine::builder().ram(mib(4096, 4096 + 256)).build());
@@ -117,7 +121,7 @@ fn where_there_is_no_room_compaction_ends() {
     manager.moving().set_mover(Some(handles));
     let made = manager.moving().compact(None, u64::MAX, Budget::UNLIMITED).expect("a mover");
     let told = events(manager);
-    // Each source fails once at most, and few runs before it notices.
+    // Each source fails at most once, and compaction notices after few runs.
     assert!(made.blocks > 10 && !made.is_cut_short, "{made:?}");
     let in_vain = told.begun_runs - made.moved.moved_runs;
     assert!(in_vain <= 128 * 32, "{in_vain} of {}", told.begun_runs);
@@ -142,7 +146,8 @@ fn background_compaction_passes_such_blocks_by() {
     check(manager);
 }
 
-/// Nobody knows what most of memory holds. It is not asked for all of it at each poll.
+/// The mover does not know what most of memory holds. A poll does not ask it about all of that
+/// memory.
 #[test]
 fn a_poll_ends_where_nobody_answers() {
     struct Nobody(std::sync::atomic::AtomicU64);
@@ -173,10 +178,10 @@ fn a_poll_ends_where_nobody_answers() {
     manager.moving().set_mover(Some(nobody));
     let mut compactor = manager.moving().compactor();
     compactor.poll(SECOND_NS);
-    // A page of each block, and no more.
+    // One page of each block, and no more.
     let asked = nobody.0.load(Ordering::Relaxed);
     assert!((100..=256).contains(&asked), "{asked}");
-    // It is left alone for a while.
+    // The zone is left alone for a while.
     let mut now = SECOND_NS;
     while now < 30 * SECOND_NS {
         now = compactor.poll(now);
@@ -185,13 +190,14 @@ fn a_poll_ends_where_nobody_answers() {
     check(manager);
 }
 
-/// The lower zone has its free memory in pieces of which some is whole, the upper in single pages.
+/// In the lower zone some of the free memory is whole blocks; in the upper zone all of it is single
+/// pages.
 #[test]
 fn each_zone_is_compacted_by_its_own_need() {
     let machine = FakeMachine::builder().ram(mib(3840, 4096)).ram(mib(4096, 4096 + 64)).build();
     let manager = up(machine);
     let border = 4096 << 8;
-    // Below: one block in four is free, the others have a third free.
+    // Below: one block in four is free, and the others are free to a third.
     let stays = |pfn: u64| {
         let every = |of: u64, number: u64| number.is_multiple_of(of);
         if pfn >= border {
@@ -208,7 +214,7 @@ fn each_zone_is_compacted_by_its_own_need() {
     };
     let [low, high] = [ZoneKind::Dma32, ZoneKind::Normal].map(score);
     assert!((40..80).contains(&low) && high > 90, "{low} {high}");
-    // The whole node's is above: 15 to 25 percent.
+    // Sets the marks so that the score of the whole node is above the high one.
     manager.sysctl().set_compaction_proactiveness(20).expect("in range");
     let node = manager.moving().fragmentation_score(NodeId::new(0).expect("small"));
     manager.sysctl().set_compaction_proactiveness(100 - (node - 12)).expect("in range");
@@ -230,7 +236,8 @@ fn each_zone_is_compacted_by_its_own_need() {
     check(manager);
 }
 
-/// Runs of a megabyte: a poll moves no more of them than of pages, and of one node.
+/// Runs of a megabyte: the limit of a poll in pages holds for larger runs, too, and a poll moves
+/// runs of one node only.
 #[test]
 fn a_poll_moves_so_many_pages_of_one_node() {
     let builder = FakeMachine::builder().ram(mib(4096, 4608)).ram(mib(5120, 5632)).cpus(2);
@@ -268,14 +275,14 @@ fn a_poll_moves_so_many_pages_of_one_node() {
     check(manager);
 }
 
-/// Waits in the middle of the first move until another call was refused a run of it.
+/// Waits in the middle of its first move until another call has been refused one of its runs.
 struct Slow {
     handles: &'static Held,
     is_moving: AtomicBool,
     may_go_on: AtomicBool,
 }
 
-// SAFETY: as that of `Handles`, which it asks.
+// SAFETY: `Handles` makes all the moves, and keeps the contract.
 unsafe impl Mover for Slow {
     fn serves(&self, manager: *const ()) -> bool {
         self.handles.serves(manager)
@@ -305,12 +312,12 @@ unsafe impl Mover for Slow {
         while !self.may_go_on.load(Ordering::Acquire) {
             std::thread::yield_now();
         }
-        // SAFETY: the caller's.
+        // SAFETY: the caller upholds the same contract.
         unsafe { self.handles.relocate(token, run, to) }
     }
 
     unsafe fn abort(&self, token: MoveToken, run: PfnRange) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller upholds the same contract.
         unsafe { self.handles.abort(token, run) };
     }
 }
@@ -330,7 +337,7 @@ fn who_vacates_waits_for_who_compacts() {
         while !slow.is_moving.load(Ordering::Acquire) {
             std::thread::yield_now();
         }
-        // 32 runs of it are in motion, and so refused at first.
+        // 32 runs of the range are being moved, and so are refused at first.
         let vacated = machine.run_on(2, || moving().vacate(range, Budget::UNLIMITED));
         vacated.expect("the other has gone on");
         compacting.join().expect("no panic").expect("a mover");
@@ -340,7 +347,8 @@ fn who_vacates_waits_for_who_compacts() {
     check(manager);
 }
 
-/// What became whole goes to the hypervisor, and what was reported is not where pages are moved to.
+/// Blocks that became whole are reported to the hypervisor, and pages are not moved into reported
+/// blocks.
 #[test]
 fn what_compaction_makes_whole_is_reported() {
     let mut rig = Rig::new(reporting_rig::machine(256, 1), "pages=none", reporting_rig::usual());

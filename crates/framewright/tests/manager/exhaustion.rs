@@ -1,5 +1,5 @@
 //! Bring-up with every possible amount of memory, from none to just enough: each failure is an
-//! ordinary error, gives everything back, and bring-up works as soon as there is room.
+//! ordinary error and gives everything back, and bring-up works as soon as there is room.
 
 use crate::common::{check, mib, plain_with_pages};
 use framewright::parameters::Pages;
@@ -7,7 +7,7 @@ use framewright::units::PhysRange;
 use framewright::{BringUp, BringUpError, BringUpFailed, Manager, Parameters};
 use framewright_testkit::FakeMachine;
 
-/// Everything but the first `pages` pages of each of the given ranges is reserved.
+/// Tries bring-up with all but the first `pages` pages of each of the given ranges reserved.
 fn attempt(
     machine: &'static FakeMachine,
     ranges: &[PhysRange],
@@ -66,8 +66,8 @@ fn every_amount_of_memory_up_to_enough() {
         }
         assert!(managed > 0, "64 pages a node are enough");
         let text: Vec<_> = steps.iter().map(ToString::to_string).collect();
-        // Each allocation of bring-up failed at least once: the directory, and tables of DMA, DMA32
-        // and the second node.
+        // Each allocation of bring-up failed at least once: the directory, and the tables of DMA,
+        // DMA32 and the second node.
         assert!(text.iter().any(|step| step.contains("zones and directory")), "{text:?}");
         assert!(text.iter().any(|step| step.contains("block tables")), "{text:?}");
     }

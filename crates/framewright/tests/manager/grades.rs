@@ -1,4 +1,5 @@
-//! Grades of blocks: memory that only what can be moved may have, by the block and at any time.
+//! Grades of blocks: memory reserved for movable allocations, by the block and changeable at any
+//! time.
 
 use crate::common::{
     Fake, blocks, bring_up_with, check, gib, graded, is_in, mib, order, parameters, settled,
@@ -43,7 +44,7 @@ fn movable_requests_take_it_first_and_others_never() {
             }
             assert!(graded(&manager) >= 3 * 512, "what they cannot have is left");
             check(&manager);
-            // Movable requests go on.
+            // Movable requests still succeed.
             held.push(manager.allocate(&Request::new(order(of))).expect("memory is left"));
             held.into_iter().for_each(|run| manager.give_back(run).expect("ours"));
             assert_eq!((settled(&manager).allocated_pages, graded(&manager)), (0, 4 * 512));
@@ -55,11 +56,11 @@ fn movable_requests_take_it_first_and_others_never() {
     }
 }
 
-/// Movable requests take it exactly when more than half of what is free is such memory.
+/// Movable requests use removable memory exactly while it is more than half of the free memory.
 #[test]
 fn removable_memory_is_lent_by_the_half_rule() {
     let manager = machine(64, Pages::None);
-    // 24 MiB of 46 or so.
+    // 24 MiB of about 46 MiB.
     let range = blocks(16, 12);
     manager.moving().set_grade(range, Grade::Removable).expect("free");
     let mut held = Vec::new();
@@ -67,7 +68,7 @@ fn removable_memory_is_lent_by_the_half_rule() {
         let zone = manager.zones().last().expect("one");
         let first = zone.free_pages_of(Grade::Removable) * 2 > zone.free_pages();
         let Ok(run) = manager.allocate(&Request::new(Order::BLOCK)) else { break };
-        // A cache may have kept some of an earlier choice.
+        // A cache may have kept pages of an earlier choice.
         if run.pages() == 512 && manager.caches().pages() == 0 {
             assert_eq!(is_in(range, run), first, "{run:?}");
         }
@@ -78,20 +79,20 @@ fn removable_memory_is_lent_by_the_half_rule() {
     check(&manager);
 }
 
-/// The first pages of a run, and the others.
+/// Splits a run into its first pages and the rest.
 fn split(run: PfnRange, pages: u64) -> (PfnRange, PfnRange) {
     let middle = run.start.0 + pages;
     (PfnRange::new(run.start.0, middle), PfnRange::new(middle, run.end.0))
 }
 
-/// The border of the half rule, to the page: half of what is free is not enough. And what is free
-/// there does not help a request that may not have it (Linux: `mm/page_alloc.c`, `__rmqueue` and
-/// `__zone_watermark_unusable_free`).
+/// The limit of the half rule, to the page: half of the free memory is not enough. Graded free
+/// memory also does not help a request that may not have it (Linux: `mm/page_alloc.c`, `__rmqueue`
+/// and `__zone_watermark_unusable_free`).
 #[test]
 fn half_of_what_is_free_is_not_more_than_half() {
     let manager = machine(64, Pages::None);
     let range = blocks(16, 8);
-    // Everything is in use but these.
+    // Allocates everything else.
     let mut held = Vec::new();
     for of in (0..=9).rev().map(order) {
         while let Ok(run) = manager.allocate(&Request::new(of)) {
@@ -113,7 +114,7 @@ fn half_of_what_is_free_is_not_more_than_half() {
     assert!(rest() <= marks.min_pages + 1 && zone().free_pages() > 4 * marks.high_pages);
     let error = manager.allocate(&unmovable(Order::PAGE));
     assert_eq!(error, Err(AllocateError::OutOfMemory { order: Order::PAGE }));
-    // Back, until exactly as much is free as there.
+    // Frees other memory until exactly as much is free there as in the graded blocks.
     held.sort_unstable_by_key(|run| run.pages());
     while rest() < zone().graded_pages() {
         let run = held.pop().expect("more is held");
@@ -227,7 +228,7 @@ fn the_command_line_keeps_the_upper_part_of_each_node() {
         let grade = |pfn| manager.moving().grade_of(Pfn(pfn));
         assert_eq!(grade(0x12_0400), Some(Grade::MovableOnly));
         assert_eq!((grade(0x12_03ff), grade(0x26_03ff)), (Some(Grade::Any), Some(Grade::Any)));
-        // All but what the manager has reserved for itself.
+        // All of it except for what the manager reserved for itself.
         let movable = graded(&manager);
         assert!(movable > (12 << 18) - 64 * 512 && movable <= 12 << 18, "{movable}");
         let fixed = manager.allocate(&unmovable(Order::MAX)).expect("memory");
@@ -241,7 +242,7 @@ fn the_command_line_keeps_the_upper_part_of_each_node() {
     }
 }
 
-/// What is to be pinned for long leaves memory that is to stay movable, which can then be vacated.
+/// A page that is to be pinned for long leaves movable memory, which can then be vacated.
 #[test]
 fn what_is_pinned_for_long_does_not_stay_in_movable_memory() {
     let manager = machine(128, Pages::None);
@@ -257,7 +258,7 @@ fn what_is_pinned_for_long_does_not_stay_in_movable_memory() {
         let run = handles.range(handle).expect("held");
         let to = moving.move_for_pin(run).expect("it moves");
         assert!(!inside(to) && handles.range(handle) == Some(to));
-        // Where it is, it may stay.
+        // A page outside movable memory may stay where it is.
         assert_eq!(moving.move_for_pin(to), Ok(to));
         handles.pin(handle, true).expect("held");
     }
@@ -277,7 +278,7 @@ fn what_is_pinned_for_long_does_not_stay_in_movable_memory() {
     check(&manager);
 }
 
-/// Blocks with pages that cannot be moved do not become movable ones, however empty they are.
+/// Blocks with unmovable pages do not become movable blocks, however empty they are.
 #[test]
 fn movable_requests_take_of_foreign_blocks_and_do_not_claim_them() {
     let manager = machine(64, Pages::None);
@@ -287,7 +288,7 @@ fn movable_requests_take_of_foreign_blocks_and_do_not_claim_them() {
     let block = BlockNumber::containing(one.start);
     let kind = || manager.block_state(block).expect("there").migrate_type();
     assert_eq!(kind(), MigrateType::Unmovable);
-    // Everything else, until the block with nearly all of it free is used, too.
+    // Allocates everything else, until the nearly free block is used, too.
     let mut held = Vec::new();
     while let Ok(run) =
         manager.allocate(&Request { reserves: Reserves::All, ..Request::new(Order::PAGE) })
@@ -302,7 +303,7 @@ fn movable_requests_take_of_foreign_blocks_and_do_not_claim_them() {
     check(&manager);
 }
 
-/// As much is kept free as of the memory for what cannot be moved follows, from bring-up on.
+/// The min watermark follows from the memory that unmovable requests may have, from bring-up on.
 #[test]
 fn memory_for_what_can_be_moved_does_not_raise_what_is_kept_free() {
     let min_free = |line: &str| {
@@ -312,7 +313,7 @@ fn memory_for_what_can_be_moved_does_not_raise_what_is_kept_free() {
         let min_pages =
             || manager.zones().iter().map(|zone| zone.watermarks().min_pages).sum::<u64>();
         let marks = min_pages();
-        // SAFETY: nobody uses it.
+        // SAFETY: nobody uses the added memory.
         let added =
             unsafe { manager.hotplug().add(mib(4096, 4224), NodeId::ZERO, Grade::MovableOnly) };
         added.expect("there is room");
@@ -329,11 +330,11 @@ fn memory_for_what_can_be_moved_does_not_raise_what_is_kept_free() {
         assert!(near(kib, 2048), "{line}: {kib}");
         assert!(marks <= kib / 4, "{line}: {marks}");
     }
-    // What is asked for at boot is so, however little.
+    // A value from the command line is kept, however small it is.
     assert_eq!(min_free("min_free_kbytes=256 movablecore=768M").0, 256);
 }
 
-/// What cannot be accepted is managed by nobody, in a grade neither.
+/// Memory that cannot be accepted is not managed, graded or not.
 #[test]
 fn memory_of_a_grade_that_is_lost_is_not_managed() {
     let unaccepted = mib(4096, 4224);

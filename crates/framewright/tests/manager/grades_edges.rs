@@ -1,5 +1,5 @@
-//! Where grades meet the rest: short ways, pools, places by address, other settings at bring-up,
-//! and several CPUs that change them.
+//! Where grades meet the rest: short paths, pools, places by address, other settings at bring-up,
+//! and several CPUs that change grades.
 
 use crate::common::{
     Fake, blocks, bring_up_with, check, gib, graded, is_in, mib, order, parameters, settled,
@@ -35,7 +35,7 @@ fn settled_empty(manager: &Fake) {
     check(manager);
 }
 
-/// The short way of blocks of 1 GiB.
+/// The short path for blocks of 1 GiB.
 #[test]
 fn the_largest_blocks_come_from_movable_memory_first() {
     let manager = fake(FakeMachine::builder().ram(gib(4, 12)).build(), "zone_parts=1");
@@ -52,14 +52,14 @@ fn the_largest_blocks_come_from_movable_memory_first() {
     settled_empty(&manager);
 }
 
-/// Marks do not count what an unmovable request cannot have, whichever way it goes.
+/// Watermarks do not count memory that an unmovable request cannot have, on either path.
 #[test]
 fn the_largest_unmovable_blocks_keep_the_marks() {
     let line = "zone_parts=1 min_free_kbytes=1100000";
     let manager = fake(FakeMachine::builder().ram(gib(4, 12)).build(), line);
     manager.moving().set_grade(blocks(3 << 10, 1024), Grade::MovableOnly).expect("free");
     let (mut held, mut long) = (Vec::new(), 0);
-    // Blocks of the type, so that the short way has some.
+    // Makes blocks of the type, so that the short path has some.
     while let Ok(run) =
         manager.allocate(&Request { reserves: Reserves::All, ..unmovable(Order::MAX) })
     {
@@ -79,7 +79,8 @@ fn the_largest_unmovable_blocks_keep_the_marks() {
     settled_empty(&manager);
 }
 
-/// What nobody may grade does not become so by having its grade taken away.
+/// Taking the grade away from a block that has none neither changes the block's type nor lets it
+/// get a grade.
 #[test]
 fn taking_a_grade_away_changes_nothing_else() {
     let manager = machine(64, "");
@@ -96,7 +97,8 @@ fn taking_a_grade_away_changes_nothing_else() {
     settled_empty(&manager);
 }
 
-/// Below an address limit and at a place, pages that cannot be moved make their block one of those.
+/// Below an address limit or at a given place, an unmovable allocation turns its block into an
+/// unmovable block.
 #[test]
 fn places_by_address_are_for_whom_they_are() {
     let manager = machine(128, "");
@@ -124,7 +126,7 @@ fn places_by_address_are_for_whom_they_are() {
     assert_eq!(graded(&manager), 4 * 512);
 }
 
-/// By the half rule, also where only some memory will do.
+/// The half rule holds also for requests that can use only some of the memory.
 #[test]
 fn removable_memory_comes_last_below_a_limit_and_first_when_it_is_most() {
     let manager = machine(192, "");
@@ -149,7 +151,8 @@ fn removable_memory_comes_last_below_a_limit_and_first_when_it_is_most() {
     settled_empty(&manager);
 }
 
-/// While blocks of 4 MiB are shuffled, larger pieces are gathered: out of graded memory, too.
+/// While blocks of 4 MiB are shuffled, larger pieces are gathered from them, also from graded
+/// memory.
 #[test]
 fn large_pieces_are_gathered_of_whatever_a_request_may_have() {
     for grade in [Grade::Removable, Grade::MovableOnly] {
@@ -157,13 +160,14 @@ fn large_pieces_are_gathered_of_whatever_a_request_may_have() {
         let range = blocks(32, 32);
         manager.moving().set_grade(range, grade).expect("free");
         check(&manager);
-        // Everything else.
+        // Allocates everything else.
         let mut held = Vec::new();
         while let Ok(run) = manager.allocate(&unmovable(Order::BLOCK)) {
             assert!(!is_in(range, run));
             held.push(run);
         }
-        // Enough that removable memory is not the most of what is free, in small pieces.
+        // Frees so many small pieces that removable memory is not the larger part of the free
+        // memory.
         held.sort_unstable_by_key(|run| run.start);
         let mut number = 0;
         held.retain(|&run| {
@@ -185,7 +189,7 @@ fn large_pieces_are_gathered_of_whatever_a_request_may_have() {
     }
 }
 
-/// Pools have no memory with a grade, whoever looks at what is handed out.
+/// Pools take no graded memory, with or without debug aids.
 #[test]
 fn pools_take_no_memory_with_a_grade() {
     for line in ["", "page_poison=1", "page_owner=on"] {
@@ -222,7 +226,7 @@ fn huge_pages_of_the_command_line_live_beside_movable_memory() {
         check(&manager);
         let filled = manager.hugetlb().fill(&parameters(&line), &NoHelpers);
         check(&manager);
-        // With debug aids each is an allocation of its own, with a map.
+        // With debug aids each page is an allocation of its own, with a map.
         let without = |pages| if crate::common::is_careful() { 0 } else { pages };
         let pools = filled.pools.map(|pool| (pool.got, pool.without_vmemmap));
         assert_eq!(pools, [(100, without(100)), (2, without(2))], "{line}");
@@ -230,7 +234,7 @@ fn huge_pages_of_the_command_line_live_beside_movable_memory() {
     }
 }
 
-/// Bring-up happens with interrupts off, on machines with several CPUs as well.
+/// Bring-up runs with interrupts off, also on machines with several CPUs.
 #[test]
 fn bring_up_grades_memory_where_nobody_may_wait() {
     let build = FakeMachine::builder().ram(gib(0, 3)).cpus(4).build();
@@ -247,7 +251,7 @@ fn bring_up_grades_memory_where_nobody_may_wait() {
     check(&manager);
 }
 
-/// The answer counts what the request cannot have as kept from it.
+/// The shortfall report counts memory that the request cannot have as kept from it.
 #[test]
 fn a_shortfall_tells_what_is_kept_from_unmovable_requests() {
     for grade in [Grade::MovableOnly, Grade::Removable] {
@@ -298,7 +302,7 @@ fn areas_overlap_nothing_and_leave_what_they_cannot_have() {
     check(&manager);
 }
 
-/// Names and places are given once, whoever asks at the same time.
+/// Names and places are given out once, even if several CPUs ask at the same time.
 #[test]
 fn areas_that_are_made_at_the_same_time_do_not_overlap() {
     for _ in 0..20 {
@@ -330,8 +334,8 @@ fn areas_that_are_made_at_the_same_time_do_not_overlap() {
     }
 }
 
-/// Runs that share blocks, from several CPUs at once: whoever asks for no more than there is gets
-/// it.
+/// Several CPUs take runs that share blocks at once: every request that asks for no more than there
+/// is succeeds.
 #[test]
 fn several_cpus_have_runs_of_one_area() {
     let build = FakeMachine::builder().ram(mib(0, 128)).cpus(3).build();
@@ -347,7 +351,7 @@ fn several_cpus_have_runs_of_one_area() {
                         let run = moving
                             .allocate_in_area(number, pages, Order::PAGE, Budget::UNLIMITED)
                             .unwrap_or_else(|error| panic!("{pages} pages: {error}"));
-                        // SAFETY: the area gave it to this thread, which uses it no more.
+                        // SAFETY: the area gave the run to this thread, which no longer uses it.
                         unsafe { moving.release_to_area(number, run) }.expect("ours");
                     }
                 })
@@ -436,15 +440,15 @@ fn grades_change_while_everybody_allocates() {
     }
 }
 
-/// So many blocks with a grade are free, but for what holds the descriptors of blocks that are kept
-/// split.
+/// Checks that `blocks` graded blocks are free, except for frames that hold the descriptors of
+/// blocks that are kept split.
 fn has_all(manager: &Fake, blocks: u64) {
     let (free, all) = (graded(manager), blocks * 512);
     let descriptors = manager.totals().descriptor_pages;
     assert!(free <= all && free + descriptors >= all, "{free} and {descriptors} of {all}");
 }
 
-/// Random requests; those that cannot be moved never lie in memory that has a grade all the time.
+/// Random requests; unmovable runs never lie in `fixed_never`, which is graded all the time.
 fn traffic(manager: &Fake, seed: u32, fixed_never: BlockRange) {
     let mut seed = u64::from(seed) * 77 + 1;
     let mut held: Vec<PfnRange> = Vec::new();
@@ -482,8 +486,8 @@ fn traffic(manager: &Fake, seed: u32, fixed_never: BlockRange) {
     held.into_iter().for_each(|run| manager.give_back(run).expect("ours"));
 }
 
-/// A pool has no graded memory; that it finds nothing is no reason to refuse those who may have
-/// some.
+/// A pool may not have graded memory. A pool that finds nothing does not make requests that may
+/// have graded memory fail.
 #[test]
 fn a_pool_that_finds_nothing_keeps_graded_memory_from_nobody() {
     let manager = machine(512, "");

@@ -1,5 +1,5 @@
-//! Free blocks with a grade whose merge is deferred: whoever wants them merged, counts them, moves
-//! them or takes them away finds all of them.
+//! Free graded blocks whose merge is deferred: every call that wants them merged, counts them,
+//! moves them or takes them away finds all of them.
 
 use crate::common::{
     Fake, blocks, bring_up_with, check, graded, is_in, mib, order, settled, unmovable,
@@ -12,26 +12,26 @@ use framewright::{Parameters, Request};
 use framewright_testkit::{FakeMachine, Owner};
 
 const GRADES: [Grade; 2] = [Grade::MovableOnly, Grade::Removable];
-/// 64 MiB of 256, half of a word of the set.
+/// 64 MiB of 256 MiB, half of a word of the set.
 const BLOCKS: u64 = 32;
 
 fn range() -> BlockRange {
     blocks(64, 32)
 }
 
-/// Never careful: which blocks come first, and which are left, is counted here.
+/// Never careful: the tests count which blocks come first and which are left.
 fn parameters(line: &str) -> Parameters {
     Parameters::parse(line, &mut |problem| panic!("{problem}"))
 }
 
-/// All blocks with a grade are free, and those of a machine that defers merges are in no list yet.
-/// Also a movable block that somebody has, one after the other.
+/// Makes a machine on which all graded blocks are free, and in no list yet if the machine defers
+/// merges. Also returns the other blocks, which the test holds.
 fn machine(grade: Grade, line: &str) -> (Fake, Vec<PfnRange>) {
     let machine = FakeMachine::builder().ram(mib(0, 256)).build();
     let manager = bring_up_with(machine, &[], &parameters(line)).expect("bring-up");
     manager.moving().set_grade(range(), grade).expect("free");
     let (mut own, mut others) = (Vec::new(), Vec::new());
-    // The half rule: removable memory is not first choice.
+    // By the half rule removable memory is not the first choice.
     while let Ok(run) = manager.allocate(&Request::new(Order::BLOCK)) {
         if is_in(range(), run) { own.push(run) } else { others.push(run) }
     }
@@ -58,7 +58,7 @@ fn free_pages_of(manager: &Fake, grade: Grade) -> u64 {
 fn they_are_counted_and_handed_out_again_the_lowest_first() {
     for grade in GRADES {
         let (manager, others) = machine(grade, "");
-        // Before anybody has looked.
+        // Before any call has merged the blocks.
         assert_eq!(free_pages_of(&manager, grade), BLOCKS * 512);
         assert_eq!(manager.totals().free_pages, free_pages_of(&manager, Grade::Any) + BLOCKS * 512);
         assert!(manager.allocate(&unmovable(Order::BLOCK)).is_err(), "nobody else's");
@@ -71,7 +71,7 @@ fn they_are_counted_and_handed_out_again_the_lowest_first() {
         manager.give_back_to_zone(page).expect("ours");
         manager.give_back_to_zone(first).expect("ours");
         assert_eq!(free_pages_of(&manager, grade), BLOCKS * 512);
-        // Freed as they are, they are found to be free.
+        // A second free finds that the blocks are free although they were not merged.
         for run in [first, PfnRange { start: first.start, end: first.start.add(1) }] {
             let again = manager.give_back_to_zone(run);
             assert!(matches!(again, Err(FreeError::NotAllocated { .. })), "{again:?}");
@@ -90,7 +90,7 @@ fn whoever_wants_larger_pieces_gets_them_merged() {
         manager.give_back_to_zone(large).expect("ours");
         check(&manager);
         end(&manager, others);
-        // Half a word on either side of a grade: nothing merges over its end.
+        // The graded range ends in the middle of a word: nothing merges across its end.
         let free = manager.views().map(|view| view.free_blocks()[5]).sum::<u32>();
         assert!(free >= 1, "{free}");
     }
@@ -172,14 +172,14 @@ fn memory_goes_with_them() {
     };
     for grade in GRADES {
         let (manager, others) = machine(grade, "hotplug_windows=4");
-        // SAFETY: nobody looks at descriptors, of which there are none.
+        // SAFETY: there are no descriptors that anybody could read.
         let removed = unsafe { manager.hotplug().remove(bytes(range()), Budget::UNLIMITED) };
         assert_eq!(removed.expect("all of it is free").pages, BLOCKS * 512, "{grade:?}");
         assert_eq!(graded(&manager), 0);
         check(&manager);
-        // Nothing of it is left to be handed out.
+        // Nothing of the removed memory is left to be handed out.
         assert!(manager.allocate(&Request::new(Order::BLOCK)).is_err());
-        // SAFETY: it was there before.
+        // SAFETY: the memory was there before.
         let added = unsafe { manager.hotplug().add(bytes(range()), others_node(), grade) };
         added.expect("it is back");
         check(&manager);
@@ -193,7 +193,7 @@ fn others_node() -> framewright::units::NodeId {
     framewright::units::NodeId::ZERO
 }
 
-/// Blocks that many pieces were freed of become whole, and are deferred as well.
+/// Blocks of which many pieces were freed become whole, and their merge is deferred as well.
 #[test]
 fn pieces_that_become_whole_blocks_are_found() {
     for grade in GRADES {
@@ -215,7 +215,7 @@ fn pieces_that_become_whole_blocks_are_found() {
     }
 }
 
-/// Types of blocks are counted as ever.
+/// Blocks are counted by type as usual.
 #[test]
 fn blocks_are_counted_by_type() {
     for grade in GRADES {

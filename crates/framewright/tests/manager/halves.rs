@@ -1,5 +1,6 @@
-//! Halves of blocks, which go back by a short way where their block is in one of its two usual
-//! states: the same as by the long one in all others, and whatever was wrong.
+//! Halves of blocks, which are freed by a short path if their block is in one of its two usual
+//! states. The result is the same as by the long path, also for blocks in other states and for
+//! wrong frees.
 
 use crate::common::{Fake, bring_up, check, gib, idle_pages, mib, order, random_pieces, settled};
 use framewright::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange};
@@ -14,7 +15,7 @@ fn half() -> Order {
     order(8)
 }
 
-/// First frames of blocks both of whose halves are allocated as such.
+/// First frames of blocks both of whose halves are allocated as halves.
 fn in_halves(manager: &Fake, blocks: usize) -> Vec<Pfn> {
     let mut low = Vec::new();
     let mut others = Vec::new();
@@ -41,7 +42,7 @@ fn in_halves(manager: &Fake, blocks: usize) -> Vec<Pfn> {
     low
 }
 
-/// Frees a half and sees whether it goes back to its block.
+/// Frees a half and drains the cache, so that the half reaches its block or is refused.
 fn try_free_half(manager: &Fake, start: Pfn) -> Result<(), FreeError> {
     manager.give_back_order(start, half()).and_then(|()| manager.drain().map(|_| ()))
 }
@@ -54,7 +55,7 @@ fn free_half(manager: &Fake, start: Pfn) {
 fn halves_come_back_in_any_order_among_requests_of_all_sizes() {
     let manager = bring_up(FakeMachine::builder().ram(mib(0, 192)).build());
     random_pieces(&manager, 12_000, usize::MAX, |round, chance| {
-        // By turns nothing but halves, and all kinds of pieces in the same blocks.
+        // Alternates between nothing but halves, and pieces of all sizes in the same blocks.
         let of = if round / 2000 % 2 == 0 { 8 } else { [8, 8, 8, 7, 6, 9, 3, 0][chance % 8] };
         (of, if chance >> 17 & 15 == 0 { MigrateType::Unmovable } else { MOVABLE })
     });
@@ -65,7 +66,7 @@ fn a_half_that_is_free_already_is_refused_whatever_the_other_is() {
     let manager = bring_up(FakeMachine::builder().ram(gib(0, 1)).build());
     let free = idle_pages(&manager);
     let blocks = in_halves(&manager, 8);
-    // One block is kept in pieces when it is all free, so that the others are not.
+    // The manager keeps one free block in pieces, so that the other blocks become whole.
     for (&block, number) in blocks.iter().zip(0_u64..) {
         let (one, other) =
             (block.add(number % 2 * HALF_PAGES), block.add((1 - number % 2) * HALF_PAGES));
@@ -91,12 +92,12 @@ fn a_half_twice_in_one_batch_is_refused_once() {
     for (one, other) in [(0, HALF_PAGES), (HALF_PAGES, 0)] {
         let blocks = in_halves(&manager, 6);
         let twice = blocks[0].add(one);
-        // Between the two is another, as a cache sees at once what is freed twice in a row.
+        // Another half lies between the two, because a cache notices a double free in a row at
+        // once.
         for start in [twice, blocks[1].add(one)] {
             manager.give_back_order(start, half()).expect("allocated");
         }
-        // Where pages have owners, and in builds with debug assertions, that is known before it
-        // leaves the cache.
+        // Page owners and builds with debug assertions notice before the half leaves the cache.
         let again = manager.give_back_order(twice, half());
         assert_eq!(again.is_err(), crate::common::is_careful() || cfg!(debug_assertions));
         let error = again
@@ -118,10 +119,10 @@ fn half_of_the_frames_is_no_half_of_the_block() {
     let manager = bring_up(FakeMachine::builder().ram(gib(0, 1)).build());
     let free = idle_pages(&manager);
     let blocks = in_halves(&manager, 3);
-    // So that the first is not kept in pieces for that alone.
+    // Frees another block, so that the first one is not the block that is kept in pieces.
     free_half(&manager, blocks[2]);
     free_half(&manager, blocks[2].add(HALF_PAGES));
-    // Every second frame, in both halves.
+    // Every second frame of both halves.
     let even = |block: Pfn| (0..PAGES_PER_BLOCK).step_by(2).map(move |page| block.add(page));
     even(blocks[0]).for_each(|page| manager.give_back_order(page, Order::PAGE).expect("held"));
     let before = settled(&manager);
@@ -134,7 +135,7 @@ fn half_of_the_frames_is_no_half_of_the_block() {
     for page in even(blocks[0]) {
         manager.give_back_order(page.add(1), Order::PAGE).expect("held");
     }
-    // The lower half page by page, the upper one as what it is.
+    // The lower half page by page, the upper half as one run.
     let pages = PfnRange { start: blocks[1], end: blocks[1].add(HALF_PAGES) };
     (0..HALF_PAGES).for_each(|page| {
         manager.give_back_order(pages.start.add(page), Order::PAGE).expect("held")

@@ -1,4 +1,4 @@
-//! Giving back the memory map of huge pages, and restoring it.
+//! Giving back the memory map of huge pages (HVO), and restoring it.
 
 use crate::common::{Fake, bring_up_with, check, gib, mib, order, parameters, settled};
 use framewright::hugetlb::PoolSize;
@@ -33,7 +33,7 @@ fn saved(manager: &Fake) -> i64 {
     manager.vmemmap().saved_pages()
 }
 
-/// All pages one by one, each with a good descriptor, and back.
+/// Allocates all pages one by one, each with a clear descriptor, and frees them.
 fn use_all(manager: &Fake) -> u64 {
     let mut taken = Vec::new();
     while let Ok(range) = manager.allocate(&Request {
@@ -41,7 +41,7 @@ fn use_all(manager: &Fake) -> u64 {
         fail_fast: true,
         ..Request::new(Order::PAGE)
     }) {
-        // SAFETY: the page is ours.
+        // SAFETY: the test owns the page.
         let page = unsafe { manager.vmemmap().page(range.start) }.expect("it has a descriptor");
         assert!(page.is_clear(), "pfn {}", range.start);
         taken.push(range);
@@ -59,7 +59,7 @@ fn a_whole_section_comes_back_without_a_table() {
     let before = (settled(&manager), array.counts());
     let huge = manager.allocate(&Request::new(Order::MAX)).expect("there is memory");
     let change = manager.optimize_vmemmap(&[huge]).expect("it is the caller's");
-    // 16 MiB of map, one flush: nothing had to be split.
+    // 16 MiB of map with one flush, because no page table had to be split.
     assert_eq!(
         change,
         VmemmapChange { blocks: 512, freed_pages: 4096, flushes: 1, ..VmemmapChange::default() }
@@ -95,7 +95,7 @@ fn two_flushes_a_batch_and_eight_pages_a_block() {
     assert_eq!(settled(&manager).free_pages, free + 80 - change.spent_pages);
     assert_eq!(saved(&manager), 80 - i64::try_from(change.spent_pages).expect("small"));
     check(&manager);
-    // Part of one is freed: its pages have descriptors inside.
+    // Frees part of one: its pages now have descriptors inside the block.
     manager.give_back(PfnRange::new(pages[0].start.0, pages[0].start.0 + 100)).expect("allocated");
     let state = manager.block_state(BlockNumber::containing(pages[0].start)).expect("a block");
     assert_eq!(state.descriptor_form(), DescriptorForm::Inside);
@@ -113,7 +113,7 @@ fn freeing_never_fails_however_little_memory_there_is() {
     let all = Request { reserves: Reserves::All, fail_fast: true, ..Request::new(Order::BLOCK) };
     while let Ok(block) = manager.allocate(&all) {
         huge.push(block);
-        // With the last blocks there is no page left for a table.
+        // With the last blocks no page is left for a page table.
         manager.optimize_vmemmap(&[block]).expect("it is the caller's");
     }
     let mut pages = Vec::new();
@@ -125,7 +125,7 @@ fn freeing_never_fails_however_little_memory_there_is() {
     assert_eq!(settled(&manager).free_pages, 0);
     check(&manager);
     let flushes = array.counts().flushes;
-    // In pieces, so that each splits first.
+    // In pieces, so that each block is split first.
     for block in huge {
         for piece in 0..4 {
             let start = block.start.0 + piece * 128;
@@ -300,7 +300,7 @@ proptest! {
         }
         use_all(&manager);
         prop_assert!(array.counts().frames > 0);
-        // SAFETY: the manager is not used any more.
+        // SAFETY: the manager is no longer used.
         unsafe { manager.platform().retire() };
     }
 }
@@ -312,7 +312,7 @@ fn frames_of_the_array_come_back_without_poison_and_nobody_is_blamed() {
     let line = parameters("memmap_init=eager page_poison=1");
     let manager = bring_up_with(machine, &[], &line).expect("bring-up");
     let block = blocks(&manager, 9, 1)[0];
-    // Everything else was freed once, so that it is poison.
+    // Allocates and frees everything else once, so that it is filled with poison.
     let mut pages = Vec::new();
     while let Ok(page) = manager.allocate(&Request::new(Order::PAGE)) {
         pages.push(page);
@@ -343,7 +343,8 @@ fn a_run_that_is_named_twice_counts_once() {
     check(&manager);
 }
 
-/// What leaves the array on both sides of a border lies side by side, and no free may span that.
+/// Frames that leave the array on both sides of a zone border are neighbours, and no single free
+/// may span the border.
 #[test]
 fn what_leaves_the_array_on_both_sides_of_a_zone_border_is_free() {
     let loses_nothing = |bottom_up: bool, ram: &[framewright::units::PhysRange]| {
@@ -368,14 +369,14 @@ fn what_leaves_the_array_on_both_sides_of_a_zone_border_is_free() {
     loses_nothing(false, &[mib(0, 4096 + 40)]);
 }
 
-/// Memory that comes after bring-up has no map yet, and never gave one back.
+/// Memory that is released after bring-up has no map yet, and never gave one back.
 #[test]
 fn a_map_that_is_made_for_the_first_time_was_not_given_back() {
     let machine = FakeMachine::builder().ram(gib(0, 1)).cpus(1).build();
     FakeVmemmap::install(machine);
     let manager =
         bring_up_with(machine, &[mib(512, 640)], &parameters("memmap_init=eager")).expect("up");
-    // SAFETY: reserved above, and nobody uses it.
+    // SAFETY: the memory was reserved above, and nobody uses it.
     unsafe { manager.hotplug().release(mib(512, 640).whole_frames()) }.expect("reserved");
     let block =
         manager.allocate_at(mib(512, 640).whole_frames().start, order(9), MigrateType::Movable);

@@ -1,4 +1,4 @@
-//! Tests of other files once more, with zones in four parts.
+//! Runs tests of other files again, with zones in four parts.
 #![expect(clippy::duplicate_mod, reason = "each copy has its own value of `HERE`")]
 
 use crate::common::Descriptors;

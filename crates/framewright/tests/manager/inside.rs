@@ -1,4 +1,4 @@
-//! Tests of other files once more, with page descriptors inside the blocks.
+//! Runs tests of other files again, with page descriptors inside the blocks.
 #![expect(clippy::duplicate_mod, reason = "each copy has its own value of `HERE`")]
 
 use crate::common::Descriptors;

@@ -1,5 +1,5 @@
-//! Isolated blocks: nobody gets their pages, what is freed of them stays, and putting them back
-//! leaves nothing behind. Without page descriptors and with.
+//! Isolated blocks: nobody gets their pages, pages that are freed into them stay there, and putting
+//! the blocks back leaves nothing behind. Tested without page descriptors and with them.
 
 use crate::common::{
     Fake, blocks, bring_up_with, check, descriptor_frames_of, gib, mib, order, plain_with_pages,
@@ -63,7 +63,7 @@ fn a_part_of_a_free_gib_is_isolated_and_put_back() {
             Err(FreeError::NotAllocated { .. })
         ));
         assert!(matches!(manager.isolation().isolate(range), Err(IsolateError::Isolated(_))));
-        // In parts, in any order.
+        // Unisolates the range in parts, in any order.
         for part in
             [blocks(5 * 512 + 500, 400), blocks(5 * 512 + 3, 497), blocks(5 * 512 + 900, 303)]
         {
@@ -85,7 +85,7 @@ fn what_cannot_be_isolated_wholly_is_not_isolated_at_all() {
     assert_eq!(error, Err(IsolateError::Isolated(BlockNumber(6 * 512 + 100).start())));
     check(&manager);
     assert_eq!((manager.totals(), picture(&manager)), before);
-    // A counted block cannot be divided; one without a count can.
+    // A block with a reference count cannot be divided; a block without one can.
     let block = manager.allocate_at(Pfn(5 << 18), Order::MAX, MigrateType::Movable).expect("free");
     manager.begin_references(block).expect("whole");
     let before = (manager.totals(), picture(&manager));
@@ -136,8 +136,8 @@ fn frees_into_isolated_blocks_stay() {
         let manager = machine(pages);
         let idle = manager.totals();
         let range = blocks(16, 4);
-        // One block in pieces, some of them in the cache of the CPU; one that is allocated whole;
-        // one of which a part was freed; one that is free.
+        // Four blocks: one in pieces, some of them in the CPU's cache; one that is allocated whole;
+        // one of which a part was freed; and one that is free.
         let pieces: Vec<Pfn> = (0..504)
             .map(|offset| {
                 manager.allocate_at(Pfn(16 * 512 + offset), Order::PAGE, MigrateType::Movable)
@@ -185,7 +185,7 @@ fn frees_into_isolated_blocks_stay() {
         manager.give_back_to_zone(PfnRange::new(part.start.0 + 9, part.end.0)).expect("allocated");
         check(&manager);
         assert_eq!(manager.isolation().survey(range).expect("there").free_pages, 4 * 512);
-        // Nobody else can have it, whatever is wanted.
+        // No other request gets these pages, whatever it asks for.
         let outside = std::iter::from_fn(|| {
             manager.allocate(&Request { reserves: Reserves::All, ..Request::pages(1) }).ok()
         });
@@ -264,7 +264,7 @@ fn cpus_that_allocate_and_free_get_nothing_of_it() {
         let machine = FakeMachine::builder().ram(mib(0, 64)).cpus(4).build();
         let manager = bring_up_with(machine, &[], &plain_with_pages(pages)).expect("bring-up");
         let range = blocks(16, 8);
-        // The round in which it is isolated, counted from 1.
+        // The round in which the range is isolated, counted from 1.
         let (isolated, done) = (AtomicU64::new(0), AtomicBool::new(false));
         thread::scope(|scope| {
             for seed in 1..=3_u64 {
@@ -286,7 +286,7 @@ fn cpus_that_allocate_and_free_get_nothing_of_it() {
                             let round = isolated.load(Ordering::Acquire);
                             if let Ok(pfn) = manager.allocate_order(of, MigrateType::Movable) {
                                 let unexpected = round != 0 && frames(range).contains(pfn);
-                                // Unless it was put back meanwhile.
+                                // Allowed only if the range was put back meanwhile.
                                 assert!(
                                     !unexpected || isolated.load(Ordering::Acquire) != round,
                                     "{pfn} is isolated"
@@ -363,7 +363,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A model of all memory of a machine, learned by taking all of it.
+/// A model of all memory of a machine, built by allocating all of it.
 fn learn(manager: &Fake) -> BlockModel {
     let mut model = BlockModel::new();
     for zone in manager.zones() {
@@ -549,7 +549,7 @@ fn what_others_put_back_at_once_does_not_end_the_isolation_of_the_rest() {
     check(&manager);
 }
 
-/// A long range is claimed some blocks at a time, and told of as one.
+/// A long range is claimed some blocks at a time, and the error counts the whole range.
 #[test]
 fn what_is_in_use_is_told_of_all_of_a_long_range() {
     let machine = FakeMachine::builder().ram(gib(4, 6)).build();

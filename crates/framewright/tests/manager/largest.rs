@@ -1,5 +1,5 @@
-//! Blocks of 1 GiB by the short way: the same as by the long one, whatever else is free, wanted or
-//! wrong.
+//! Blocks of 1 GiB by the short path: the results are those of the long path, whatever else is
+//! free, wanted or wrong.
 
 use crate::common::reporting_rig::Rig;
 use crate::common::{
@@ -16,12 +16,12 @@ use std::thread;
 
 const MOVABLE: MigrateType = MigrateType::Movable;
 
-/// So many; fewer where each GiB is filled with poison.
+/// At most `most` rounds; fewer in careful runs, which fill each GiB with poison.
 fn rounds(most: u32) -> u32 {
     if crate::common::is_careful() { most / 40 } else { most }
 }
 
-/// As many GiB as can be had, one by one.
+/// Allocates as many GiBs as possible, one by one.
 fn all(get: impl Fn() -> Option<Pfn>) -> Vec<Pfn> {
     let taken: Vec<Pfn> = std::iter::from_fn(get).collect();
     assert!(taken.iter().all(|start| start.is_aligned(Order::MAX)));
@@ -38,7 +38,7 @@ fn long(manager: &Fake) -> Option<Pfn> {
 
 #[test]
 fn both_ways_give_the_same_in_the_same_order_down_to_the_same_mark() {
-    // The marks of the zone keep it from giving all.
+    // The watermarks of the zone keep it from handing out everything.
     for line in [
         "min_free_kbytes=128",
         "min_free_kbytes=1500000 watermark_scale_factor=1",
@@ -58,7 +58,7 @@ fn both_ways_give_the_same_in_the_same_order_down_to_the_same_mark() {
         assert_eq!(one.totals(), other.totals());
         check(&one);
         for (start, number) in taken.iter().zip(0..) {
-            // Each by the other way than it was taken, every second time.
+            // Frees every second GiB by the other path than it was allocated by.
             if number % 2 == 0 {
                 one.give_back_order(*start, Order::MAX).expect("held");
             } else {
@@ -82,7 +82,8 @@ fn random_traffic_of_all_sizes_keeps_its_books() {
 
 #[test]
 fn what_is_no_gib_is_refused_and_stays_as_it_is() {
-    // Two zones, neither of whole GiB only, so that a GiB may begin in one and end outside.
+    // Two zones that do not consist of whole GiBs, so that a GiB may begin in a zone and end
+    // outside it.
     let machine =
         FakeMachine::builder().ram(mib(0, 4096 + 256)).ram(mib(5 * 1024, 9 * 1024 + 512)).build();
     let manager = bring_up(machine);
@@ -125,7 +126,7 @@ fn what_is_no_gib_is_refused_and_stays_as_it_is() {
     check(&manager);
     manager.give_back_order(start.add(1 << 17), order(17)).expect("held");
     check(&manager);
-    // Neighbours that were allocated one by one may go back together, unless page owners tell them
+    // Neighbours that were allocated one by one may be freed together, unless page owners tell them
     // apart.
     if !crate::common::is_careful() {
         let halves = manager.allocate_at(start, order(17), MOVABLE).expect("free");
@@ -160,7 +161,7 @@ fn a_gib_that_came_back_in_blocks_is_one_again() {
     let taken = all(|| short(&manager));
     let blocks = |start: Pfn| (0..512).map(move |block| start.add(block * 512));
     for &start in &taken {
-        // The last of every 64 last, so that all the others wait for it.
+        // Frees every 64th block last, so that all the others wait for it.
         let (last, rest): (Vec<Pfn>, Vec<Pfn>) =
             blocks(start).partition(|block| block.0 >> 9 & 63 == 63);
         for block in rest.into_iter().chain(last) {

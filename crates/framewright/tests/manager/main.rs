@@ -1,7 +1,7 @@
 //! The manager on fake machines: cases, models and threads.
 //!
-//! One program, because each compiles the whole manager again. `cargo xtask test` runs it a second
-//! time with every machine careful.
+//! All tests are in one program, because each program compiles the whole manager again. The command
+//! `cargo xtask test` runs this program a second time with every machine careful.
 #![cfg(not(any(loom, shuttle)))]
 
 #[path = "../common/mod.rs"]
@@ -97,6 +97,6 @@ mod vmemmap;
 mod vmemmap_layouts;
 mod zone_parts;
 
-/// Where the tests of this program have the descriptors of their pages. `deferred`, `eager`,
-/// `inside` and `in_parts` run some of them once more with another value.
+/// Where the tests of this program keep their page descriptors. `deferred`, `eager`, `inside` and
+/// `in_parts` run some of the tests again with another value.
 const HERE: crate::common::Descriptors = crate::common::Descriptors::None;

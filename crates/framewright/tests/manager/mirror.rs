@@ -1,4 +1,4 @@
-//! `kernelcore=mirror`: what the machine keeps mirrored is the kernel's.
+//! `kernelcore=mirror`: mirrored memory is the kernel's.
 
 use crate::common::{Fake, bring_up_with, check, gib, mib, parameters, retire};
 
@@ -80,7 +80,7 @@ fn what_is_mirrored_is_the_kernels_and_the_rest_is_movable() {
         if line.contains("memmap_init") {
             FakeVmemmap::install_with(machine, true, false);
         }
-        // Above the start of node 0 lies more that is mirrored; its edges are in blocks and frames.
+        // More memory above the start of node 0 is mirrored, with edges inside blocks and frames.
         let inner = PhysRange::new((6 << 30) - 0x12_3456, (7 << 30) + 0x10_0800);
         let mirrored = [gib(0, 4), gib(4, 5), inner, gib(8, 10)];
         let manager = up(machine, &mirrored, line);
@@ -90,7 +90,7 @@ fn what_is_mirrored_is_the_kernels_and_the_rest_is_movable() {
             (4, ANY),
             (5, MOVABLE),
             (6, ANY),
-            // A block that is mirrored in part is not.
+            // A block that is only partly mirrored is movable.
             (7, MOVABLE),
             (8, ANY),
             (9, ANY),
@@ -104,7 +104,7 @@ fn what_is_mirrored_is_the_kernels_and_the_rest_is_movable() {
         assert_eq!(manager.moving().grade_of(Pfn((6 << 18) - 1)), MOVABLE, "{line}");
         assert_eq!(manager.moving().mirror_note(), None, "{line}");
         assert_eq!(manager.moving().unmirrored_bytes(), 0, "{line}");
-        // Everything that is not movable is in mirrored memory, to the last block.
+        // All memory that is not movable is mirrored, to the last block.
         let unmovable =
             Request { migrate_type: MigrateType::Unmovable, ..Request::new(Order::BLOCK) };
         let mut held = Vec::new();
@@ -133,7 +133,7 @@ fn it_is_ignored_where_nothing_is_mirrored_and_says_so() {
         said.contains("The system has no mirror memory, ignore kernelcore=mirror.\n"),
         "{said}"
     );
-    // Mirrored memory alone changes nothing.
+    // Mirrored memory alone, without the word on the command line, changes nothing.
     for other in ["", "kernelcore=4G", "movable_node kernelcore=mirror"] {
         let machine = self::machine();
         let manager = up(machine, &[gib(0, 6)], other);
@@ -143,7 +143,8 @@ fn it_is_ignored_where_nothing_is_mirrored_and_says_so() {
         assert_eq!(manager.moving().mirror_note(), None, "{other}");
         [manager, without].iter().for_each(retire);
     }
-    // Nor does it take GiBs apart that tables would spare.
+    // Nor does mirrored memory make the tables take apart GiBs that they would otherwise leave
+    // whole.
     let places = |mirrored: &[PhysRange]| {
         let manager = up(self::machine(), mirrored, "hugepagesz=1G hugepages=8");
         let places = (tables(&manager), manager.totals());
@@ -172,7 +173,7 @@ fn tables_are_mirrored_as_long_as_there_is_room() {
         assert!(safe.iter().any(|range| table.intersection(*range) == table), "{table:?}");
     }
     retire(&manager);
-    // A page has no room for them.
+    // One mirrored page has no room for the tables.
     let machine = machine();
     let manager = up(machine, &[PhysRange::with_size(8 << 30, PAGE_SIZE)], "kernelcore=mirror");
     let missed = manager.moving().unmirrored_bytes();

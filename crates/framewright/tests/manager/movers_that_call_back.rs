@@ -1,7 +1,7 @@
-//! Movers that call the manager back, on the task that moves: from each of their methods they
-//! allocate, also until nothing is left, free, vacate, compact and take runs themselves. Nobody
-//! waits for himself, nothing goes round without end, what fails says so as documented, and in the
-//! end all that was there is there and intact.
+//! Movers that call the manager back, on the task that moves: from each of their methods they free,
+//! vacate, compact, take runs and allocate, even until nothing is left. No task waits for itself,
+//! no call recurses without end, failures are reported as documented, and in the end all memory is
+//! present and intact.
 
 use crate::common::{Fake, blocks, check, filled, is_in, mib, order, settled};
 use crate::common::{bring_up_with, unmovable, with_pages};
@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 type Held = Handles<'static, FakeMachine>;
 
-/// Methods of a mover in which it calls back.
+/// Methods of the mover from which it calls the manager back.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum When {
     Begin,
@@ -34,7 +34,7 @@ enum When {
     Abort,
 }
 
-/// How often it calls back from each method: each costs a search of all memory.
+/// The most calls back from each method: each call costs a search of all memory.
 const MOST_CALLS: u32 = 12;
 
 /// Handles that call back.
@@ -42,16 +42,16 @@ struct CallsBack {
     manager: &'static Fake,
     handles: &'static Held,
     call: fn(&Self, When),
-    /// Whether it does so while it does so already.
+    /// Whether it also calls back while it is already in a call of its own.
     always: bool,
     calls: [AtomicU32; 5],
-    /// Calls of its own that it is in, and the most there were.
+    /// Its own calls that are under way, and the most that ever were.
     depth: AtomicU32,
     deepest: AtomicU32,
-    /// What the mover was asked for while it called back.
+    /// Moves that the mover was asked for while it called back.
     inner_moves: AtomicU32,
     under_way: Mutex<BTreeSet<Handle>>,
-    /// Blocks that somebody vacates.
+    /// The blocks that the test vacates.
     vacated: Mutex<Option<BlockRange>>,
 }
 
@@ -92,7 +92,7 @@ impl CallsBack {
         self.calls[when as usize].load(Ordering::Relaxed)
     }
 
-    /// A run whose move has not begun, far from what is vacated.
+    /// A run that is not being moved, far from the vacated blocks.
     fn one_at_rest(&self) -> Option<Handle> {
         let under_way = self.under_way.lock().expect("no panic");
         let vacated = *self.vacated.lock().expect("no panic");
@@ -109,7 +109,7 @@ impl CallsBack {
     }
 }
 
-// SAFETY: as that of `Handles`, which it asks.
+// SAFETY: `Handles` makes all the moves, and keeps the contract.
 unsafe impl Mover for CallsBack {
     fn serves(&self, manager: *const ()) -> bool {
         self.handles.serves(manager)
@@ -142,7 +142,7 @@ unsafe impl Mover for CallsBack {
         to: PfnRange,
     ) -> Result<(), MoveFailed> {
         self.call_back(When::Relocate);
-        // SAFETY: the caller's.
+        // SAFETY: the caller upholds the same contract.
         let moved = unsafe { self.handles.relocate(token, run, to) };
         self.ended(token);
         self.call_back(When::Moved);
@@ -151,13 +151,13 @@ unsafe impl Mover for CallsBack {
 
     unsafe fn abort(&self, token: MoveToken, run: PfnRange) {
         self.call_back(When::Abort);
-        // SAFETY: the caller's.
+        // SAFETY: the caller upholds the same contract.
         unsafe { self.handles.abort(token, run) };
         self.ended(token);
     }
 }
 
-/// All memory in pieces of a page, half of it free.
+/// All memory is in pieces of a page, and half of it is free.
 fn in_pieces(size_mib: u64) -> (&'static Fake, &'static Held) {
     let machine = FakeMachine::builder().ram(mib(0, size_mib)).cpus(1).build();
     let manager = bring_up_with(machine, &[], &with_pages(Pages::None)).expect("bring-up");
@@ -180,7 +180,7 @@ fn allocates(mover: &CallsBack, _: When) {
     }
 }
 
-/// What it takes stays away until the call is over, so that moves find nothing.
+/// Holds what it takes until the call is over, so that moves find no room.
 fn takes_all(mover: &CallsBack, when: When) {
     let mut taken = Vec::new();
     let all = Request { reserves: Reserves::All, ..Request::new(Order::PAGE) };
@@ -192,7 +192,8 @@ fn takes_all(mover: &CallsBack, when: When) {
     };
     assert_eq!(error, AllocateError::OutOfMemory { order: Order::PAGE });
     if when == When::Settle && mover.calls(when).is_multiple_of(2) {
-        // Now nothing can be moved, and the moves that have begun are aborted.
+        // Keeps the memory now, so that nothing can be moved and the moves that have begun are
+        // aborted.
         TAKEN.with_borrow_mut(|kept| kept.append(&mut taken));
     }
     if when == When::Abort {
@@ -202,7 +203,7 @@ fn takes_all(mover: &CallsBack, when: When) {
 }
 
 thread_local! {
-    /// What a mover took and gives back when a move is aborted.
+    /// Memory that a mover took, and gives back when a move is aborted.
     static TAKEN: std::cell::RefCell<Vec<PfnRange>> = const { std::cell::RefCell::new(Vec::new()) };
 }
 
@@ -216,7 +217,7 @@ fn frees(mover: &CallsBack, _: When) {
 fn vacates(mover: &CallsBack, _: When) {
     let moving = mover.manager.moving().by(mover);
     if let Some(range) = *mover.vacated.lock().expect("no panic") {
-        // What is vacated already is refused.
+        // A block that is being vacated already is refused.
         let one = BlockRange { start: BlockNumber(range.start.0 + 1), ..range };
         let refused = moving.vacate(one, Budget::UNLIMITED);
         assert_eq!(refused, Err(VacateError::Isolate(IsolateError::Isolated(one.start.start()))));
@@ -283,7 +284,7 @@ const CALLS: [Call; 7] = [
     ("reads", reads),
 ];
 
-/// All is verified, and when all is given back nothing is left.
+/// Verifies everything, and checks that nothing is left once everything is freed.
 fn end(name: &str, mover: &CallsBack, before: u64) {
     let (manager, handles) = (mover.manager, mover.handles);
     TAKEN.with_borrow_mut(|kept| {
@@ -292,7 +293,7 @@ fn end(name: &str, mover: &CallsBack, before: u64) {
     assert!(mover.under_way.lock().expect("no panic").is_empty(), "{name}: each move has ended");
     let totals = settled(manager);
     assert_eq!(totals.isolated_pages, 0, "{name}");
-    // Nothing but the runs of handles is taken, as before; some of them were freed meanwhile.
+    // Only the runs of handles are allocated, as before; some of them were freed meanwhile.
     assert_eq!(totals.allocated_pages - handles.pages(), before, "{name}");
     check(manager);
     for handle in handles.held().collect::<Vec<_>>() {
@@ -303,7 +304,7 @@ fn end(name: &str, mover: &CallsBack, before: u64) {
     check(manager);
 }
 
-/// Does `outer` with a mover that calls back each way.
+/// Runs `outer` with a mover for each way to call back.
 fn each_way(size_mib: u64, methods: &[When], outer: impl Fn(&str, &'static CallsBack)) {
     for (name, call) in CALLS {
         let (manager, handles) = in_pieces(size_mib);
@@ -385,7 +386,7 @@ fn in_a_range_with_edges_inside_blocks() {
     });
 }
 
-/// A request for a run compacts, and the mover's own requests for runs do not compact once more.
+/// A request for a run compacts, and the mover's own requests for runs do not compact again.
 #[test]
 fn in_a_request_that_compacts() {
     for of in [5, 9, 11] {
@@ -401,8 +402,8 @@ fn in_a_request_that_compacts() {
     }
 }
 
-/// A mover that asks for runs whenever it is called, also when it calls back already, is not asked
-/// to move for each of them.
+/// A mover that asks for runs whenever it is called, even from within its own calls, is not asked
+/// to move for each of those requests.
 #[test]
 fn a_mover_that_needs_runs_for_each_move_does_not_go_round_for_ever() {
     let wants_a_run =
@@ -424,7 +425,7 @@ fn a_mover_that_needs_runs_for_each_move_does_not_go_round_for_ever() {
         }
         assert_ne!(mover.calls(When::Relocate), 0);
         let deepest = mover.deepest.load(Ordering::Relaxed);
-        // In its own call the mover may be asked to move once, for the first of its requests.
+        // Within its own call the mover may be asked to move once, for the first of its requests.
         assert!(deepest <= 2, "{deepest}");
         assert!(direct || deepest >= 1, "{deepest}");
         manager.moving().set_mover(None);
@@ -432,7 +433,7 @@ fn a_mover_that_needs_runs_for_each_move_does_not_go_round_for_ever() {
     }
 }
 
-/// Moves that fail, and an owner who then calls back from where it is told.
+/// Moves fail, and the owner then calls back from where it is told of the failure.
 #[test]
 fn in_moves_of_which_many_fail() {
     each_way(32, &[When::Begin, When::Settle, When::Relocate, When::Moved], |name, mover| {

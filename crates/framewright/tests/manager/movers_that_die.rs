@@ -1,5 +1,5 @@
-//! Who panics while a call has blocks isolated, where that does not end everything: they are in
-//! circulation again, and what was to be made of them is forgotten.
+//! Movers and hooks that panic while a call has blocks isolated, on systems that survive a panic:
+//! the blocks are put back into circulation, and what they were to become is forgotten.
 
 use crate::common::{Fake, blocks, bring_up_with, check, filled, mib, with_pages};
 use framewright::manager::{AreaName, Budget};
@@ -18,14 +18,14 @@ fn up(to_mib: u64) -> &'static Fake {
     Box::leak(Box::new(bring_up_with(machine, &[], &with_pages(Pages::None)).expect("bring-up")))
 }
 
-/// Making an area panics, and succeeds once all live.
+/// Making the area panics, and succeeds once the mover or hook no longer dies.
 fn area_is_made_once_all_live(manager: &Fake, range: BlockRange, revive: impl FnOnce()) {
     let name = AreaName::new("area").expect("a name");
     let create = || manager.moving().create_area(name, range);
     assert!(catch_unwind(AssertUnwindSafe(create)).is_err(), "it was asked");
     assert_eq!(manager.totals().isolated_pages, 0);
     revive();
-    // The place is nobody's.
+    // The place belongs to no area.
     manager.moving().set_grade(range, Grade::MovableOnly).expect("of no area");
     manager.moving().set_grade(range, Grade::Any).expect("of no area");
     assert_eq!(manager.moving().area_named("area"), None);
@@ -35,7 +35,7 @@ fn area_is_made_once_all_live(manager: &Fake, range: BlockRange, revive: impl Fn
     check(manager);
 }
 
-/// The bitmap of the area needs more than a page, for which something has to be moved.
+/// The bitmap of the area needs more than a page, and memory has to be moved to make room for it.
 #[test]
 fn an_area_whose_bitmap_was_to_be_made_room_for_is_forgotten() {
     let manager = up(512);
@@ -70,8 +70,8 @@ fn an_area_whose_bitmap_was_to_be_reclaimed_for_is_forgotten() {
     });
 }
 
-/// Says that a run can be moved, and while its move begins another call is told of an obstacle, as
-/// another thread would be.
+/// Says that a run can be moved. While the move begins, it makes another call that is told of an
+/// obstacle, as another thread could.
 struct Tells {
     manager: &'static Fake,
     run: PfnRange,
@@ -100,7 +100,8 @@ unsafe impl Mover for Tells {
     unsafe fn abort(&self, _: MoveToken, _: PfnRange) {}
 }
 
-/// Others move memory, so that nothing is told at first, and then nothing is left of the budget.
+/// The outer call is moving memory, so that the inner call is not told at first; when it is told,
+/// none of its budget is left.
 #[test]
 fn who_dies_when_he_is_told_late_leaves_nothing_isolated() {
     let manager = up(64);

@@ -1,5 +1,5 @@
-//! Memory that moves: vacating, ranges at a given place, the cheapest place, compaction. Contents
-//! are stamped by handle, so that a move that lost something is found.
+//! Memory that moves: vacating, ranges at a given place, the cheapest place, compaction. The
+//! contents of each page are stamped by handle, so that a move that loses data is found.
 
 use crate::common::{
     Fake, blocks, bring_up_with, check, gib, idle_pages, is_careful, mib, order, settled,
@@ -40,8 +40,8 @@ fn below(seed: &mut u64, limit: usize) -> usize {
     usize::try_from(random(seed)).expect("31 bits") % limit
 }
 
-/// Fills a machine with runs of handles up to `percent` of its memory, and frees by chance so that
-/// every block has some.
+/// Fills a machine with runs of handles, and frees handles at random until `percent` of its memory
+/// is in use, so that every block holds some.
 fn churn<'m>(manager: &'m Fake, percent: u64, orders: &[u8]) -> Handles<'m, FakeMachine> {
     let handles = Handles::new(manager, 1 << 20).expect("memory");
     let all = manager.totals().managed_pages;
@@ -55,7 +55,7 @@ fn churn<'m>(manager: &'m Fake, percent: u64, orders: &[u8]) -> Handles<'m, Fake
     let held: Vec<Handle> = handles.held().collect();
     let mut left = handles.pages();
     for handle in held {
-        // Which one it is by chance, so that holes are everywhere.
+        // Handles are freed at random, so that holes are everywhere.
         if left * 100 <= all * percent {
             break;
         }
@@ -132,12 +132,12 @@ fn without_a_mover_only_free_memory_is_vacated() {
     check(&manager);
 }
 
-/// A mover that panics in the middle of a move: blocks come back into circulation.
+/// A mover that panics in the middle of a move: the blocks come back into circulation.
 #[test]
 fn a_mover_that_panics_leaves_nothing_isolated() {
     let manager = machine(64, Pages::None);
     let handles = Handles::new(&manager, 1024).expect("memory");
-    // The last does not lie where the manager's tables are.
+    // The last handle does not lie where the manager's tables are.
     let mut all: Vec<_> =
         (0..1024).map(|_| handles.allocate(Order::PAGE).expect("memory")).collect();
     let one = all.pop().expect("some");
@@ -157,7 +157,7 @@ fn a_mover_that_panics_leaves_nothing_isolated() {
     for attempt in attempts {
         let died = std::panic::catch_unwind(std::panic::AssertUnwindSafe(attempt));
         if died.is_ok() {
-            // There is nothing to compact.
+            // There was nothing to compact.
             continue;
         }
         deaths += 1;
@@ -176,14 +176,14 @@ fn a_mover_that_panics_leaves_nothing_isolated() {
     look_at_all(&handles);
 }
 
-/// Exactly every third run is refused and named; the others move; none is begun twice.
+/// Exactly every third run is refused and named, the others move, and no run is begun twice.
 #[test]
 fn refused_runs_are_named_and_no_run_is_begun_twice() {
     struct Picky<'a> {
         handles: &'a Handles<'a, FakeMachine>,
         begun: Mutex<(BTreeSet<u64>, BTreeSet<u64>)>,
     }
-    // SAFETY: as that of `Handles`, which it asks.
+    // SAFETY: `Handles` makes all the moves, and keeps the contract.
     unsafe impl Mover for Picky<'_> {
         fn occupant(&self, pfn: Pfn) -> Occupant {
             self.handles.occupant(pfn)
@@ -203,11 +203,11 @@ fn refused_runs_are_named_and_no_run_is_begun_twice() {
             run: PfnRange,
             to: PfnRange,
         ) -> Result<(), MoveFailed> {
-            // SAFETY: passed on.
+            // SAFETY: passed on from the caller.
             unsafe { self.handles.relocate(token, run, to) }
         }
         unsafe fn abort(&self, token: MoveToken, run: PfnRange) {
-            // SAFETY: passed on.
+            // SAFETY: passed on from the caller.
             unsafe { self.handles.abort(token, run) };
         }
     }
@@ -218,7 +218,7 @@ fn refused_runs_are_named_and_no_run_is_begun_twice() {
     }
     settled(&manager);
     let ranges = || handles.held().filter_map(|handle| handles.range(handle));
-    // A block in which nothing of the manager's is.
+    // A block that holds nothing of the manager's.
     let isolation = manager.isolation();
     let is_ours = |range: &BlockRange| {
         isolation.isolate(*range).expect("there");
@@ -369,7 +369,7 @@ fn a_range_in_use_is_moved_away_first() {
         let range = PfnRange::new(18 * 512 + 40, 25 * 512 + 300);
         let taken = manager.moving().by(&handles).allocate_range(range, Budget::UNLIMITED);
         if (pages == Pages::Inside || is_careful()) && taken.is_err() {
-            // Descriptors lie where the range ends, or places by chance left no run for the target.
+            // Descriptors lie where the range ends, or random placement left no run for the target.
             assert!(matches!(taken, Err(RangeError::Vacate(VacateError::Obstacles { .. }))));
             check(&manager);
             continue;
@@ -401,7 +401,7 @@ fn a_range_that_cannot_be_had_leaves_nothing_behind() {
     assert!(matches!(error, Err(RangeError::Vacate(VacateError::Obstacles { .. }))));
     assert_eq!((settled(&manager), manager.totals().isolated_pages), (before, 0));
     check(&manager);
-    // Beside it.
+    // A range beside it can be taken.
     let beside = PfnRange::new(19 * 512 + 5, 20 * 512 + 9);
     moving.allocate_range(beside, Budget::UNLIMITED).expect("free");
     let twice = moving.allocate_range(beside, Budget::UNLIMITED);
@@ -454,14 +454,14 @@ fn the_place_with_the_least_to_move_is_found_and_pins_are_passed_by() {
             .filter(|run| !run.intersection(range).is_empty())
             .count() as u64
     };
-    // Where nobody else has anything.
+    // Places where only handles have memory.
     let windows = (2..32).map(|at| blocks(at * 4, 4)).filter(|&window| {
         let used = manager.isolation().survey(window).expect("there").in_use_pages;
         used == in_use(pages_of(window))
     });
     let best = windows.map(|window| in_use(pages_of(window))).min().expect("some");
     assert!(found.start.is_aligned(order(11)) && in_use(found) <= best, "{} {best}", in_use(found));
-    // A pin there: another place is taken.
+    // With a pin in that place, another place is taken.
     let inside = handles
         .held()
         .find(|&handle| handles.range(handle).is_some_and(|run| found.contains(run.start)));
@@ -482,7 +482,7 @@ fn compaction_makes_nearly_all_free_memory_whole_and_moves_no_more_than_it_must(
         settled(&manager);
         let free = idle_pages(&manager);
         let before = whole_blocks(&manager);
-        // The ideal, from where everything is: the emptiest blocks.
+        // The ideal for the present placement is to empty the emptiest blocks.
         let mut used = std::collections::BTreeMap::new();
         for run in handles.held().filter_map(|handle| handles.range(handle)) {
             *used.entry(BlockNumber::containing(run.start)).or_insert(0_u64) += 1;
@@ -495,7 +495,7 @@ fn compaction_makes_nearly_all_free_memory_whole_and_moves_no_more_than_it_must(
         look_at_all(&handles);
         check(&manager);
         let after = whole_blocks(&manager);
-        // Those that are left split hold descriptors.
+        // The blocks that stay split hold descriptors.
         let whole = after * 512 + manager.totals().descriptor_pages;
         assert!(whole * 100 >= free * 95, "{pages:?}: {before} -> {after} of {free}: {moved:?}");
         let mut counts: Vec<u64> = used.into_values().collect();

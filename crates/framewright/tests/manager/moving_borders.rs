@@ -1,5 +1,5 @@
-//! Runs over borders: of blocks with descriptors, which go with the block, and of zones, where what
-//! was moved is freed frame by frame.
+//! Runs that cross borders: of blocks with descriptors, which go with their block, and of zones,
+//! where the old run is freed frame by frame after the move.
 
 use crate::common::{Fake, bring_up_with, check, gib, mib, parameters, settled, with_pages};
 use framewright::manager::{Budget, ObstacleKind, VacateError};
@@ -11,7 +11,7 @@ use framewright::{MoveFailed, MoveToken, Mover, NotNow, Occupant, Platform, Requ
 use framewright_testkit::{FakeMachine, Owner};
 use std::sync::Mutex;
 
-/// Moves one run of any length, and may free a frame of it that is not its own any more.
+/// Moves one run of any length, and may free a frame of the old run itself.
 struct OneRun<'m> {
     manager: &'m Fake,
     run: Mutex<PfnRange>,
@@ -49,8 +49,8 @@ unsafe impl Mover for OneRun<'_> {
     unsafe fn abort(&self, _: MoveToken, _: PfnRange) {}
 }
 
-/// A block that begins with the end of a run from before it is vacated as a whole all the same, and
-/// the descriptors in it are in nobody's way.
+/// A block that begins with the end of a run from the block before it is still vacated as a whole,
+/// and the descriptors in it are in nobody's way.
 #[test]
 fn a_run_that_ends_in_a_block_does_not_keep_its_descriptors() {
     for pages in [Pages::None, Pages::Inside] {
@@ -66,7 +66,7 @@ fn a_run_that_ends_in_a_block_does_not_keep_its_descriptors() {
         manager.isolation().unisolate(range).expect("isolated");
         let now = *mover.run.lock().unwrap();
         assert_ne!(now, run);
-        // The same of frames that are taken by number.
+        // The test again for frames that are taken by number.
         let first = BlockNumber::containing(now.start);
         let all = PfnRange { start: first.start(), end: BlockNumber(first.0 + 2).start() };
         let taken = moving.allocate_range(all, Budget::UNLIMITED).expect("all can be moved");
@@ -76,8 +76,8 @@ fn a_run_that_ends_in_a_block_does_not_keep_its_descriptors() {
     }
 }
 
-/// A run of two allocations on both sides of the border of two zones. Of what the mover has freed
-/// itself it is told; all else comes back.
+/// A run of two allocations on both sides of a zone border. A frame that the mover freed itself is
+/// reported as an error; all other frames come back.
 #[test]
 fn a_run_over_the_border_of_zones_is_freed_once_it_was_moved() {
     const BORDER: u64 = 4 << 18;

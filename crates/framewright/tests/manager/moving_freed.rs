@@ -1,4 +1,5 @@
-//! Frames that their owner is just freeing: they are waited for once where there is no other place.
+//! Frames whose owner is just freeing them: a call waits for such frames once if there is no other
+//! place.
 
 use crate::common::{Fake, blocks, bring_up_with, check, filled, mib, with_pages};
 use framewright::manager::{AreaError, AreaName, Budget, ContiguousRequest};
@@ -9,7 +10,7 @@ use framewright::{MoveFailed, MoveToken, Mover, NotNow, Occupant};
 use framewright_testkit::{FakeMachine, Owner};
 use std::sync::Mutex;
 
-/// Has given a frame up and frees it when it was asked for it so often.
+/// An owner that has given a frame up, and frees it after being asked about it `left` times.
 struct Frees {
     manager: &'static Fake,
     frame: PfnRange,
@@ -41,8 +42,8 @@ unsafe impl Mover for Frees {
     unsafe fn abort(&self, _: MoveToken, _: PfnRange) {}
 }
 
-/// All memory is in use but for four blocks and frames here and there; in the second of the four
-/// there is one frame that is being freed.
+/// All memory is in use except for four blocks and some scattered frames; the second of the four
+/// blocks has one frame that is being freed.
 fn one_place(asked: u32) -> (&'static Fake, Frees) {
     let machine = FakeMachine::builder().ram(mib(0, 64)).build();
     let manager: &'static Fake = Box::leak(Box::new(
@@ -62,7 +63,7 @@ const PLACE: PfnRange = PfnRange::new(16 * PAGES_PER_BLOCK, 20 * PAGES_PER_BLOCK
 
 #[test]
 fn the_only_place_of_an_area_is_waited_for() {
-    // It is asked for twice at each attempt: before anything is moved, and then.
+    // Each attempt asks about the frame twice: before anything is moved, and at the move.
     for (asked, is_had) in [(3, true), (100, false)] {
         let (manager, frees) = one_place(asked);
         let name = AreaName::new("area").expect("a name");
@@ -72,7 +73,7 @@ fn the_only_place_of_an_area_is_waited_for() {
         if is_had {
             let run = got.expect("free by then");
             assert_eq!(run, PLACE);
-            // SAFETY: it was just allocated, and nobody uses it.
+            // SAFETY: the run was just allocated, and nobody uses it.
             unsafe { moving.release_to_area(number, run) }.expect("ours");
         } else {
             assert_eq!(got, Err(AreaError::NoRun { pages: PLACE.pages() }));
@@ -84,7 +85,7 @@ fn the_only_place_of_an_area_is_waited_for() {
 
 #[test]
 fn the_only_place_of_a_contiguous_run_is_waited_for() {
-    // Once more, before the place is tried.
+    // One more question, before the place is tried.
     for (asked, is_had) in [(4, true), (100, false)] {
         let (manager, frees) = one_place(asked);
         let request = ContiguousRequest::new(PLACE.pages());

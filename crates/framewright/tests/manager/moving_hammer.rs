@@ -1,5 +1,5 @@
-//! Moving memory beside everything else that happens to it, and movers that are not used as they
-//! should be.
+//! Moving memory beside everything else that happens to memory, and movers that are used or behave
+//! wrongly.
 
 use crate::common::{
     Fake, blocks, bring_up_with, check, gib, idle_pages, mib, order, plain_with_pages, settled,
@@ -32,7 +32,7 @@ fn below(seed: &mut u64, limit: usize) -> usize {
     usize::try_from(random(seed)).expect("31 bits") % limit
 }
 
-/// Single pages all over the first `count` and every second of them free again.
+/// Single-page handles, `count` at first, of which every second one is free again.
 fn scattered(manager: &Fake, count: u32) -> Handles<'_, FakeMachine> {
     let handles = Handles::new(manager, 1 << 15).expect("memory");
     let held: Vec<Handle> =
@@ -53,18 +53,18 @@ fn none_left(manager: &Fake, handles: Handles<'_, FakeMachine>) {
     check(manager);
 }
 
-/// A handle whose block has nothing of the manager's tables.
+/// A handle whose block holds nothing of the manager's tables.
 fn middle(handles: &Handles<'_, FakeMachine>) -> Handle {
     handles.held().nth(handles.held().count() / 2).expect("some")
 }
 
-/// Where a handle's run is, as blocks.
+/// The block that holds a handle's run.
 fn block_of(handles: &Handles<'_, FakeMachine>, handle: Handle) -> BlockRange {
     let block = BlockNumber::containing(handles.range(handle).expect("held").start);
     BlockRange { start: block, end: BlockNumber(block.0 + 1) }
 }
 
-/// Equal frame numbers mean other memory there.
+/// The other manager's frame numbers are equal, but mean other memory.
 #[test]
 fn a_mover_of_another_manager_is_not_asked() {
     let machine = || FakeMachine::builder().ram(mib(0, 64)).build();
@@ -124,7 +124,7 @@ fn no_place_is_found_over_a_hole() {
     assert!(manager.moving().find_contiguous(&ContiguousRequest::new(128 << 8)).is_err());
 }
 
-/// What lies side by side was allocated at different lines.
+/// Neighbouring pages were allocated at different lines.
 #[test]
 fn page_owners_get_everything_back() {
     let machine = || FakeMachine::builder().ram(mib(0, 128)).build();
@@ -136,7 +136,7 @@ fn page_owners_get_everything_back() {
             for _ in 0..3 {
                 let moving = manager.moving().by(&handles);
                 moving.compact(None, 3, Budget::UNLIMITED).expect("a mover");
-                // Beside what was moved come pages that are allocated here.
+                // Pages that are allocated here come to lie beside moved pages.
                 let more: Vec<Handle> =
                     (0..700).map(|_| handles.allocate(Order::PAGE).expect("memory")).collect();
                 let range = block_of(&handles, more[300]);
@@ -157,7 +157,7 @@ fn page_owners_get_everything_back() {
 #[test]
 fn a_range_is_freed_in_one_piece_or_in_parts_whoever_looks() {
     for line in ["page_owner=on", "page_poison=1", "zone_parts=4 page_owner=on page_poison=1"] {
-        // Two parts meet at 5 GiB.
+        // Two parts of the zone meet at 5 GiB.
         let machine = FakeMachine::builder()
             .ram(mib(0, 64))
             .ram(mib(5 * 1024 - 32, 5 * 1024 + 32))
@@ -194,21 +194,21 @@ fn a_range_is_freed_in_one_piece_or_in_parts_whoever_looks() {
     }
 }
 
-/// Written to while it was free: found at either end of a range or between, and all is undone.
+/// Writes to free memory are found at either end of a range or between, and everything is undone.
 #[test]
 fn a_range_with_damage_is_given_back() {
     for pages in [Pages::None, Pages::Inside] {
         let machine = FakeMachine::builder().ram(mib(0, 64)).build();
         let manager = fake(machine, "page_poison=1 page_owner=on", pages);
         let range = PfnRange::new(18 * 512 + 300, 22 * 512 + 90);
-        // Poison is put where something was freed.
+        // Only memory that was freed once holds poison.
         let all = manager.moving().allocate_range(range, Budget::UNLIMITED).expect("free");
         manager.give_back_to_zone(all).expect("ours");
         settled(&manager);
         let idle = idle_pages(&manager);
         for at in [range.start.0 + 4, 20 * 512 + 7, range.end.0 - 3] {
             let place = machine.direct(at << 12);
-            // SAFETY: nobody has the frame.
+            // SAFETY: the frame is free, so that nobody uses it.
             unsafe { place.write_bytes(3, 8) };
             let taken = manager.moving().allocate_range(range, Budget::UNLIMITED);
             assert!(matches!(taken, Err(RangeError::Damaged(_))), "{taken:?}");
@@ -240,17 +240,17 @@ fn withheld_memory_is_a_place_too() {
     check(&manager);
 }
 
-/// A mover around handles that does more, and counts.
+/// A mover that wraps handles, misbehaves and counts.
 struct Odd<'a> {
     handles: &'a Handles<'a, FakeMachine>,
     /// Frees each run as soon as it is in its new place.
     frees: bool,
-    /// Takes so many neighbouring handles for one run, refuses it, and counts how often.
+    /// Reports these neighbouring handles as one run, refuses to move it, and counts the refusals.
     joined: Option<PfnRange>,
     refused: AtomicU64,
 }
 
-// SAFETY: as that of `Handles`, which it asks; what it joins it refuses.
+// SAFETY: `Handles` makes all the moves, and keeps the contract; the joined run is never moved.
 unsafe impl Mover for Odd<'_> {
     fn serves(&self, manager: *const ()) -> bool {
         self.handles.serves(manager)
@@ -277,7 +277,7 @@ unsafe impl Mover for Odd<'_> {
         run: PfnRange,
         to: PfnRange,
     ) -> Result<(), MoveFailed> {
-        // SAFETY: passed on.
+        // SAFETY: passed on from the caller.
         unsafe { self.handles.relocate(token, run, to) }?;
         if self.frees {
             self.handles.free(Handles::<FakeMachine>::moved_by(token)).expect("held");
@@ -286,12 +286,12 @@ unsafe impl Mover for Odd<'_> {
     }
 
     unsafe fn abort(&self, token: MoveToken, run: PfnRange) {
-        // SAFETY: passed on.
+        // SAFETY: passed on from the caller.
         unsafe { self.handles.abort(token, run) };
     }
 }
 
-/// Others know the new place at once, and may free it before the manager looks at it.
+/// Other threads know the new place at once, and may free it before the manager looks at it.
 #[test]
 fn who_frees_a_new_place_at_once_is_no_liar() {
     let machine = FakeMachine::builder().ram(mib(0, 64)).build();
@@ -311,7 +311,7 @@ fn a_run_in_two_blocks_is_refused_once() {
     let machine = FakeMachine::builder().ram(mib(0, 64)).build();
     let manager = fake(machine, "", Pages::None);
     let handles = scattered(&manager, 3000);
-    // The emptiest of all blocks.
+    // Two neighbouring pages in the emptiest of all blocks.
     let joined = PfnRange::new(12 * 512 - 1, 12 * 512 + 1);
     let pair = [joined.start, Pfn(joined.start.0 + 1)]
         .map(|pfn| manager.allocate_at(pfn, Order::PAGE, MigrateType::Movable).expect("free"));
@@ -334,7 +334,7 @@ fn a_run_in_two_blocks_is_refused_once() {
     none_left(&manager, handles);
 }
 
-/// Requests that no machine can serve, and ranges that are none.
+/// Requests that no machine can serve, and invalid ranges.
 #[test]
 fn absurd_requests_are_refused() {
     let machine = FakeMachine::builder().ram(mib(0, 64)).build();
@@ -376,7 +376,7 @@ fn absurd_requests_are_refused() {
     check(&manager);
 }
 
-/// What one of the movers does in a round.
+/// One round of a thread that moves memory.
 fn move_something(manager: &Fake, handles: &Handles<'_, FakeMachine>, seed: &mut u64, at: u32) {
     let moving = manager.moving().by(handles);
     let start = at + u32::try_from(random(seed) % 50).expect("small");
@@ -435,7 +435,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Two CPUs use memory and pin it, two move it, all at once, with each way to look at it.
+/// Two CPUs use memory and pin it, and two move it, all at once, with each debug aid.
 #[test]
 fn everything_at_once() {
     let rounds = std::env::var("HAMMER_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(40);
@@ -463,7 +463,7 @@ fn everything_at_once() {
         handles.set_habits(Habits { refuse_every: 13, fail_every: 17, ..Habits::default() });
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            // However the scope is left.
+            // Stops the workers however the scope is left.
             let _stop = Stop(&stop);
             for worker in 0..2_u64 {
                 let (handles, stop) = (&handles, &stop);
@@ -497,7 +497,7 @@ fn everything_at_once() {
                 });
             }
             if line.contains("reporting") {
-                // The host writes to what it is told is free.
+                // The host writes to the memory that is reported to it as free.
                 let (host, device) = FakeHost::new(machine, Traits::default());
                 host.answer(Answer::After(2));
                 let reporter = manager.register_reporting(device).map_err(|(error, _)| error);

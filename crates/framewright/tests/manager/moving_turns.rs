@@ -1,6 +1,6 @@
-//! Moves that are settled together, and what others see of them meanwhile: a batch of which some
-//! fail, hooks and callers in the middle of a move, budgets that several places share, places that
-//! somebody else is busy with.
+//! Moves that are settled together, and what others see of them meanwhile: a batch in which some
+//! moves fail, hooks and callers in the middle of a move, budgets that several places share, and
+//! places that another task is busy with.
 
 use crate::common::{Fake, blocks, bring_up_with, check, mib, parameters, settled};
 use framewright::manager::{
@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 type Held = Handles<'static, FakeMachine>;
 
-/// A machine of 64 MiB, and handles of single pages for nearly all of it.
+/// A machine of 64 MiB, nearly all of it single-page handles.
 fn full(line: &str) -> (&'static Fake, &'static Held) {
     let machine = FakeMachine::builder().ram(mib(0, 64)).cpus(3).build();
     let manager = bring_up_with(machine, &[], &parameters(line)).expect("bring-up");
@@ -32,7 +32,7 @@ fn full(line: &str) -> (&'static Fake, &'static Held) {
     (manager, handles)
 }
 
-/// The handles of a block, ascending by place.
+/// The handles of a block, in order of place.
 fn inside(handles: &Held, range: BlockRange) -> Vec<Handle> {
     let pages = PfnRange { start: range.start.start(), end: range.end.start() };
     let at = |handle: &Handle| handles.range(*handle).expect("held").start;
@@ -42,7 +42,7 @@ fn inside(handles: &Held, range: BlockRange) -> Vec<Handle> {
     found
 }
 
-/// Frees every second handle that is not in these blocks, so that what is there has where to go.
+/// Frees every second handle outside these blocks, so that the pages inside have somewhere to go.
 fn make_room(manager: &Fake, handles: &Held, but: BlockRange) {
     let mine = inside(handles, but);
     let others: Vec<Handle> = handles.held().filter(|handle| !mine.contains(handle)).collect();
@@ -60,17 +60,17 @@ fn end(manager: &Fake, handles: &Held) {
     check(manager);
 }
 
-/// Handles with something that happens before a move begins.
+/// Handles with a hook that runs before a move begins.
 struct Watched<'a> {
     handles: &'a Held,
-    /// Whether the move is refused as busy.
+    /// Returns whether the move is refused as busy.
     begins: &'a (dyn Fn(PfnRange) -> bool + Sync),
-    /// Whether it says of a pinned page only when its move begins that it is.
+    /// Whether a pinned page is reported as pinned only when its move begins.
     hides_pins: bool,
     in_move: &'a AtomicU32,
 }
 
-// SAFETY: as that of `Handles`, which it asks.
+// SAFETY: `Handles` makes all the moves, and keeps the contract.
 unsafe impl Mover for Watched<'_> {
     fn serves(&self, manager: *const ()) -> bool {
         self.handles.serves(manager)
@@ -101,13 +101,13 @@ unsafe impl Mover for Watched<'_> {
         to: PfnRange,
     ) -> Result<(), MoveFailed> {
         self.in_move.fetch_sub(1, Ordering::Relaxed);
-        // SAFETY: the caller's.
+        // SAFETY: the caller upholds the same contract.
         unsafe { self.handles.relocate(token, run, to) }
     }
 
     unsafe fn abort(&self, token: MoveToken, run: PfnRange) {
         self.in_move.fetch_sub(1, Ordering::Relaxed);
-        // SAFETY: the caller's.
+        // SAFETY: the caller upholds the same contract.
         unsafe { self.handles.abort(token, run) }
     }
 }
@@ -138,7 +138,7 @@ fn who_panics_when_told_of_an_obstacle_leaves_nothing_isolated() {
     let range = blocks(20, 1);
     make_room(manager, handles, range);
     handles.pin(inside(handles, range)[100], true).expect("held");
-    // Told of at the end, as more frames may belong to it until then.
+    // The caller is told at the end, because further frames may belong to the obstacle until then.
     let mut name = |_| panic!("told");
     let moving = manager.moving().by(handles);
     let vacate = || moving.vacate_naming(range, Budget::UNLIMITED, &mut name);
@@ -147,7 +147,7 @@ fn who_panics_when_told_of_an_obstacle_leaves_nothing_isolated() {
     end(manager, handles);
 }
 
-/// To others who look at the block they would be frames of nobody.
+/// Otherwise, a caller that looks at the block would see frames that nobody knows.
 #[test]
 fn what_a_batch_moved_is_free_before_the_next_begins() {
     let (manager, handles) = full("pages=none");
@@ -168,7 +168,7 @@ fn what_a_batch_moved_is_free_before_the_next_begins() {
     end(manager, handles);
 }
 
-/// What the hook does while somebody moves a run for a pin.
+/// A reclaim hook that enters runs while another task moves a run for a pin.
 struct Hook {
     handles: &'static Held,
     in_move: AtomicU32,
@@ -199,7 +199,7 @@ fn a_hook_that_enters_runs_waits_for_no_move_to_a_pin() {
     let range = blocks(20, 1);
     manager.moving().set_grade(range, Grade::MovableOnly).expect("movable");
     let one = inside(handles, range)[7];
-    // Nothing is left but for what only the hook can free.
+    // Nothing is left except for what only the hook can free.
     let unmovable = Request { migrate_type: MigrateType::Unmovable, ..Request::new(Order::PAGE) };
     let mut held = Vec::new();
     while let Ok(page) = manager.allocate(&Request { reserves: Reserves::All, ..unmovable }) {
@@ -220,7 +220,7 @@ fn a_hook_that_enters_runs_waits_for_no_move_to_a_pin() {
     assert!(hook.calls.load(Ordering::Relaxed) != 0 && to != was);
     assert_eq!(handles.range(one), Some(to));
     handles.check(one).expect("intact");
-    // A run that stays leaves nothing allocated.
+    // A run that stays leaves nothing allocated behind.
     let next = inside(handles, range)[3];
     handles.pin(next, true).expect("held");
     let before = settled(manager).allocated_pages;
@@ -237,7 +237,7 @@ fn a_hook_that_enters_runs_waits_for_no_move_to_a_pin() {
     end(manager, handles);
 }
 
-/// One run of two allocations, which is moved once.
+/// A run of two allocations, which is moved once.
 struct One {
     machine: &'static FakeMachine,
     run: PfnRange,
@@ -289,7 +289,7 @@ fn a_run_over_two_parts_of_a_zone_is_moved_for_a_pin() {
     check(&manager);
 }
 
-/// Pins what is at the end of each block, so that whoever vacates one has begun much by then.
+/// Pins the last page of each block, so that a call that vacates a block has begun much by then.
 fn pin_ends(handles: &Held) {
     let mut last: Option<(u64, Handle)> = None;
     let mut held: Vec<(u64, Handle)> = handles
@@ -329,7 +329,7 @@ fn a_budget_is_for_all_places_together() {
     end(manager, handles);
 }
 
-/// A reserve area of 16 MiB all of which is lent.
+/// A reserve area of 16 MiB, all of which is lent.
 fn lent() -> (&'static Fake, &'static Held, usize, PfnRange) {
     let (manager, handles) = full("pages=none cma=16M");
     let number = manager.moving().area_named("reserved").expect("made");
@@ -364,11 +364,11 @@ fn a_budget_is_for_all_places_of_an_area() {
     end(manager, handles);
 }
 
-/// Somebody else moves it at that moment, and has done so a little later.
+/// Another task is moving the page at that moment, and has finished a little later.
 #[test]
 fn a_place_of_an_area_that_is_busy_once_is_asked_again() {
     let (manager, handles, number, range) = lent();
-    // What is busy all the time is no endless matter.
+    // A page that is always busy does not make the call try for ever.
     let asked = AtomicU32::new(0);
     let begins = |run: PfnRange| {
         let is_it = run.start.0 == range.start.0 + 77;
@@ -382,7 +382,7 @@ fn a_place_of_an_area_that_is_busy_once_is_asked_again() {
     assert_eq!(asked.swap(8, Ordering::Relaxed), 2);
     assert_eq!(take(), Ok(range));
     assert_eq!(asked.load(Ordering::Relaxed), 10);
-    // SAFETY: the area gave it to this test, which uses it no more.
+    // SAFETY: the area gave the run to this test, which no longer uses it.
     unsafe { moving.release_to_area(number, range) }.expect("ours");
     end(manager, handles);
 }

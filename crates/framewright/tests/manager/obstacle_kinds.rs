@@ -1,5 +1,5 @@
-//! Each kind of obstacle by name: what is in the way, where, and why, of blocks that are vacated
-//! and of ranges that are taken. Nothing else has changed afterwards.
+//! Each kind of obstacle by name: what is in the way, where and why, when blocks are vacated and
+//! when ranges are taken. Nothing else has changed afterwards.
 
 use crate::common::pool_machine::TWO;
 use crate::common::reporting_rig::{Rig, machine as reporting_machine, usual};
@@ -37,7 +37,7 @@ fn block_of(pfn: Pfn) -> PfnRange {
     PfnRange { start, end: start.add(PAGES_PER_BLOCK) }
 }
 
-/// What is in the way of a call is exactly this, by name and number, and nothing has changed.
+/// Checks that exactly these obstacles are named and counted, and that nothing else has changed.
 fn is_in_the_way(
     manager: &Fake,
     expected: &[Obstacle],
@@ -52,7 +52,7 @@ fn is_in_the_way(
     };
     assert_eq!((moved, obstacles.first), (NOTHING, expected[0]));
     assert_eq!(obstacles.count, expected.len() as u64);
-    // Ranges name the first only.
+    // Calls that take ranges name only the first obstacle.
     assert!(named.is_empty() || named == expected, "{named:?}");
     let after = manager.moving().events();
     let grown: Vec<u64> = (0..ObstacleKind::COUNT)
@@ -68,7 +68,7 @@ fn is_in_the_way(
     check(manager);
 }
 
-/// [`is_in_the_way`] of blocks and of a range of all their frames.
+/// Checks [`is_in_the_way`] for the blocks, and for a range of all their frames.
 fn stays(manager: &Fake, by: Option<&dyn Mover>, blocks: BlockRange, expected: &[Obstacle]) {
     let moving = || {
         let moving = manager.moving();
@@ -90,13 +90,13 @@ fn take(manager: &Fake, by: Option<&dyn Mover>, range: PfnRange) -> Result<(), V
     }
 }
 
-/// A mover that says one thing of every frame, and one thing of every move.
+/// A mover that gives one answer for every frame, and one for every move.
 struct Says {
     occupant: Occupant,
     begins: Result<(), NotNow>,
 }
 
-// SAFETY: no move of it is ever made: each is refused or fails.
+// SAFETY: it never moves anything: each move is refused or fails.
 unsafe impl Mover for Says {
     fn occupant(&self, _: Pfn) -> Occupant {
         self.occupant
@@ -115,12 +115,12 @@ unsafe impl Mover for Says {
     }
 }
 
-/// Of a page and of a whole block.
+/// For a page and for a whole block.
 #[test]
 fn what_a_mover_says_is_what_is_said_of_it() {
     let manager = up(FakeMachine::builder().ram(mib(4096, 4096 + 64)).build(), "pages=none");
     let page = {
-        // In a block that nobody else is in.
+        // A page in a block that holds nothing else.
         let block = manager.allocate(&Request::new(Order::BLOCK)).expect("memory");
         manager.give_back(block).expect("ours");
         settled(manager);
@@ -146,7 +146,7 @@ fn what_a_mover_says_is_what_is_said_of_it() {
     check(manager);
 }
 
-/// Whoever has no mover, or that of another manager, knows nobody.
+/// Without a mover, or with that of another manager, all pages are unknown.
 #[test]
 fn a_mover_of_another_manager_is_not_asked() {
     let one = || up(FakeMachine::builder().ram(mib(4096, 4096 + 64)).build(), "pages=none");
@@ -159,7 +159,7 @@ fn a_mover_of_another_manager_is_not_asked() {
     manager.give_back(run).expect("ours");
 }
 
-/// Each run by itself, as each could have had a place.
+/// Each run is named by itself, because each could have found a place.
 #[test]
 fn runs_without_a_place_to_go_are_named() {
     let manager = up(FakeMachine::builder().ram(mib(4096, 4096 + 64)).build(), "pages=none");
@@ -171,7 +171,7 @@ fn runs_without_a_place_to_go_are_named() {
     let kind = ObstacleKind::NoMemory;
     let run = handles.range(whole).expect("held");
     stays(manager, Some(&handles), around(run), &[Obstacle { run, kind }]);
-    // A block that is all handles of a page each, wherever the manager's tables are.
+    // A block that is all single-page handles, wherever the manager's tables are.
     let mut pages: Vec<PfnRange> =
         handles.held().filter_map(|handle| handles.range(handle)).collect();
     pages.sort_unstable_by_key(|run| run.start);
@@ -181,7 +181,7 @@ fn runs_without_a_place_to_go_are_named() {
     let expected: Vec<Obstacle> = singles.iter().map(|&run| Obstacle { run, kind }).collect();
     stays(manager, Some(&handles), around(singles[0]), &expected);
     handles.held().for_each(|handle| handles.check(handle).expect("intact"));
-    // With room for one block it can go, though not as long as only reserves are left.
+    // With room for one block the run can go, but not while only the reserves are left.
     let others: Vec<_> =
         handles.held().filter(|&handle| handles.range(handle) != Some(run)).collect();
     for handle in others.into_iter().filter(|&handle| handle != spare).step_by(3) {
@@ -203,7 +203,7 @@ fn runs_without_a_place_to_go_are_named() {
     check(manager);
 }
 
-/// A block of it, frames of one, frames of one that has a hole.
+/// Checks a whole reserved block, reserved frames, and frames of a block with a hole.
 #[test]
 fn memory_that_was_never_given_is_named() {
     let machine = FakeMachine::builder().ram(mib(0, 63)).ram(mib(128, 192)).build();
@@ -214,10 +214,10 @@ fn memory_that_was_never_given_is_named() {
     let block = |block: u64| around(PfnRange::new(block * 512, block * 512 + 512));
     stays(&manager, None, block(10), &[named(10 * 512, 11 * 512)]);
     stays(&manager, None, block(12), &[named(12 * 512, 12 * 512 + 256)]);
-    // Blocks by themselves, and the half of the last with the one before it.
+    // Whole blocks are named one by one, and the half block together with the block before it.
     let all = [named(10 * 512, 11 * 512), named(11 * 512, 12 * 512 + 256)];
     stays(&manager, None, BlockRange::new(9, 14), &all);
-    // The other half of it is free.
+    // The other half of the last block is free.
     let half = PfnRange::new(12 * 512 + 256, 13 * 512);
     manager.moving().allocate_range(half, Budget::UNLIMITED).expect("free");
     manager.give_back_to_zone(half).expect("ours");
@@ -227,18 +227,18 @@ fn memory_that_was_never_given_is_named() {
     check(&manager);
 }
 
-/// Blocks that the manager keeps: here for pages of the command line until they are a pool's.
+/// Blocks that the manager keeps: here for pages of the command line, until a pool has them.
 #[test]
 fn blocks_that_the_manager_keeps_are_named_until_a_pool_has_them() {
     if is_careful() {
-        // There are none: aids want a map for every page.
+        // There are no kept blocks, because debug aids want a map for every page.
         return;
     }
     let machine = FakeMachine::builder().ram(gib(4, 7)).build();
     FakeVmemmap::install(machine);
     let line = "memmap_init=eager hugetlb_free_vmemmap=on hugepages=256";
     let manager = up(machine, line);
-    // In all that is kept there is also the array, which is nobody's ever.
+    // The kept memory also includes the array, which is never handed out.
     let is_kept = |block: &BlockNumber| {
         let state = manager.block_state(*block);
         state.is_some_and(|state| state.is(State::Whole) && state.has(BlockState::KEPT))
@@ -259,15 +259,15 @@ fn blocks_that_the_manager_keeps_are_named_until_a_pool_has_them() {
             stays(manager, None, run, &of(block, ObstacleKind::Manager));
         }
     }
-    // Where somebody uses them.
+    // Next, the pages once a pool uses them.
     let pool = manager.pool(TWO);
     while pool.allocate(NodeChoice::Any, false).is_ok() {}
     let block = kept.into_iter().find(|&block| is_pool(block)).expect("some are");
     stays(manager, None, around(block_of(block.start())), &of(block, ObstacleKind::Pool));
 }
 
-/// A page of a pool stays one when it has an error, as long as somebody has it. Then it is the
-/// error that is in the way, for ever.
+/// A page of a pool that has an error remains a pool page while it is in use. Afterwards the error
+/// is the obstacle, for ever.
 #[test]
 fn pages_of_pools_and_pages_with_errors_are_told_apart() {
     let manager = up(FakeMachine::builder().ram(mib(4096, 4096 + 64)).build(), "pages=none");
@@ -284,13 +284,13 @@ fn pages_of_pools_and_pages_with_errors_are_told_apart() {
     stays(manager, None, around(bad), &of(bad, ObstacleKind::Pool));
     pool.give_back_page(bad.start).expect("held");
     stays(manager, None, around(bad), &of(bad, ObstacleKind::Poisoned));
-    // One that is free goes at once.
+    // A free page with an error leaves the pool at once.
     assert_eq!(pool.poison(free.start), Ok(Poisoned::Left));
     stays(manager, None, around(free), &of(free, ObstacleKind::Poisoned));
     stays(manager, None, around(used), &of(used, ObstacleKind::Pool));
     let counts = pool.counts();
     assert_eq!((counts.all.nr, counts.all.free, counts.leaked), (1, 0, 2));
-    // Nothing of all that is in the way any more once it is free memory.
+    // None of the good pages is in the way any more once it is free memory.
     pool.give_back_page(used.start).expect("held");
     pool.resize(0, &NoHelpers).expect("nobody else resizes");
     manager.moving().vacate(around(used), Budget::UNLIMITED).expect("free");
@@ -299,7 +299,7 @@ fn pages_of_pools_and_pages_with_errors_are_told_apart() {
     manager.hugetlb().verify().unwrap_or_else(|fault| panic!("{fault}"));
 }
 
-/// Polls until something is out, and says what.
+/// Polls until the device has something, and returns what it has.
 fn submit(rig: &mut Rig) -> Vec<PfnRange> {
     rig.host.take_submissions();
     for _ in 0..1000 {
@@ -313,7 +313,7 @@ fn submit(rig: &mut Rig) -> Vec<PfnRange> {
     panic!("nothing is submitted");
 }
 
-/// As blocks, and as runs of a block of which the rest is in use.
+/// Whole blocks, and runs of a block the rest of which is in use.
 #[test]
 fn what_is_out_at_the_host_is_named_until_it_is_back() {
     let mut rig = Rig::new(reporting_machine(64, 1), "pages=none", usual());
@@ -350,7 +350,8 @@ fn what_is_out_at_the_host_is_named_until_it_is_back() {
     rig.settle();
 }
 
-/// They are in the way of a part of their block, and of all of it they are not.
+/// Descriptors are in the way of a range that has part of their block, but not of one that has all
+/// of it.
 #[test]
 fn descriptors_are_named_where_their_block_stays() {
     let machine = FakeMachine::builder().ram(mib(4096, 4096 + 64)).build();
@@ -368,11 +369,11 @@ fn descriptors_are_named_where_their_block_stays() {
         let run = PfnRange::of_order(frame, Order::PAGE);
         is_in_the_way(manager, &[Obstacle { run, kind }], |_| take(manager, None, run));
     }
-    // Those that touch are one obstacle.
+    // Neighbouring frames are one obstacle.
     let touching = frames.chunk_by(|one, next| one.add(1) == *next).next().expect("eight");
     let run = PfnRange { start: touching[0], end: touching[touching.len() - 1].add(1) };
     is_in_the_way(manager, &[Obstacle { run, kind }], |_| take(manager, None, run));
-    // Vacated as a whole, only the page is in the way.
+    // If the whole block is vacated, only the page is in the way.
     stays(manager, None, around(page), &[Obstacle { run: page, kind: ObstacleKind::Unknown }]);
     manager.give_back(page).expect("ours");
     settled(manager);

@@ -1,5 +1,5 @@
-//! What cannot be moved or divided: it is passed by, it spoils nothing beside it, and it is counted
-//! once.
+//! Pages that cannot be moved and blocks that cannot be divided: calls pass them by, their
+//! neighbours remain usable, and each is counted once.
 
 use crate::common::{
     Fake, blocks, bring_up_with, check, filled, gib, mib, order, parameters, settled, with_pages,
@@ -23,7 +23,7 @@ fn up(machine: &'static FakeMachine) -> &'static Fake {
     Box::leak(Box::new(manager))
 }
 
-/// Pins one page of each block in use for which `is_pinned` says so.
+/// Pins one page of each block in use for which `is_pinned` returns true.
 fn pin(handles: &Handles<'_, FakeMachine>, mut is_pinned: impl FnMut(BlockNumber) -> bool) {
     let mut last = None;
     let mut all: Vec<(PfnRange, Handle)> =
@@ -44,7 +44,7 @@ fn counted(manager: &Fake, start: u32, of: u8) -> PfnRange {
     run
 }
 
-/// A range that begins inside a block is isolated from there on and put back in parts.
+/// A range that begins inside the counted block is isolated from there on and put back in parts.
 #[test]
 fn a_counted_block_in_a_long_range_is_back_in_circulation_after_it() {
     let manager = up(FakeMachine::builder().ram(mib(4096, 5120)).build());
@@ -54,7 +54,7 @@ fn a_counted_block_in_a_long_range_is_back_in_circulation_after_it() {
     let before = manager.totals();
     manager.moving().allocate_range(range, Budget::UNLIMITED).expect_err("nobody moves it");
     assert_eq!(manager.totals(), before);
-    // All of it can be isolated once more.
+    // All of it can be isolated again.
     manager.isolation().isolate(blocks(2048, 200)).expect("nothing is left isolated");
     manager.isolation().unisolate(blocks(2048, 200)).expect("isolated");
     manager.freeze_references(run.start, 1).expect("alone");
@@ -63,7 +63,7 @@ fn a_counted_block_in_a_long_range_is_back_in_circulation_after_it() {
     check(manager);
 }
 
-/// Wherever a range begins, and however large what lies in it.
+/// Wherever a range begins, and however large the counted blocks in it are.
 #[test]
 fn counted_blocks_inside_a_range_do_not_keep_it_from_being_isolated() {
     let manager = up(FakeMachine::builder().ram(gib(4, 8)).build());
@@ -99,7 +99,7 @@ fn one_lent_block_that_cannot_be_divided_does_not_spoil_an_area() {
     check(manager);
 }
 
-/// A page of each block is pinned: no block becomes whole, and there is room for smaller runs.
+/// A page of each block is pinned: no block becomes whole, but there is room for smaller runs.
 #[test]
 fn a_small_run_is_had_where_no_block_can_be_emptied() {
     let manager = up(FakeMachine::builder().ram(mib(0, 64)).build());
@@ -114,8 +114,8 @@ fn a_small_run_is_had_where_no_block_can_be_emptied() {
     check(manager);
 }
 
-/// Only one place has no pinned page, and nothing is moved to find that out. It is below others
-/// that cost less, and what those have is known by then.
+/// Only one place has no pinned page, and nothing is moved to find that out. It lies below other
+/// places that cost less, whose pins are known by then.
 #[test]
 fn pinned_pages_are_asked_for_before_anything_is_moved() {
     let manager = up(FakeMachine::builder().ram(mib(4096, 4096 + 256)).build());
@@ -183,11 +183,11 @@ fn what_fails_on_one_node_is_tried_on_another() {
     check(manager);
 }
 
-/// An owner whose answer is no run of his frame.
+/// An owner that answers with a run that does not contain the frame.
 #[test]
 fn an_answer_that_cannot_be_is_an_obstacle() {
     struct Nowhere;
-    // SAFETY: it says of no frame what holds, so that no move begins.
+    // SAFETY: it never names a run that contains its frame, so that no move begins.
     unsafe impl Mover for Nowhere {
         fn occupant(&self, _: Pfn) -> Occupant {
             Occupant::Movable(PfnRange::default())
@@ -227,7 +227,7 @@ fn pages_come_from_areas_alone_only_where_areas_were_asked_for() {
     check(&manager);
 }
 
-/// Runs go nowhere where their users could not reach them, and can be moved later.
+/// Runs are not moved to where their users could not reach them, and can still be moved later.
 #[test]
 fn the_reference_mover_stays_within_the_direct_map() {
     let machine = FakeMachine::builder().ram(mib(0, 64)).direct_limit(32 << 20).build();
@@ -237,7 +237,7 @@ fn the_reference_mover_stays_within_the_direct_map() {
     assert!(handles.pages() > 7 << 8, "{}", handles.pages());
     let limit = Pfn::containing(32 << 20);
     assert!(handles.held().all(|handle| handles.range(handle).is_some_and(|run| run.end <= limit)));
-    // All that is free is above.
+    // All free memory lies above the limit.
     let is_ours = |block: &u32| {
         let start = BlockNumber(*block).start();
         (0..512).all(|frame| matches!(handles.occupant(start.add(frame)), Occupant::Movable(_)))

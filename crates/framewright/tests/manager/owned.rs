@@ -1,5 +1,5 @@
-//! Frames with an owner: they come back when the owner goes, once, and not when ownership was given
-//! up.
+//! `Frames`, which own memory: the memory comes back once, when its owner is dropped, but not if
+//! the owner has given up its ownership.
 
 use crate::common::{bring_up, mib, settled};
 use framewright::units::Order;
@@ -77,7 +77,7 @@ fn what_was_given_up_stays_until_somebody_owns_it_again() {
 fn a_free_that_fails_is_told() {
     let manager = bring_up(FakeMachine::builder().ram(mib(1, 65)).build());
     let frames = manager.frames(&Request::pages(3)).expect("there is memory");
-    // Somebody frees what is not his.
+    // Another call frees memory that it does not own.
     manager.give_back(frames.range()).expect("it is allocated");
     let before = manager.verify().expect("the tables are right");
     frames.free().expect_err("it is free already");

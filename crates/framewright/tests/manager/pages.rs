@@ -1,5 +1,5 @@
-//! Page descriptors inside blocks: where they are, that the block is whole again without them, that
-//! freeing never fails, and that nobody gets their frames.
+//! Page descriptors inside blocks: where they lie, that the block becomes whole again without them,
+//! that freeing never fails, and that nobody gets the frames that hold them.
 
 use crate::common::{
     Fake, bring_up, bring_up_described, bring_up_with, check, descriptor_frames_of, gib, mib,
@@ -23,13 +23,13 @@ fn one(pfn: Pfn) -> PfnRange {
     PfnRange::new(pfn.0, pfn.0 + 1)
 }
 
-/// The descriptor of a page that the test has.
+/// The descriptor of a page that the test owns.
 fn page(manager: &Fake, pfn: Pfn) -> Option<&Page> {
-    // SAFETY: the test has the page.
+    // SAFETY: the test owns the page.
     unsafe { manager.vmemmap().page(pfn) }
 }
 
-/// Numbers that look random and are the same every time.
+/// Pseudo-random numbers that are the same in every run.
 fn shuffled(count: usize) -> Vec<usize> {
     let mut numbers: Vec<usize> = (0..count).collect();
     let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
@@ -42,8 +42,8 @@ fn shuffled(count: usize) -> Vec<usize> {
     numbers
 }
 
-/// That a free was refused because `frame` holds descriptors. With page owners the refusal also
-/// tells what was there before.
+/// Checks that a free was refused because `frame` holds descriptors. With page owners the refusal
+/// also tells what was there before.
 #[track_caller]
 fn assert_reserved(freed: Result<(), FreeError>, frame: Pfn) {
     let refused = matches!(
@@ -82,11 +82,11 @@ fn a_descriptor_is_64_bytes_and_lies_where_it_should() {
 fn a_block_splits_into_504_pages_and_becomes_whole_again() {
     let manager = bring_up_described(FakeMachine::builder().ram(mib(0, 64)).build());
     let idle = manager.totals();
-    // Block 0 has holes and another one holds tables: they are split from the start.
+    // Block 0 has holes and another block holds tables: both are split from the start.
     assert_eq!(idle.descriptor_pages, 16);
     let block = Pfn(20 * 512);
     let mut taken: Vec<PfnRange> = Vec::new();
-    // Whatever part of it is wanted first.
+    // Whichever part of the block is wanted first.
     for offset in [511, 0] {
         taken.push(
             manager
@@ -103,7 +103,7 @@ fn a_block_splits_into_504_pages_and_becomes_whole_again() {
         check(&manager);
         assert_eq!(manager.totals().descriptor_pages, idle.descriptor_pages + 8);
         assert!(descriptor_frames_of(&manager).contains(&block.add(first as u64)));
-        // Nobody frees the frames of descriptors, alone or among others.
+        // The frames that hold descriptors cannot be freed, alone or with others.
         let own = block.add(first as u64 + 3);
         for of in [one(own), PfnRange::new(own.0, own.0 + 3)] {
             assert_reserved(manager.give_back_to_zone(of), own);
@@ -114,7 +114,7 @@ fn a_block_splits_into_504_pages_and_becomes_whole_again() {
             manager.give_back_to_zone(range).expect("allocated");
         }
         check(&manager);
-        // One complete block stays split; asking for a larger one puts it together.
+        // One complete block stays split; a request for a larger block makes it whole.
         let large = manager
             .allocate_at(Pfn(16 * 512), order(12), MigrateType::Movable)
             .expect("all of it is free");
@@ -131,7 +131,7 @@ fn large_runs_and_their_parts_have_descriptors_once_there_is_room() {
     let whole = manager.allocate(&Request::new(order(10))).expect("there is memory");
     assert!(page(&manager, whole.start).is_none(), "a block that is allocated whole has none");
     let full = manager.totals();
-    // The first frames that come back cannot hold descriptors and be of use.
+    // The first frames that are freed could not hold descriptors and still leave any frame for use.
     for offset in 0..8 {
         manager.give_back_to_zone(one(whole.start.add(offset * 3))).expect("allocated");
         let now = state(&manager, whole.start);
@@ -170,7 +170,7 @@ fn large_runs_and_their_parts_have_descriptors_once_there_is_room() {
         assert!(page(&manager, frame).is_none());
         assert_reserved(manager.give_back_to_zone(one(frame)), frame);
     }
-    // Descriptors of different pages are different, whatever frame they are in.
+    // Descriptors of different pages are distinct, whichever frame they are in.
     let kept = (0..512).map(|offset| whole.start.add(offset)).filter(|pfn| !frames.contains(pfn));
     let mut places: Vec<usize> = kept
         .filter_map(|pfn| page(&manager, pfn))
@@ -276,8 +276,8 @@ fn blocks_that_the_direct_map_does_not_reach_have_none() {
         .allocate_at(Pfn(0x14_01ff), Order::PAGE, MigrateType::Movable)
         .expect("none of its frames is used");
     check(&manager);
-    // Blocks that are split later than the map grew have descriptors; the one that is split already
-    // goes on without.
+    // Blocks that are split after the map has grown have descriptors; the block that was split
+    // before still has none.
     machine.raise_direct_limit(8 << 30);
     let next =
         manager.allocate_at(Pfn(0x14_0200), Order::PAGE, MigrateType::Movable).expect("free");
@@ -294,7 +294,8 @@ fn blocks_that_the_direct_map_does_not_reach_have_none() {
 
 #[test]
 fn blocks_with_holes_keep_theirs_where_there_is_room() {
-    // Of block 16 five frames are memory, of block 17 every other one, of block 18 twelve.
+    // Five frames of block 16 are memory, every other frame of block 17, and twelve frames of block
+    // 18.
     let mut builder = FakeMachine::builder().ram(mib(0, 32)).ram(mib(64, 96));
     let frame = |pfn: u64| PhysRange::new(pfn << 12, (pfn + 1) << 12);
     for pfn in 0x2010..0x2015 {
@@ -336,7 +337,7 @@ fn what_is_left_in_a_descriptor_is_found() {
     manager.give_back_to_zone(pages[0]).expect("allocated");
     let fault = manager.verify().expect_err("the page is free and its descriptor is not zero");
     assert!(fault.to_string().contains("descriptor is not zero"), "{fault}");
-    // Splitting the block anew makes all of them zero.
+    // Splitting the block again zeroes all descriptors.
     manager.give_back_to_zone(pages[1]).expect("allocated");
     let block = Pfn(pages[0].start.0 / PAGES_PER_BLOCK * PAGES_PER_BLOCK);
     let whole = manager.allocate_at(block, Order::BLOCK, MigrateType::Movable).expect("complete");
@@ -349,8 +350,8 @@ fn caches_do_not_turn_frames_of_descriptors_into_free_ones() {
     let manager = bring_up_described(FakeMachine::builder().ram(mib(0, 64)).build());
     let taken = manager.allocate_at(Pfn(0x2800), Order::PAGE, MigrateType::Movable).expect("free");
     let frames = manager.vmemmap().descriptor_frames(BlockNumber(0x14)).expect("described");
-    // Two of one word go back together. Builds with debug assertions look at once, others when they
-    // leave the cache.
+    // Two frames of one word are freed together. Builds with debug assertions check at once, other
+    // builds when the frames leave the cache.
     let freed = [frames[2], frames[3]].map(|frame| manager.give_back_order(frame, Order::PAGE));
     let drained = manager.drain();
     assert!(freed.iter().all(Result::is_err) || drained.is_err(), "{freed:?} {drained:?}");

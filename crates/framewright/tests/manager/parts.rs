@@ -1,5 +1,4 @@
-//! One run, freed in parts by two CPUs, while a third allocates from the same block: at every
-//! order.
+//! Two CPUs free parts of one run while a third CPU allocates from the same block, at every order.
 
 use crate::common::{Fake, bring_up, check, gib, order, settled};
 use framewright::Request;
@@ -33,7 +32,7 @@ fn cut(range: PfnRange, count: u64, seed: &mut u64) -> Vec<PfnRange> {
     parts
 }
 
-/// Every frame once.
+/// Checks that no frame was handed out twice.
 fn assert_disjoint(taken: &[PfnRange]) {
     let mut seen: BTreeMap<u64, u64> = BTreeMap::new();
     for range in taken {
@@ -43,7 +42,7 @@ fn assert_disjoint(taken: &[PfnRange]) {
     }
 }
 
-/// In turns: a place in the run that may be free by now, anything, and what a cache gives.
+/// Allocates in turn a place in the run that may be free by now, any run, and what a cache gives.
 fn allocate_near(manager: &Fake, run: PfnRange, of: u8, seed: &mut u64) -> Option<PfnRange> {
     let wanted = order(u8::try_from(random(seed, u64::from(of) + 1)).expect("small"));
     let page = (run.start.0 + random(seed, run.pages())) & !(wanted.pages() - 1);
@@ -64,7 +63,7 @@ fn two_free_while_one_allocates(of: u8, rounds: u64) {
     let free = settled(&manager).free_pages;
     for round in 0..rounds {
         let mut seed = u64::from(of) << 32 | round;
-        // A single frame has no parts: there its neighbour plays the other half.
+        // A single frame has no parts, so that its neighbour plays the other half.
         let whole = order(of.max(1));
         let run = manager.allocate(&Request::new(whole)).expect("there is memory");
         let middle = run.start.add(run.pages() / 2);
@@ -111,7 +110,7 @@ fn two_free_while_one_allocates(of: u8, rounds: u64) {
         }
         assert_eq!(settled(&manager).free_pages, free, "order {of}, round {round}");
     }
-    // SAFETY: the manager is not used any more.
+    // SAFETY: the manager is no longer used.
     unsafe { machine.retire() };
 }
 

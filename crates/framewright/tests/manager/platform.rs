@@ -1,5 +1,5 @@
-//! Platforms that are not as they have to be: each is refused at bring-up, with a reason, and
-//! nothing is lost.
+//! Platforms that break their contract: bring-up refuses each of them with a reason, and nothing is
+//! lost.
 
 use framewright::manager::PlatformFault;
 use framewright::units::{NodeId, PAGE_SIZE, PhysRange};
@@ -9,12 +9,12 @@ use framewright_testkit::{FakeMachine, memblock_of};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 
-/// A machine about which its platform says something wrong. It has no barrier.
+/// A platform that says something wrong about its machine. It has no barrier.
 struct Wrong {
     machine: &'static FakeMachine,
     cpus: u32,
     cpu: u32,
-    /// How far behind its place memory is shown.
+    /// How far behind its correct place memory is shown.
     offset: usize,
 }
 
@@ -25,11 +25,11 @@ impl Wrong {
     }
 }
 
-// SAFETY: the machine's promises, but for those that a test breaks; nothing is built on those.
+// SAFETY: the machine keeps the promises, except those that a test breaks; no test relies on those.
 unsafe impl Platform for Wrong {
     fn direct(&self, pa: u64) -> NonNull<u8> {
-        // SAFETY: what is shown at a wrong place is not touched; the place is inside or right
-        // behind the page.
+        // SAFETY: memory that is shown at a wrong place is not touched; the place is inside the
+        // page or right behind it.
         unsafe { self.machine.direct(pa).add(self.offset) }
     }
 

@@ -1,5 +1,5 @@
-//! NUMA policies: which node serves, what is refused, what is counted, and what the control files
-//! of weights say. The vectors are Linux's (`mm/mempolicy.c`).
+//! NUMA policies: which node serves, which requests are refused, what is counted, and what the
+//! control files of the weights do. The vectors are Linux's (`mm/mempolicy.c`).
 
 use super::HERE;
 use crate::common::{Fake, bring_up_with, check, is_careful, order, parameters, settled};
@@ -33,7 +33,8 @@ fn place(index: usize, mib: u64) -> PhysRange {
     PhysRange::new(start, start + (mib << 20))
 }
 
-/// Nodes of so many MiB each, none of 0; one CPU on each of the first two, in one zone each.
+/// Nodes of `sizes` MiB each, where 0 means no memory; the first two nodes have one CPU each, and
+/// each node has one zone.
 pub(crate) fn machine(sizes: &[u64]) -> Builder {
     let start = FakeMachine::builder().nodes(sizes.len()).cpus_on(0, 1).cpus_on(1, 1);
     sizes.iter().enumerate().fold(start, |machine, (index, &size)| {
@@ -48,7 +49,7 @@ fn up(sizes: &[u64]) -> &'static Fake {
     Box::leak(Box::new(manager.expect("bring-up")))
 }
 
-/// Takes all of a node that a request may have, the largest runs first.
+/// Allocates all memory of a node that a request may have, the largest runs first.
 fn fill(manager: &Fake, index: usize) -> Vec<PfnRange> {
     let mut taken = Vec::new();
     for of in (0..=18).rev().map(order) {
@@ -101,12 +102,12 @@ fn nodes_take_turns_by_their_weights() {
     numa.set_weight(node(1), 2).expect("a weight");
     cursor = InterleaveCursor::START;
     assert_eq!(served(manager, &weighted, &mut cursor, 8), [0, 0, 0, 0, 0, 1, 1, 0]);
-    // Each cursor by itself, and each policy its own weights.
+    // Each cursor counts for itself, and each policy has its own weights.
     let own = Weights::new(&[1, 3]).expect("weights");
     let mut other = InterleaveCursor::START;
     assert_eq!(served(manager, &weighted.with_weights(&own), &mut other, 5), [0, 1, 1, 1, 0]);
     assert_eq!(served(manager, &weighted, &mut cursor, 5), [0, 0, 0, 0, 1]);
-    // In the middle of its weight a node is taken out, and plain turns are one page each.
+    // A node leaves the set in the middle of its weight, and plain turns are one page each.
     let mut cursor = InterleaveCursor::START;
     assert_eq!(served(manager, &weighted, &mut cursor, 2), [0, 0]);
     let without = NumaPolicy::weighted_interleave(nodes("1-2"));
@@ -140,7 +141,7 @@ fn many_pages_are_as_if_taken_one_by_one_with_one_lock_for_each_node() {
     all.dedup();
     assert_eq!(all.len(), 20);
     assert_eq!(served(manager, &policy, &mut cursor, 2), [1, 0], "node 1 has one left");
-    // What is freed one by one is where it is said to be.
+    // The pages of each node are as many as the answer says.
     let on =
         |index| move |page: &&Pfn| numa.zone_of(**page).map(|zone| zone.node) == Some(node(index));
     assert_eq!((pages.iter().filter(on(0)).count(), pages.iter().filter(on(1)).count()), (15, 5));
@@ -167,7 +168,7 @@ fn many_pages_come_from_elsewhere_when_a_node_is_full() {
     assert_eq!(numa.counts(node(1)).interleave, 150);
     assert_eq!(cursor.node(), node(1), "300 turns were had");
     manager.give_back_bulk(&pages).expect("allocated");
-    // Bound to the full node: nothing, and the list is as it was.
+    // Bound to the full node: nothing is allocated, and the list is unchanged.
     let bound = NumaPolicy::bind(nodes("0"));
     let kept = [Pfn(7); 3];
     let mut some = kept;
@@ -175,7 +176,7 @@ fn many_pages_come_from_elsewhere_when_a_node_is_full() {
     let (order, of) = (Order::PAGE, nodes("0"));
     assert_eq!(refused, Err(PolicyError::OutOfMemory { order, nodes: of }));
     assert_eq!(some, kept);
-    // Two that prefer the full node and the one beside it.
+    // A policy that prefers the full node and the one beside it.
     let many = NumaPolicy::preferred_many(nodes("0,2"));
     let placed = numa.allocate_bulk(&request, &many, &mut cursor, &mut some).expect("memory");
     assert_eq!((placed.pages, placed.on(node(2))), (3, 3));
@@ -188,7 +189,7 @@ fn many_pages_come_from_elsewhere_when_a_node_is_full() {
     for range in full {
         manager.give_back(range).expect("allocated");
     }
-    // More than a bound node has: as many as it has, and the refusal is counted.
+    // A request for more than the bound node has gets what there is, and the refusal is counted.
     let mut all = vec![Pfn(0); 3 * 128 * 256];
     let refused = numa.counts(node(0)).refused;
     let placed = numa.allocate_bulk(&request, &bound, &mut cursor, &mut all).expect("some");
@@ -196,7 +197,7 @@ fn many_pages_come_from_elsewhere_when_a_node_is_full() {
     assert_eq!(placed.on(node(0)), placed.pages);
     assert_eq!(numa.counts(node(0)).refused, refused + 1);
     manager.give_back_bulk(&all[..placed.pages]).expect("allocated");
-    // And of all that there is no more than all.
+    // A request for more than all nodes have gets at most all.
     let placed = numa.allocate_bulk(&request, &plain, &mut cursor, &mut all).expect("some");
     assert!(placed.pages < all.len() && placed.on(node(2)) > 20_000);
     manager.give_back_bulk(&all[..placed.pages]).expect("allocated");
@@ -204,7 +205,7 @@ fn many_pages_come_from_elsewhere_when_a_node_is_full() {
     assert_eq!(settled(manager).allocated_pages, 0);
 }
 
-/// A hook that frees runs which a test has put there, wherever they are.
+/// A hook that frees runs which a test has put there, wherever they lie.
 struct Hook {
     runs: Mutex<Vec<PfnRange>>,
     asked: Mutex<Vec<Shortage>>,
@@ -240,7 +241,8 @@ fn who_is_bound_gets_nothing_else_and_others_do_not_help() {
     assert_eq!(numa.counts(node(1)).refused, 1);
     assert_eq!(numa.counts(node(0)).refused, 0);
 
-    // The hook is told which nodes will do. What it frees of another helps nobody who is bound.
+    // The hook is told which nodes will do. What it frees on another node does not help a bound
+    // request.
     let is_large = |run: &PfnRange| run.pages() >= RUN_PAGES;
     let hook: &'static Hook = Box::leak(Box::new(Hook {
         runs: Mutex::new(others.extract_if(.., |run| is_large(run)).take(1).collect()),
@@ -253,12 +255,12 @@ fn who_is_bound_gets_nothing_else_and_others_do_not_help() {
     assert_eq!(hook.calls.swap(0, Ordering::Relaxed), 2, "once more after it freed something");
     let asked = std::mem::take(&mut *hook.asked.lock().expect("no test panicked"));
     assert!(asked.iter().all(|asked| asked.nodes == nodes("1") && asked.pages == RUN_PAGES));
-    // Of the right one it does.
+    // What it frees on the right node does.
     let mine = own.extract_if(.., |run| is_large(run)).take(1);
     hook.runs.lock().expect("no test panicked").extend(mine);
     let placed = numa.allocate(&request, &bound, &mut cursor).expect("the hook freed some");
     assert_eq!((placed.node(), placed.is_hit()), (node(1), true));
-    // Other requests are told that all nodes will do, or one.
+    // For other requests the hook is told that all nodes will do, or one.
     hook.asked.lock().expect("no test panicked").clear();
     let exact = Request { node: NodeChoice::Exact(node(1)), ..Request::new(Order::MAX) };
     assert!(manager.allocate(&exact).is_err());
@@ -269,7 +271,8 @@ fn who_is_bound_gets_nothing_else_and_others_do_not_help() {
         [nodes("1"), NodeMask::ALL]
     );
     manager.pressure().set_reclaim(None);
-    // Fails at once where waiting is not wanted, and for a set of full and free nodes it is served.
+    // A bound request fails at once if it must not wait, and is served if some nodes of its set are
+    // free.
     let set = NumaPolicy::bind(nodes("0-1"));
     let served = numa.allocate(&request, &set, &mut cursor).expect("node 0 has some");
     assert_eq!((served.node(), served.wanted), (node(0), node(0)));
@@ -305,7 +308,7 @@ fn who_prefers_many_gets_others_before_anybody_is_asked() {
     assert_eq!(after[0].foreign - before[0].foreign, RUN_PAGES);
     assert_eq!(after[1].miss - before[1].miss, RUN_PAGES);
     assert_eq!(after[1].other - before[1].other, RUN_PAGES);
-    // When nobody has any, everything is tried and it is a shortage of all.
+    // If no node has any memory, everything is tried, and the shortage is one of all nodes.
     let last = fill(manager, 2);
     let refused = numa.allocate(&request, &many, &mut cursor);
     let of_all = AllocateError::OutOfMemory { order: order(RUN) };
@@ -423,7 +426,7 @@ fn sets_without_memory_are_refused_by_name_and_others_count_for_what_they_have()
         let error = Err(PolicyError::NoNodes(policy.mode()));
         assert_eq!(numa.allocate(&request, &policy, &mut cursor), error);
     }
-    // Memory that is too high for the request is none.
+    // Memory that is too high for the request does not count.
     let low = Request { zone: ZoneKind::Dma32, ..request };
     let below = Request { max_address: 4 << 30, ..request };
     for request in [low, below] {
@@ -475,17 +478,17 @@ fn wrong_requests_are_refused_and_change_nothing() {
     let error = PolicyError::Request(AllocateError::NoNode(node(9)));
     assert_eq!(numa.allocate(&good, &absent, &mut cursor), Err(error));
     assert_eq!(numa.counts(node(9)), NumaCounts::default());
-    // Nodes that there are not count for nothing.
+    // Nodes that do not exist are ignored.
     let some = NumaPolicy::new(PolicyMode::Preferred, nodes("1,9")).expect("nodes");
     let placed = numa.allocate(&good, &some, &mut cursor).expect("there is memory");
     assert_eq!(placed.wanted, node(1));
     manager.give_back(placed.range).expect("allocated");
-    // A node without memory is preferred in vain, as without a policy.
+    // Preferring a node without memory has no effect, as without a policy.
     let placed = numa.allocate(&good, &NumaPolicy::preferred(node(2)), &mut cursor);
     let placed = placed.expect("others have some");
     assert!(!placed.is_hit() && placed.wanted == node(2));
     manager.give_back(placed.range).expect("allocated");
-    // Nearness is measured from the node that the request prefers.
+    // Distance is measured from the node that the request prefers.
     let near = Request { node: NodeChoice::Preferred(node(1)), ..good };
     for policy in [NumaPolicy::LOCAL, NumaPolicy::bind(nodes("0-1"))] {
         let placed = numa.allocate(&near, &policy, &mut cursor).expect("there is memory");
@@ -497,8 +500,8 @@ fn wrong_requests_are_refused_and_change_nothing() {
     assert_eq!(settled(manager).allocated_pages, 0);
 }
 
-/// Settings change while requests read them one by one: every page comes from where it may, and
-/// nothing is lost.
+/// Settings change while requests read them one by one: every page comes from where it may come
+/// from, and nothing is lost.
 #[test]
 fn settings_may_change_under_requests() {
     let machine = machine(&[128, 128, 128]).cpus_on(2, 1).build();
@@ -558,7 +561,7 @@ fn weights_are_files_and_follow_bandwidths_until_somebody_sets_one() {
         (1, numa.tier(node(3))),
         "no such node"
     );
-    // Nonsense changes nothing, not even that.
+    // Invalid input changes nothing, not even the automatic mode.
     for text in ["0", "256", "-1", "", "x", "1 2", "99999999999999999999"] {
         assert_eq!(put("node1", text), Err(FileError::Invalid), "{text:?}");
         assert_eq!((all(), numa.weights_are_auto()), ([21, 5, 5], true));
@@ -577,7 +580,7 @@ fn weights_are_files_and_follow_bandwidths_until_somebody_sets_one() {
     assert_eq!(all(), [21, 255, 5]);
     assert_eq!(put("auto", "true"), Ok(()));
     assert_eq!(all(), [8, 2, 21]);
-    // Nodes without memory have no file, nodes that do not exist no weight.
+    // Nodes without memory have no file, and nodes that do not exist have no weight.
     assert_eq!(file("node3"), Err(FileError::NotFound));
     assert_eq!(put("node3", "3"), Err(FileError::NotFound));
     assert_eq!(put("node9", "3"), Err(FileError::NotFound));

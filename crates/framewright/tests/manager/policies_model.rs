@@ -1,6 +1,6 @@
-//! Random requests under random policies against a model that knows nothing but how many runs each
-//! node has left above its watermarks: it says which node serves or which error comes, where every
-//! cursor stands, and what is counted.
+//! Random requests under random policies against a model that knows only how many runs each node
+//! has left above its watermarks: the model predicts which node serves or which error comes, where
+//! every cursor stands, and what is counted.
 
 use crate::common::{Fake, bring_up_with, check, order, parameters};
 use framewright::manager::{
@@ -15,7 +15,7 @@ use proptest::prelude::*;
 /// Runs of 4 MiB, which no cache keeps.
 const RUN: u8 = 10;
 const RUN_PAGES: u64 = 1 << RUN;
-/// With memory, but for the last. CPUs are on the first two and on the last.
+/// All nodes but the last have memory. The first two and the last have CPUs.
 const NODES: usize = 5;
 
 fn node(index: usize) -> NodeId {
@@ -39,19 +39,19 @@ fn machine() -> &'static FakeMachine {
 /// One step of a history.
 #[derive(Clone, Debug)]
 enum Step {
-    /// Mode, bits of the set, CPU, preferred node of the request, if any, and offset, if that
-    /// says whose turn it is.
+    /// The mode, the bits of the set, the CPU, the node that the request prefers, if any, and the
+    /// offset, if the turn depends on one.
     Allocate { mode: usize, bits: u64, cpu: u32, home: Option<usize>, offset: Option<u64> },
-    /// Free the run of this number, counted round.
+    /// Free the run of this number, modulo the number of runs.
     Free(usize),
-    /// Of this node.
+    /// Set the weight of this node.
     Weight(usize, u64),
 }
 
 fn step() -> impl Strategy<Value = Step> {
     let allocate = (
         0..PolicyMode::ALL.len(),
-        // Nodes that do not exist among them.
+        // Includes nodes that do not exist.
         0_u64..1 << (NODES + 1),
         0_u32..3,
         proptest::option::weighted(0.3, 0..NODES),
@@ -74,23 +74,23 @@ fn step() -> impl Strategy<Value = Step> {
 /// What the manager should know.
 struct Model<'m> {
     manager: &'m Fake,
-    /// The last node and what is left of its weight.
+    /// The last node and the rest of its weight.
     cursor: (usize, u64),
     weights: [u64; NODES],
     counts: [NumaCounts; NODES],
     without_memory: u64,
 }
 
-/// What should come of a request.
+/// The expected result of a request.
 #[derive(Debug, PartialEq)]
 enum Outcome {
-    /// The node that serves, and the one that was wanted.
+    /// The node that serves, and the node that was wanted.
     Served(usize, usize),
     Refused(PolicyError),
 }
 
 impl Model<'_> {
-    /// Whether a node has a run that leaves as much as a mark says.
+    /// Whether a node has a run whose allocation keeps the low watermark or the min watermark.
     fn has_run(&self, index: usize, low: bool) -> bool {
         self.manager.views().filter(|zone| zone.id().node == node(index)).any(|zone| {
             let marks = zone.watermarks();
@@ -100,7 +100,8 @@ impl Model<'_> {
         })
     }
 
-    /// The first in the order of nearness to `from`, above the low marks or else the min marks.
+    /// The node nearest to `from` that has a run above the low watermark, or else above the min
+    /// watermark.
     fn serves(&self, from: usize, allowed: u64) -> Option<usize> {
         let order: Vec<usize> = self.manager.nodes()[from]
             .fallback
@@ -252,7 +253,8 @@ fn run(history: &[Step]) {
                     assert!(set.is_empty());
                     continue;
                 };
-                // Preferring none is local, and a node that does not exist cannot be preferred.
+                // Preferring no node means local, and a node that does not exist cannot be
+                // preferred.
                 if mode == PolicyMode::Preferred && (bits == 0 || bits.trailing_zeros() >= 5) {
                     continue;
                 }

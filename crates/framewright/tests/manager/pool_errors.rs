@@ -1,6 +1,6 @@
-//! Pages of pools that nobody is to get, in pools in any order: memory errors, whose cost must not
-//! depend on the pool, also while pages are on their way; and isolated pages, which a search passes
-//! over.
+//! Pool pages that must not be handed out, in pools in any order. Handling a memory error costs the
+//! same for a pool of any size, also while pages are on their way, and a search skips isolated
+//! pages.
 
 use crate::common::pool_machine::{GIB, TWO, check, machine, numbers};
 use crate::common::{Fake, bring_up, is_careful};
@@ -16,7 +16,7 @@ use std::iter::from_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, OnceLock};
 
-/// Random numbers, one after the other.
+/// A generator of random numbers.
 fn random(seed: u64) -> impl FnMut(usize) -> usize {
     let mut state = seed | 1;
     move |below| {
@@ -27,7 +27,7 @@ fn random(seed: u64) -> impl FnMut(usize) -> usize {
     }
 }
 
-/// A pool of so many free pages that stand in its lists in no order.
+/// Fills a pool with `pages` free pages that stand in its lists in random order.
 fn shuffled(manager: &Fake, size: PoolSize, pages: u64) -> Vec<Pfn> {
     let pool = manager.pool(size);
     pool.resize(pages, &NoHelpers).expect("nobody else resizes");
@@ -100,10 +100,10 @@ fn errors_in_any_order_leave_the_books_true() {
     }
 }
 
-/// Notes memory errors while a resize has pages on their way.
+/// Reports memory errors while a resize has pages on their way.
 struct Errors {
     manager: &'static Fake,
-    /// Free in the pool.
+    /// A page that is free in the pool.
     there: OnceLock<Pfn>,
     found: Mutex<Vec<Poisoned>>,
 }
@@ -111,7 +111,7 @@ struct Errors {
 impl Errors {
     fn strike(&self, batch: &PoolBatch<'_>) {
         let Some(&there) = self.there.get() else { return };
-        // Once: not again where the error itself has a page leave.
+        // Only once, and not again if the error itself makes a page leave.
         let Ok(mut found) = self.found.try_lock() else { return };
         if found.is_empty() {
             let pool = self.manager.pool(batch.size);
@@ -146,18 +146,19 @@ fn errors_during_a_resize_leave_when_it_ends() {
                 there: OnceLock::new(),
                 found: Mutex::default(),
             }));
-            // What was freed first is handed out last: a resize to half the pages leaves it there.
+            // The page that was freed first is handed out last, so that a resize to half the pages
+            // leaves it there.
             maps.there.set(all[0]).expect("once");
             manager.hugetlb().set_vmemmap_hook(Some(maps));
             pool.resize(to, &NoHelpers).expect("nobody else resizes");
             assert_eq!(*maps.found.lock().expect("nobody panicked"), [Poisoned::Stays; 3]);
             manager.hugetlb().set_vmemmap_hook(None);
-            // The one that was there and the one that moved.
+            // The page that was in the pool and the page that was on its way.
             assert_eq!(pool.counts().leaked, 2);
             let nr = if to > pages { to - 2 } else { to - 1 };
             assert_eq!(numbers(&pool), [nr, nr, 0, 0, nr]);
             check(manager);
-            // Nothing of the pool is bad any more.
+            // No page of the pool is bad any more.
             assert_eq!(
                 (0..nr).filter(|_| pool.allocate(NodeChoice::Any, false).is_ok()).count() as u64,
                 nr
@@ -177,7 +178,7 @@ fn a_good_page_behind_many_isolated_ones_is_found() {
     let page = pool.allocate(NodeChoice::Any, false).expect("one is good");
     assert_eq!(page.start, *good);
     assert!(pool.allocate(NodeChoice::Any, false).is_err());
-    // A promise is kept by what is there.
+    // A reservation is served by the good page.
     pool.reserve(3, NodeMask::ALL).expect("499 are free");
     assert!(pool.allocate(NodeChoice::Any, true).is_err());
     pool.give_back_page(page.start).expect("was allocated");
@@ -204,7 +205,7 @@ fn a_search_among_isolated_pages_lets_the_lock_go() {
     assert!(holds >= 1000 / 64, "1000 pages in {holds} holds of the lock");
 }
 
-/// Isolates what is on its way into a pool, or notes a memory error in it.
+/// Isolates a page on its way into a pool, or reports a memory error in it.
 struct Spoils {
     manager: &'static Fake,
     isolates: bool,
@@ -224,7 +225,7 @@ impl PoolVmemmap for Spoils {
     unsafe fn before_free(&self, _: &PoolBatch<'_>) {}
 }
 
-/// Nothing is counted for a page that is not handed out in the end.
+/// A page that is not handed out in the end is not counted.
 #[test]
 fn a_surplus_page_that_goes_bad_on_its_way_was_never_in_the_pool() {
     for isolates in [true, false] {
@@ -238,7 +239,7 @@ fn a_surplus_page_that_goes_bad_on_its_way_was_never_in_the_pool() {
         manager.hugetlb().set_vmemmap_hook(None);
         assert_eq!(numbers(&pool), before, "{isolates}");
         check(manager);
-        // The one that may be had beyond the pool can be had still.
+        // The one page that overcommit allows can still be allocated.
         let page = pool.allocate(NodeChoice::Any, false).expect("there is memory");
         pool.give_back_page(page.start).expect("was allocated");
         assert_eq!(numbers(&pool), before, "{isolates}");
@@ -246,7 +247,7 @@ fn a_surplus_page_that_goes_bad_on_its_way_was_never_in_the_pool() {
     }
 }
 
-/// Gives up what it has at its first call, and dies at the second.
+/// Frees what it holds at its first call, and panics at the second.
 struct Mortal {
     manager: &'static Fake,
     held: Mutex<Vec<PfnRange>>,
@@ -277,7 +278,7 @@ fn a_reclaim_hook_that_dies_loses_no_page_of_a_resize() {
     check(manager);
 }
 
-/// A free page that has a memory error while all free pages of its pool are reserved.
+/// Returns a free page that has a memory error while all free pages of its pool are reserved.
 fn stuck(manager: &Fake, size: PoolSize, pages: u64) -> Pfn {
     let pool = manager.pool(size);
     let bad = shuffled(manager, size, pages)[1];
@@ -311,7 +312,7 @@ fn a_bad_page_leaves_as_soon_as_a_free_page_is_not_reserved() {
         let counts = pool.counts();
         let is = [counts.all.nr, counts.all.free, counts.reserved, counts.leaked];
         assert_eq!(is, [left, left, left, 1], "way {number}");
-        // What is left is good.
+        // The remaining pages are good.
         for _ in 0..left {
             pool.allocate(NodeChoice::Any, true).expect("is reserved");
         }

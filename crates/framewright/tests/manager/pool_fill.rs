@@ -1,5 +1,5 @@
-//! Filling huge-page pools: at boot, with helpers, with memory that is given up on the way, and
-//! with somebody who cares for descriptors.
+//! Filling huge-page pools: at boot, with helpers, with memory that a hook gives up on the way, and
+//! with a hook that manages descriptors.
 
 use crate::common::pool_machine::{GIB, TWO, check, machine, node, nr_of, numbers};
 use crate::common::{Fake, bring_up, bring_up_with, gib, is_careful, parameters};
@@ -13,7 +13,7 @@ use framewright_jobs::NoHelpers;
 use framewright_testkit::{FakeMachine, HelperPool, Owner, PoolOwner};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Gives up one block at each call, and tries what it must not.
+/// Frees one block at each call, and tries calls that a hook must not make.
 struct Giver {
     calls: AtomicU64,
     manager: std::sync::OnceLock<&'static Fake>,
@@ -116,14 +116,15 @@ fn boot_fills_what_the_command_line_says() {
     assert_eq!((nr, filled.default_size), ([[0; 3], [1, 1, 0]], GIB));
     let (nr, filled) = fill("hugepages=256 hugepagesz=2M hugepages=512");
     assert_eq!((nr[0], filled.overridden), ([128, 128, 0], Some(512)));
-    // More than there is: what is there, and a warning with both numbers.
+    // A request for more than there is gets what there is, with a warning that has both numbers.
     if !is_careful() {
         let (nr, filled) = fill("hugepages=100000 hugepagesz=1G hugepages=2");
         assert_eq!(nr[1], [1, 1, 0]);
         assert_eq!(filled.pools[0].wanted, 100_000);
         assert!(filled.pools[0].got > 2800 && filled.pools[0].got < 3100, "{filled:?}");
     }
-    // A node without memory gives nothing, one that is not there takes the whole parameter with it.
+    // A node without memory gives nothing; a node that does not exist invalidates the whole
+    // parameter.
     let (nr, filled) = fill("hugepages=0:3,2:5");
     assert_eq!((nr[0], filled.pools[0].on_node(node(2))), ([3, 0, 0], Some((5, 0))));
     let (nr, filled) = fill("hugepages=0:3,9:5 hugepagesz=1G hugepages=1");
@@ -133,8 +134,7 @@ fn boot_fills_what_the_command_line_says() {
     assert_eq!((nr, filled.pools[1].got), ([[1, 1, 0], [1, 1, 0]], 2));
 }
 
-/// Knows which frames' descriptors were given up, and gives up a block for each of the first
-/// batches.
+/// Knows which frames' descriptors were given up, and frees a block for each of the first batches.
 struct Maps {
     given_up: std::sync::Mutex<std::collections::BTreeMap<u64, PoolSize>>,
     at_boot: AtomicU64,
@@ -155,7 +155,7 @@ impl Maps {
         maps
     }
 
-    /// Pages whose descriptors are given up, by size.
+    /// Numbers of pages whose descriptors are given up, by size.
     fn pages(&self) -> [u64; 2] {
         let given_up = self.given_up.lock().expect("nobody panicked");
         PoolSize::ALL.map(|size| given_up.values().filter(|&&of| of == size).count() as u64)
@@ -257,7 +257,7 @@ fn memory_that_descriptors_give_back_makes_more_pages() {
     {
         held.push(block);
     }
-    // One is left, and each batch brings one more.
+    // One block is left, and each batch frees one more.
     let count = held.len().min(20);
     let rest = held.split_off(count);
     drop(held);
@@ -269,7 +269,7 @@ fn memory_that_descriptors_give_back_makes_more_pages() {
     check(manager);
 }
 
-/// What only movable requests may have does not replace what everybody needs.
+/// Memory that only movable requests may have does not replace memory that all requests need.
 #[test]
 fn gigantic_pages_at_boot_leave_memory_for_those_who_cannot_have_a_grade() {
     let line = "kernelcore=2G hugepagesz=1G hugepages=8";

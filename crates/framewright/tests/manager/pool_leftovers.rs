@@ -1,5 +1,6 @@
-//! Pages that stayed in pools for ever once nobody wanted them, and requests that were refused
-//! while pages were free: where reservations meet one another, and meet resizes.
+//! Regressions: pages that stayed in pools for ever after everybody had dropped them, and requests
+//! that were refused while pages were free. Both came from reservations that met other reservations
+//! or resizes.
 
 use crate::common::pool_machine::{TWO, check, machine, node, numbers};
 use crate::common::{Fake, bring_up, gib, retire};
@@ -14,7 +15,7 @@ use std::thread;
 
 type Call = Box<dyn FnOnce() + Send>;
 
-/// Does something once when a page comes, and once when one goes.
+/// Does something once when a page comes, and once when a page goes.
 #[derive(Default)]
 struct Interferer {
     publish: Mutex<Option<Call>>,
@@ -114,8 +115,9 @@ fn threads_that_cancel_leave_nothing() {
     }
 }
 
-/// The only page, of node 1, is freed while one is fetched for a reservation. That one is not
-/// needed any more, unless what was freed lies where the reservation must not be served.
+/// The only page, on node 1, is freed while a fresh page is fetched for a reservation. The fresh
+/// page is then not needed, unless the freed page is on a node where the reservation must not be
+/// served.
 #[test]
 fn a_reservation_keeps_what_it_needs_of_what_it_fetched() {
     let nodes =
@@ -138,7 +140,7 @@ fn a_reservation_keeps_what_it_needs_of_what_it_fetched() {
     }
 }
 
-/// The hook has the other's request, and the limit goes, so that the reservation fails.
+/// The hook makes the other request and removes the limit, so that the reservation fails.
 #[test]
 fn a_reservation_that_fails_later_has_taken_nothing_either() {
     let (manager, hook) = interfered();
@@ -203,7 +205,7 @@ fn a_pool_that_shrinks_while_a_reservation_fails_is_empty() {
     *hook.publish.lock().expect("alive") = Some(Box::new(move || {
         manager.pool(TWO).resize(0, &NoHelpers).expect("nobody else resizes");
     }));
-    // The fresh one is had; those that were free are surplus now.
+    // The reservation gets the fresh page; those that were free are surplus now.
     let reserved = pool.reserve(9, NodeMask::ALL);
     if reserved.is_ok() {
         pool.unreserve(9).expect("reserved");

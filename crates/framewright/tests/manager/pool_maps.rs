@@ -1,4 +1,4 @@
-//! Pools whose pages give up their part of the vmemmap: what is saved, that freeing needs no
+//! Pools whose pages give up their part of the vmemmap: how much is saved, that freeing needs no
 //! memory, eager restoring, demotion, boot, several threads.
 
 use crate::common::{Fake, bring_up_with, gib, is_careful, parameters, settled};
@@ -26,7 +26,7 @@ fn check(manager: &Fake) {
     manager.hugetlb().verify().unwrap_or_else(|fault| panic!("{fault}"));
 }
 
-/// All free pages one by one, and back.
+/// Allocates all free pages, the largest runs first.
 fn use_up(manager: &Fake) -> Vec<framewright::units::PfnRange> {
     let mut held = Vec::new();
     for order in [Order::MAX, Order::BLOCK, Order::PAGE] {
@@ -45,10 +45,10 @@ fn pages_in_a_pool_have_no_map_and_freeing_them_needs_nothing() {
     for (size, pages, blocks) in [(TWO, 64 * 3 + 5, 64 * 3 + 5), (GIB, 2, 1024)] {
         let (manager, _) = machine(5, "memmap_init=eager");
         let pool = manager.pool(size);
-        // Off: nothing changes hands.
+        // With the optimisation off, no map is given up.
         pool.resize(pages, &NoHelpers).expect("nobody else resizes");
         assert_eq!((manager.vmemmap().reclaimed_blocks(), manager.vmemmap().saved_pages()), (0, 0));
-        // On: from now on, for what enters.
+        // Once it is on, it applies to pages that enter the pool from now on.
         manager.hugetlb().set_optimize_vmemmap(true);
         assert_eq!(manager.vmemmap().reclaimed_blocks(), 0);
         pool.resize(0, &NoHelpers).expect("nobody else resizes");
@@ -59,13 +59,13 @@ fn pages_in_a_pool_have_no_map_and_freeing_them_needs_nothing() {
         let flushes = manager.hugetlb().flushes();
         assert!((1..=2 * 8).contains(&flushes), "{flushes}");
         let saved = manager.vmemmap().saved_pages();
-        // Eight of eight pages a block; a section that is not taken whole costs a page table.
+        // Eight pages per block are saved; a section that is not given up whole costs a page table.
         assert!(saved <= 8 * blocks as i64 && saved >= 8 * blocks as i64 - 2 * (5 * 8), "{saved}");
         assert_eq!(
             settled(&manager).free_pages as i64,
             before as i64 - (pages * size.frames()) as i64 + saved
         );
-        // Not a page is left, and still all of them can be freed.
+        // No page is left, and still all pool pages can be freed.
         let held = use_up(&manager);
         pool.resize(0, &NoHelpers).expect("nobody else resizes");
         check(&manager);
@@ -74,7 +74,7 @@ fn pages_in_a_pool_have_no_map_and_freeing_them_needs_nothing() {
             (pool.counts().all.nr, settled(&manager).free_pages),
             (0, pages * size.frames())
         );
-        // What is freed can be used by the page.
+        // The freed pages can be used page by page.
         let page = manager
             .allocate(&Request { reserves: Reserves::All, ..Request::new(Order::PAGE) })
             .expect("is free");
@@ -124,10 +124,10 @@ fn helpers_give_up_maps_together() {
         assert_eq!(pool.resize(pages, &helpers).expect("nobody else resizes").reached, pages);
         check(&manager);
     }
-    // Blocks that were in the pool before have their descriptors inside, or still absent: none is
-    // given up twice.
+    // Blocks that were in the pool before have their descriptors inside, or their map still absent:
+    // no map is given up twice.
     assert!(manager.vmemmap().reclaimed_blocks() >= 4000);
-    // All memory, with what the maps give back.
+    // All memory, including what the maps give back.
     let most = pool.resize(u64::MAX, &helpers).expect("nobody else resizes").reached;
     check(&manager);
     assert!(most > 6000, "{most}");
@@ -135,7 +135,7 @@ fn helpers_give_up_maps_together() {
     check(&manager);
 }
 
-/// Where no page table can be made some blocks of a section may be absent already.
+/// Where no page table can be made, some blocks of a section may be absent already.
 #[test]
 fn maps_that_cannot_be_given_up_are_whole_again() {
     let (manager, array) = machine(1, "memmap_init=eager");
@@ -148,7 +148,7 @@ fn maps_that_cannot_be_given_up_are_whole_again() {
         array.refuse_to_prepare(refuses);
         assert_eq!(pool.resize(9, &NoHelpers).expect("nobody else resizes").reached, 9);
         check(&manager);
-        // Those that were given up before are back, too.
+        // Maps that were given up before are restored, too.
         assert_eq!(manager.vmemmap().reclaimed_blocks(), if refuses { 0 } else { 9 });
         pool.resize(0, &NoHelpers).expect("nobody else resizes");
         check(&manager);
@@ -166,8 +166,8 @@ fn several_cpus_give_up_maps_in_the_same_sections() {
     manager.hugetlb().set_optimize_vmemmap(true);
     let pool = manager.pool(TWO);
     pool.set_overcommit(1000).expect("2 MiB pages can");
-    // Surplus pages come one by one, each out of a section that others take pages of at the same
-    // time.
+    // Surplus pages come one by one, each from a section from which other CPUs take pages at the
+    // same time.
     let work = || {
         for round in 0..20 {
             let pages: Vec<_> =
@@ -186,7 +186,7 @@ fn several_cpus_give_up_maps_in_the_same_sections() {
     check(&manager);
     assert_eq!(pool.counts().all.nr, 0);
     assert!(manager.vmemmap().reclaimed_blocks() >= 10);
-    // What is freed has its descriptors inside where it is split, every page of it.
+    // Freed blocks have their descriptors inside once they are split, one for every page.
     let held = use_up(&manager);
     held.into_iter().for_each(|range| manager.give_back(range).expect("was allocated"));
     check(&manager);
@@ -217,7 +217,7 @@ fn pools_bring_up_what_is_withheld() {
     FakeVmemmap::install(machine);
     let manager =
         bring_up_with(machine, &[], &parameters("memmap_init=deferred")).expect("bring-up");
-    // Nobody called for what is deferred; 2 GiB of it make two pages of 1 GiB and more.
+    // Nobody initialised the deferred memory; 2 GiB of it make two pages of 1 GiB and more.
     let resized = manager.pool(GIB).resize(3, &NoHelpers).expect("nobody else resizes");
     assert_eq!(resized.reached, 3);
     check(&manager);

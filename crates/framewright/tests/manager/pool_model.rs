@@ -1,5 +1,5 @@
-//! Pools against a model that moves one page at a time, in Linux's order: all numbers of all nodes
-//! after every operation, on a machine whose other memory comes and goes.
+//! Pools against a model that moves one page at a time, in Linux's order: all counters of all nodes
+//! are compared after every operation, on a machine whose other memory comes and goes.
 
 use crate::common::{Fake, bring_up, gib, mib};
 use framewright::Request;
@@ -101,7 +101,7 @@ impl Model {
     }
 }
 
-/// A page that the test has: where, and whether freeing it gives a promise back.
+/// A page that the test has allocated: where it is, and whether freeing it restores a reservation.
 struct Used {
     size: usize,
     page: PfnRange,
@@ -136,7 +136,7 @@ impl Pair {
         self.manager.pool(PoolSize::ALL[size])
     }
 
-    /// A resize to `count` pages over all nodes, changing those of `nodes` only.
+    /// A resize to `count` pages over all nodes that changes only the nodes of `nodes`.
     fn resized(&mut self, size: usize, count: u64, nodes: u64) {
         let after = Model::read(&self.pool(size));
         let before = self.models[size].clone();
@@ -149,11 +149,12 @@ impl Pair {
         assert_eq!((after.reserved, after.overcommit), (before.reserved, before.overcommit));
         assert_eq!(after.target, after.persistent());
         if count >= before.persistent() {
-            // Surplus first, then memory, and less only where there is none.
+            // Surplus pages are converted first, then memory is allocated; the result is smaller
+            // only if there is none.
             let wanted = count - before.persistent();
             let surplus: u64 = allowed.iter().map(|&index| before.nodes[index].surplus).sum();
             let converted = wanted.min(surplus);
-            // Where these suffice, all others that are free and reserved for nobody leave.
+            // If surplus pages suffice, all others that are free and unreserved leave the pool.
             let gone = before.sum(|node| node.surplus) - after.sum(|node| node.surplus) - converted;
             assert!(gone == 0 || converted == wanted, "{gone} left a pool that grows");
             let fresh = after.sum(|node| node.nr) + gone - before.sum(|node| node.nr);
@@ -171,7 +172,8 @@ impl Pair {
                 assert_eq!(after.persistent(), count);
             }
         } else {
-            // As many as can go, one at a time; which node gives the next is the cursor's business.
+            // As many pages as possible are removed, one at a time; the cursor decides which node
+            // gives the next.
             let over = |model: &Model, of: fn(&Node) -> u64| -> u64 {
                 allowed.iter().map(|&index| of(&model.nodes[index])).sum()
             };
@@ -181,7 +183,7 @@ impl Pair {
             let stay = over(&before, |node| node.nr - node.surplus) - removed;
             let made = (excess - removed).min(stay);
             assert_eq!(after.persistent(), before.persistent() - removed - made);
-            // And of surplus ones all that are free and reserved for nobody.
+            // All surplus pages that are free and unreserved are removed as well.
             let gone = before.sum(|node| node.nr) - after.sum(|node| node.nr);
             assert!(gone >= removed, "{gone} went, {removed} could");
             assert_eq!(after.available().min(over(&after, |node| node.free.min(node.surplus))), 0);
@@ -234,7 +236,8 @@ impl Pair {
                         assert!(fresh <= allowed);
                         model.reserved += pages;
                         let now = Model::read(&self.pool(size));
-                        // On which nodes memory was found is theirs to say; how much of it is not.
+                        // The manager decides on which nodes it finds memory, but not how much in
+                        // all.
                         let mut sum = 0;
                         for index in WITH_MEMORY {
                             let more = now.nodes[index].nr - model.nodes[index].nr;
@@ -251,10 +254,11 @@ impl Pair {
                             .filter(|index| nodes >> index & 1 != 0)
                             .map(|index| model.nodes[index].free)
                             .sum();
-                        // Refused for a reason: too many, on other nodes, or no memory.
+                        // It was refused for a reason: too many pages, pages on other nodes, or no
+                        // memory.
                         assert!(fresh > 0 || there < pages);
-                        // Surplus that was there and free may have gone with what was allocated in
-                        // vain.
+                        // Free surplus pages may have left together with the pages that were
+                        // allocated in vain.
                         let now = Model::read(&self.pool(size));
                         assert_eq!(
                             (now.reserved, now.persistent()),
@@ -305,7 +309,7 @@ impl Pair {
                 } else {
                     NodeChoice::Preferred(node(first))
                 };
-                // Nodes with memory, the wanted one first; from node 1 both are as far.
+                // Nodes with memory, the wanted one first; from node 1 both are equally far.
                 let order: Vec<usize> = match (first, exact) {
                     (1, true) => vec![],
                     (0 | 2, true) => vec![first],
@@ -342,7 +346,8 @@ impl Pair {
                             && model.available() != 0
                             && model.nodes.iter().any(is_kept)
                         {
-                            // What was kept for it goes; whose it is, is the cursor's business.
+                            // The page that was kept for the reservation leaves; the cursor decides
+                            // on which node.
                             let now = Model::read(&self.pool(size)).nodes;
                             let gone = now.iter().zip(&mut model.nodes);
                             let mut gone = gone.filter(|(now, node)| now.free + 1 == node.free);
@@ -460,8 +465,8 @@ impl Pair {
     }
 }
 
-/// A node that gave less than another by more than one page had no more to give. Takes what each
-/// node gave and could give.
+/// Checks that a node which gave fewer pages than another, by more than one, had no more to give.
+/// `of` returns how many pages a node gave and could give.
 fn balanced(nodes: &[usize], of: impl Fn(usize) -> (u64, u64)) {
     let most = nodes.iter().map(|&index| of(index).0).max().unwrap_or(0);
     for &index in nodes {
@@ -478,7 +483,8 @@ proptest! {
     #[test]
     fn pools_do_what_the_model_does(steps in prop::collection::vec(operation(), 1..60)) {
         if crate::common::is_careful() {
-            // Filling all memory with poison, again and again, takes minutes and makes it real.
+            // Filling all memory with poison again and again takes minutes, and makes the fake
+            // memory real.
             return Ok(());
         }
         let machine = FakeMachine::builder()
@@ -498,7 +504,7 @@ proptest! {
             pair.run(usize::from(!small), operation);
             pair.check();
         }
-        // All of it comes back.
+        // All pages come back.
         for used in pair.used.drain(..).collect::<Vec<_>>() {
             pair.pool(used.size).give_back_page(used.page.start).expect("is in use");
         }

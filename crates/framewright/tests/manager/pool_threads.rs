@@ -1,6 +1,6 @@
-//! Pools used by several CPUs at once while others resize them, demote, reserve, isolate, and take
-//! and free other memory. No page is anybody's twice, the rules among the counters hold at every
-//! moment, and in the end everything is where it was.
+//! Pools that several CPUs use at once while others resize them, demote, reserve, isolate, and
+//! allocate and free other memory. No page has two owners, the rules among the counters hold at
+//! every moment, and in the end every page is back where it was.
 
 use crate::common::{bring_up, gib};
 use framewright::Request;
@@ -29,7 +29,7 @@ impl Random {
     }
 }
 
-/// Who has which block.
+/// Which blocks are owned by some thread.
 struct Owned(Vec<AtomicBool>);
 
 impl Owned {
@@ -61,7 +61,7 @@ fn users_and_resizers_meet() {
     manager.pool(PoolSize::TwoMib).set_overcommit(40).expect("2 MiB pages can");
     thread::scope(|scope| {
         let (manager, owned, helpers) = (&manager, &owned, &helpers);
-        // Users of pages, with promises and without.
+        // Users of pages, with reservations and without.
         for seed in 0..3 {
             scope.spawn(move || {
                 let mut random = Random::new(seed);
@@ -117,7 +117,7 @@ fn users_and_resizers_meet() {
                 }
             });
         }
-        // Those who resize and demote; one has helpers.
+        // Threads that resize and demote; one of them has helpers.
         for seed in 3..5 {
             scope.spawn(move || {
                 let mut random = Random::new(seed);
@@ -144,7 +144,7 @@ fn users_and_resizers_meet() {
                 }
             });
         }
-        // Who has other memory, and isolates.
+        // A thread that allocates other memory, and isolates.
         scope.spawn(move || {
             let mut random = Random::new(5);
             let mut held: Vec<PfnRange> = Vec::new();
@@ -188,7 +188,7 @@ fn users_and_resizers_meet() {
                     thread::yield_now();
                     manager.isolation().unisolate(range).unwrap_or_else(|error| panic!("{error}"));
                 }
-                // Nonsense changes nothing.
+                // Invalid calls change nothing.
                 assert!(
                     manager
                         .pool(PoolSize::TwoMib)
@@ -203,7 +203,7 @@ fn users_and_resizers_meet() {
     for size in PoolSize::ALL {
         let pool = manager.pool(size);
         assert_eq!(pool.counts().reserved, 0);
-        // Surplus that lies free becomes persistent first.
+        // Free surplus pages become persistent first.
         pool.resize(u64::MAX, &NoHelpers).expect("nobody else resizes");
         pool.resize(0, &NoHelpers).expect("nobody else resizes");
         assert_eq!(pool.counts().all.nr, 0);

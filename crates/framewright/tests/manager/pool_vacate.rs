@@ -1,4 +1,4 @@
-//! Free pages of pools in memory that somebody wants: others take their places.
+//! Free pages of pools in memory that a caller wants: other pages take their places.
 
 use crate::common::pool_machine::{GIB, TWO, check, machine, nr_of, numbers};
 use crate::common::{Fake, bring_up, bring_up_with, gib, is_careful, parameters, settled};
@@ -35,7 +35,7 @@ fn part(page: PfnRange, start: u64, end: u64) -> PfnRange {
     PfnRange { start: page.start.add(start), end: page.start.add(end) }
 }
 
-/// All that is no pool's, in blocks, and no area's.
+/// Allocates everything that belongs neither to a pool nor to an area, in blocks.
 fn all_blocks(manager: &Fake) -> Vec<PfnRange> {
     let request = Request { reserves: Reserves::All, ..Request::new(Order::BLOCK) };
     std::iter::from_fn(|| manager.allocate(&request).ok()).collect()
@@ -49,7 +49,7 @@ fn others_take_the_places_of_free_pages() {
         assert_eq!(pool.resize(pages, &NoHelpers).expect("nobody else resizes").reached, pages);
         let used = pool.allocate(NodeChoice::Any, false).expect("is free");
         let before = (numbers(&pool), nr_of(&pool), settled(&manager).free_pages);
-        // All of it, some of it, and what lies around its border.
+        // The whole page, parts of it, and the frames at its ends.
         for (start, end) in [(0, size.frames()), (100, 150), (0, 3), (size.frames() - 9, 0)] {
             let page = free_page(&manager, size);
             let end = if end == 0 { size.frames() } else { end };
@@ -61,7 +61,7 @@ fn others_take_the_places_of_free_pages() {
                     check(&manager);
                     manager.give_back(taken).expect("taken");
                 }
-                // It is not divided.
+                // A pool page is not divided.
                 Err(error) => assert!(!is_all, "{size} {range:?}: {error}"),
             }
             check(&manager);
@@ -70,7 +70,7 @@ fn others_take_the_places_of_free_pages() {
         }
         assert_eq!(kind(&take(&manager, used).expect_err("used")), Some(ObstacleKind::Pool));
         pool.give_back_page(used.start).expect("allocated");
-        // Those that are promised to somebody, too: there are as many as before.
+        // Pages that back a reservation can be replaced, too, because as many as before remain.
         pool.reserve(pages, NodeMask::ALL).expect("all are free");
         let page = pool.allocate(NodeChoice::Any, true).expect("reserved");
         pool.give_back_page(page.start).expect("allocated");
@@ -100,8 +100,8 @@ fn a_page_for_which_there_is_no_other_stays() {
     check(&manager);
 }
 
-/// The new page gives up its part of the memory map as the old one did, which has its descriptors
-/// again.
+/// The new page gives up its part of the memory map as the old page did; the old page has its
+/// descriptors again.
 #[test]
 fn pages_without_a_map_are_replaced() {
     let machine = FakeMachine::builder().ram(gib(0, 2)).build();
@@ -163,7 +163,7 @@ fn pages_are_used_resized_and_replaced_at_once() {
             .collect();
         let (mut replaced, mut tries) = (0, 0);
         let least = if is_careful() { 10 } else { 200 };
-        // None while pages are on their way.
+        // No page is free while pages are on their way.
         while replaced < least && tries < 100_000 {
             tries += 1;
             let Ok(page) = pool.allocate(NodeChoice::Any, false) else { continue };
@@ -188,7 +188,7 @@ fn pages_are_used_resized_and_replaced_at_once() {
 }
 
 fn write(manager: &Fake, page: Pfn, word: u64) {
-    // SAFETY: a page of the machine's memory, which the caller has.
+    // SAFETY: a page of the machine's memory, which the caller owns.
     unsafe { manager.platform().direct(page.address()).cast::<u64>().write(word) };
 }
 
@@ -197,10 +197,10 @@ fn read(manager: &Fake, page: Pfn) -> u64 {
     unsafe { manager.platform().direct(page.address()).cast::<u64>().read() }
 }
 
-/// Has one run, which can be moved.
+/// Owns one run, which can be moved.
 struct OneRun<'m>(&'m FakeMachine, Mutex<PfnRange>);
 
-// SAFETY: the run is its own, and so is where it goes.
+// SAFETY: the mover owns the run, and the place that it moves to.
 unsafe impl Mover for OneRun<'_> {
     fn occupant(&self, pfn: Pfn) -> Occupant {
         let run = *self.1.lock().expect("alive");
@@ -258,7 +258,7 @@ fn a_page_with_an_error_stays() {
     assert_eq!(numbers(&pool), before);
 }
 
-/// Nothing is moved out of an area for it: that would cost more than the caller knows of.
+/// Nothing is moved out of an area for it, because that would cost more than the caller expects.
 #[test]
 fn no_area_gives_pages_for_others_that_go() {
     let machine = FakeMachine::builder().ram(gib(4, 8)).build();
@@ -273,7 +273,7 @@ fn no_area_gives_pages_for_others_that_go() {
     pool.give_back_page(inside.start).expect("used");
     pool.resize(1, &NoHelpers).expect("nobody else resizes");
     pool.give_back_page(other.start).expect("used");
-    // All but what is the area's.
+    // Allocates everything but the area's memory.
     let _held = all_blocks(&manager);
     let error = take(&manager, other).expect_err("there is no other but in the area");
     assert_eq!(kind(&error), Some(ObstacleKind::NoMemory));

@@ -38,7 +38,8 @@ fn pools_grow_in_turn_over_nodes_and_shrink_to_nothing() {
     assert_eq!(crate::common::settled(&manager).free_pages, before.free_pages);
 }
 
-/// What lies in caches and had counts does not look like memory that pools cannot have.
+/// Blocks in caches, and blocks that had reference counts, do not look like memory that pools
+/// cannot have.
 #[test]
 fn blocks_that_had_counts_are_no_obstacle() {
     for line in ["", "page_owner=on"] {
@@ -60,7 +61,7 @@ fn blocks_that_had_counts_are_no_obstacle() {
 fn what_is_asked_for_beyond_memory_is_reached_as_far_as_it_goes() {
     for size in PoolSize::ALL {
         if size == TWO && is_careful() {
-            // Filling all of it with poison would make it real.
+            // Filling all of it with poison would make the fake memory real.
             continue;
         }
         let manager = bring_up(machine());
@@ -70,7 +71,8 @@ fn what_is_asked_for_beyond_memory_is_reached_as_far_as_it_goes() {
         assert_eq!(resized.wanted, u64::MAX);
         assert_eq!(resized.reached, pool.counts().target);
         assert!(resized.to_string().contains("Only allocated"), "{resized}");
-        // All that an ordinary request could have had, and nothing of what is kept for others.
+        // The pool took all memory that an ordinary request could have had, and none of the
+        // reserves.
         for index in 0..2 {
             let request = Request {
                 node: NodeChoice::Exact(node(index)),
@@ -89,7 +91,7 @@ fn what_is_asked_for_beyond_memory_is_reached_as_far_as_it_goes() {
         check(&manager);
         let most = numbers(&pool)[0];
         assert!(most >= if size == TWO { 3900 } else { 5 }, "{most}");
-        // A little less, a little more.
+        // Resizes to a little less, and to a little more.
         pool.resize(most - 1, &NoHelpers).expect("nobody else resizes");
         assert_eq!(pool.resize(most + 5, &NoHelpers).expect("nobody else resizes").reached, most);
         pool.resize(0, &NoHelpers).expect("nobody else resizes");
@@ -109,7 +111,7 @@ fn nodes_are_resized_alone() {
     assert_eq!(nr_of(&pool), [0, 40]);
     pool.resize_node(node(1), 7, &NoHelpers).expect("exists");
     assert_eq!(nr_of(&pool), [0, 7]);
-    // Numbers without end do not wrap.
+    // Very large numbers do not wrap.
     if !is_careful() {
         let most = pool.resize_node(node(0), u64::MAX, &NoHelpers).expect("exists");
         assert!(most.is_short() && nr_of(&pool)[0] > 1900 && nr_of(&pool)[1] == 7);
@@ -117,11 +119,11 @@ fn nodes_are_resized_alone() {
     check(&manager);
     pool.resize_within(0, NodeMask::only(node(0)), &NoHelpers).expect("nobody else resizes");
     assert_eq!(nr_of(&pool), [0, 7]);
-    // A set of nodes counts over all nodes and changes its own.
+    // A resize within a set of nodes counts pages on all nodes and changes only those of the set.
     pool.resize_within(9, NodeMask::only(node(0)).with(node(2)), &NoHelpers)
         .expect("nobody else resizes");
     assert_eq!(nr_of(&pool), [2, 7]);
-    // A node without memory, and nodes that are not there.
+    // A node without memory, and nodes that do not exist.
     assert!(pool.resize_node(node(2), 5, &NoHelpers).expect("exists").is_short());
     assert_eq!(pool.node_counts(node(2)).map(|counts| counts.nr), Ok(0));
     for absent in [3, 63] {
@@ -153,7 +155,7 @@ fn pages_in_use_become_surplus_when_the_pool_shrinks_below_them() {
         pool.resize(1, &NoHelpers).expect("nobody else resizes");
         assert_eq!(numbers(&pool), [3, 0, 0, 2, 1]);
         check(&manager);
-        // More again: what is surplus stays first.
+        // When the pool grows again, pages that are surplus already stay first.
         pool.resize(2, &NoHelpers).expect("nobody else resizes");
         assert_eq!(numbers(&pool), [3, 0, 0, 1, 2]);
         pool.resize(0, &NoHelpers).expect("nobody else resizes");
@@ -166,8 +168,8 @@ fn pages_in_use_become_surplus_when_the_pool_shrinks_below_them() {
     }
 }
 
-/// Where pages in use are surplus already, as many free ones took their place: the pool was never
-/// empty again.
+/// Pages in use had become surplus, and as many free pages had taken their place: such a pool was
+/// never empty again.
 #[test]
 fn a_free_page_leaves_a_shrinking_pool_also_beside_surplus_ones() {
     for size in PoolSize::ALL {
@@ -186,7 +188,7 @@ fn a_free_page_leaves_a_shrinking_pool_also_beside_surplus_ones() {
             check(&manager);
         }
         assert_eq!(numbers(&pool), [0; 5]);
-        // One that was reserved when it became surplus, and is not any more.
+        // A page that was reserved when it became surplus, and is not any more.
         pool.resize(2, &NoHelpers).expect("nobody else resizes");
         pool.reserve(1, NodeMask::ALL).expect("two are free");
         let used = pool.allocate(NodeChoice::Exact(node(1)), false).expect("is free");
@@ -217,12 +219,12 @@ fn reserved_pages_are_kept() {
     assert_eq!((unreserved.len(), numbers(&pool)), (2, [6, 4, 4, 0, 6]));
     assert_eq!(pool.allocate(NodeChoice::Any, false), Err(PoolError::NoPage(TWO)));
     assert_eq!(pool.reserve(1, NodeMask::ALL), Err(PoolError::NoPage(TWO)));
-    // Shrinking leaves what is promised.
+    // Shrinking leaves the reserved pages.
     pool.resize(0, &NoHelpers).expect("nobody else resizes");
     assert_eq!(numbers(&pool), [6, 4, 4, 6, 0]);
     pool.resize(6, &NoHelpers).expect("nobody else resizes");
-    // One that was allocated with a promise and comes back unused is promised again; one that was
-    // used is not.
+    // A page that was allocated from a reservation and comes back unused is reserved again; a page
+    // that was used is not.
     let page = pool.allocate(NodeChoice::Any, true).expect("is promised");
     assert_eq!(numbers(&pool), [6, 3, 3, 0, 6]);
     pool.give_back_page(page.start).expect("was allocated");
@@ -239,7 +241,7 @@ fn reserved_pages_are_kept() {
     );
     unreserved.into_iter().for_each(|page| pool.give_back_page(page.start).expect("was allocated"));
     assert_eq!(numbers(&pool), [6, 6, 0, 0, 6]);
-    // More than the nodes have that the caller may use.
+    // More pages than there are on the nodes that the caller may use.
     assert_eq!(pool.reserve(4, NodeMask::only(node(1))), Err(PoolError::NoPage(TWO)));
     assert_eq!(numbers(&pool), [6, 6, 0, 0, 6]);
     check(&manager);
@@ -255,22 +257,22 @@ fn overcommit_gives_surplus_pages_up_to_its_limit() {
         [0; 4].map(|_| pool.allocate(NodeChoice::Any, false).expect("one, and three surplus"));
     assert_eq!(pool.allocate(NodeChoice::Any, false), Err(PoolError::NoPage(TWO)));
     assert_eq!(numbers(&pool), [4, 0, 0, 3, 1]);
-    // Less allowed than there are: those stay, more do not come.
+    // A limit below the present number: those pages stay, but no more come.
     pool.set_overcommit(1).expect("2 MiB pages can");
     pool.give_back_page(pages[0].start).expect("was allocated");
     assert_eq!(numbers(&pool), [3, 0, 0, 2, 1]);
     assert_eq!(pool.allocate(NodeChoice::Any, false), Err(PoolError::NoPage(TWO)));
     pages[1..].iter().for_each(|page| pool.give_back_page(page.start).expect("was allocated"));
     assert_eq!(numbers(&pool)[3..], [0, 1]);
-    // Reservations take surplus pages; giving them back frees those.
+    // Reservations take surplus pages, and giving the reservations back frees those pages.
     pool.set_overcommit(5).expect("2 MiB pages can");
     assert_eq!(pool.reserve(7, NodeMask::ALL), Err(PoolError::NoPage(TWO)));
     assert_eq!(numbers(&pool), [1, 1, 0, 0, 1]);
     pool.reserve(6, NodeMask::ALL).expect("one and five");
     assert_eq!(numbers(&pool), [6, 6, 6, 5, 1]);
     check(&manager);
-    // A promised page that is freed unused stays, whatever is surplus: otherwise the promise could
-    // not be kept.
+    // A reserved page that is freed unused stays, whatever is surplus, because otherwise the
+    // reservation could not be kept.
     let page = pool.allocate(NodeChoice::Any, true).expect("is promised");
     pool.give_back_page(page.start).expect("was allocated");
     assert_eq!(numbers(&pool), [6, 6, 6, 5, 1]);
@@ -279,7 +281,7 @@ fn overcommit_gives_surplus_pages_up_to_its_limit() {
     pool.unreserve(4).expect("are promised");
     assert_eq!(numbers(&pool), [1, 1, 0, 0, 1]);
     check(&manager);
-    // 1 GiB pages have none of this.
+    // 1 GiB pages support none of this.
     let gigantic = manager.pool(GIB);
     assert_eq!(gigantic.set_overcommit(1), Err(PoolError::NotPossible(GIB)));
     assert_eq!(gigantic.reserve(1, NodeMask::ALL), Err(PoolError::NoPage(GIB)));
@@ -294,18 +296,18 @@ fn pages_come_from_the_node_that_is_asked_for() {
     assert_eq!(pool.allocate(NodeChoice::Exact(node(0)), false), Err(PoolError::NoPage(TWO)));
     let other = pool.allocate(NodeChoice::Preferred(node(0)), false).expect("node 1 has some");
     assert!(other.start.address() >= 8 << 30);
-    // A reservation does not say where, and where nothing is there is nothing.
+    // A reservation names no node, and a node without free pages has none to give.
     pool.reserve(1, NodeMask::ALL).expect("one is free");
     assert_eq!(pool.allocate(NodeChoice::Exact(node(0)), true), Err(PoolError::NoPage(TWO)));
     assert_eq!(numbers(&pool), [2, 1, 1, 0, 2]);
-    // Unless overcommit allows it.
+    // Unless overcommit allows a fresh page.
     pool.set_overcommit(1).expect("2 MiB pages can");
     let here = pool.allocate(NodeChoice::Exact(node(0)), true).expect("is allocated");
     assert!(here.start.address() < 5 << 30);
     assert_eq!(numbers(&pool), [3, 1, 0, 1, 2]);
     assert!(pool.allocate(NodeChoice::Exact(node(2)), false).is_err(), "a node without memory");
-    // Freed unused it is promised again; the page on node 1 can keep that promise, so the surplus
-    // one leaves.
+    // A page that is freed unused is reserved again; the page on node 1 can serve that reservation,
+    // so the surplus page leaves.
     pool.give_back_page(here.start).expect("was allocated");
     assert_eq!(numbers(&pool), [2, 1, 1, 0, 2]);
     check(&manager);
@@ -337,7 +339,7 @@ fn wrong_frees_are_refused() {
         assert_eq!(pool.commit(pfn), refused(pfn), "{pfn}");
     }
     assert_eq!(gigantic.give_back_page(page.start), refused(page.start));
-    // The manager does not take what a pool has.
+    // The manager does not free pages that a pool has.
     for range in [page, large, unused] {
         let error = manager.give_back(range).expect_err("a pool has it");
         assert!(
@@ -375,20 +377,20 @@ fn demotion_takes_only_what_nobody_was_promised() {
     assert_eq!((numbers(&gigantic), numbers(&pool)), ([4, 4, 0, 0, 4], [512, 512, 0, 0, 512]));
     assert_eq!(pool.node_counts(node(0)).expect("exists").nr, 512);
     check(&manager);
-    // More reserved, over all nodes, than one node has free: nothing wraps, and no promise is
-    // broken.
+    // More pages are reserved, over all nodes, than one node has free: no counter wraps, and no
+    // reservation is broken.
     gigantic.reserve(3, NodeMask::ALL).expect("four are free");
     assert_eq!(gigantic.demote(u64::MAX), Ok(1));
     assert_eq!((numbers(&gigantic), numbers(&pool)), ([3, 3, 3, 0, 3], [1024, 1024, 0, 0, 1024]));
     assert_eq!(gigantic.demote(1), Err(PoolError::NothingToDemote));
     assert_eq!(gigantic.demote_node(node(1), 1), Err(PoolError::NothingToDemote));
     gigantic.unreserve(3).expect("are promised");
-    // Of pages in use nothing is demoted.
+    // Pages in use are not demoted.
     let used = [0, 1, 2].map(|_| gigantic.allocate(NodeChoice::Any, false).expect("is free"));
     assert_eq!(gigantic.demote(1), Err(PoolError::NothingToDemote));
     used.iter().for_each(|page| gigantic.give_back_page(page.start).expect("was allocated"));
     check(&manager);
-    // What was demoted can be used and freed, and is whole again in the end.
+    // Demoted pages can be used and freed, and are whole again in the end.
     let page = pool.allocate(NodeChoice::Any, false).expect("is free");
     pool.give_back_page(page.start).expect("was allocated");
     pool.resize(0, &NoHelpers).expect("nobody else resizes");
@@ -402,7 +404,7 @@ fn surplus_of_a_node_is_never_more_than_its_pages() {
     let manager = bring_up(machine());
     let pool = manager.pool(TWO);
     pool.set_overcommit(1).expect("2 MiB pages can");
-    // Node 0 has but one page, which is surplus and promised; node 1 has three that stay.
+    // Node 0 has only one page, which is surplus and reserved; node 1 has three that stay.
     pool.resize_node(node(1), 3, &NoHelpers).expect("exists");
     let there =
         [0, 1, 2].map(|_| pool.allocate(NodeChoice::Exact(node(1)), false).expect("is free"));
@@ -430,13 +432,13 @@ fn pages_with_memory_errors_are_nobodys() {
         assert_eq!((numbers(&pool), pool.counts().leaked), ([2, 1, 0, 0, 2], 1));
         check(&manager);
         assert_eq!(pool.poison(free.start), Err(PoolError::NotAllocated(free.start)));
-        // In use: it goes when it is freed.
+        // A page in use leaves when it is freed.
         assert_eq!(pool.poison(used.start.add(1)), Ok(Poisoned::Stays));
         assert_eq!(numbers(&pool), [2, 1, 0, 0, 2]);
         pool.give_back_page(used.start).expect("was allocated");
         assert_eq!((numbers(&pool), pool.counts().leaked), ([1, 1, 0, 0, 1], 2));
         check(&manager);
-        // Promised: it stays and is not handed out.
+        // A reserved page stays, and is not handed out.
         pool.reserve(1, NodeMask::ALL).expect("is free");
         let last = pool.allocate(NodeChoice::Any, true).expect("is promised");
         pool.give_back_page(last.start).expect("was allocated");
@@ -452,7 +454,7 @@ fn pages_with_memory_errors_are_nobodys() {
         assert_eq!((numbers(&pool), pool.counts().leaked), ([0; 5], 3));
         check(&manager);
         assert_eq!(crate::common::in_use(&manager) - before, 3 * size.frames());
-        // Never again.
+        // Bad pages never come back.
         pool.resize(if size == TWO && is_careful() { 50 } else { u64::MAX }, &NoHelpers)
             .expect("nobody else resizes");
         while let Ok(page) = pool.allocate(NodeChoice::Any, false) {

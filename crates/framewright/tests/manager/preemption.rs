@@ -1,6 +1,6 @@
-//! A task is preempted wherever it may be, and another one on its CPU runs to its end before it
-//! goes on, as strict priorities have it. Whatever that other one asks of the manager, it must not
-//! wait for the one that it has preempted.
+//! A task is preempted at every possible point, and another task on its CPU runs to its end before
+//! the first goes on, as under strict priorities. Whatever the second task asks of the manager, it
+//! must not wait for the task that it has preempted.
 
 use crate::common::{check, mib, order, parameters};
 use framewright::hugetlb::PoolSize;
@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Frames of a section.
 const SECTION: u64 = 32768;
-/// Turns of a wait after which nobody comes any more.
+/// Turns after which a wait counts as endless.
 const FOR_EVER: u32 = 100_000;
 
 /// What the other task does.
@@ -29,14 +29,14 @@ thread_local! {
     static OTHER: RefCell<Option<Task>> = const { RefCell::new(None) };
 }
 
-/// A kernel with preemption, on one thread: where a task may lose its CPU, at the calls of the
-/// platform, the other task runs.
+/// A kernel with preemption, on one thread: the other task runs where a task may lose its CPU, at
+/// the calls of the platform.
 struct Preemptive {
     machine: &'static FakeMachine,
     pins: AtomicU32,
-    /// Points until the other task comes.
+    /// Preemption points left until the other task runs.
     countdown: AtomicU32,
-    /// It runs.
+    /// Whether the other task is running.
     preempted: AtomicBool,
     turns: AtomicU32,
 }
@@ -52,8 +52,8 @@ impl Preemptive {
         }))
     }
 
-    /// Runs `task`; at the `number`-th point where it can be preempted, from 1 on, once, `other`.
-    /// Whether there were so many.
+    /// Runs `task`, and once, at the `number`-th point (from 1 on) where it can be preempted,
+    /// `other`. Returns whether there were that many points.
     fn run(&self, number: u32, task: impl FnOnce(), other: impl FnOnce() + 'static) -> bool {
         OTHER.set(Some(Box::new(other)));
         self.countdown.store(number, Ordering::Relaxed);
@@ -86,8 +86,8 @@ impl Preemptive {
     }
 }
 
-// SAFETY: everything is the machine's; the other task runs only where the first is neither pinned
-// nor has interrupts off.
+// SAFETY: everything is the machine's; the other task runs only where the first task is neither
+// pinned nor has interrupts off.
 unsafe impl Platform for Preemptive {
     fn direct(&self, pa: u64) -> NonNull<u8> {
         self.at_point(|machine| machine.direct(pa))
@@ -131,8 +131,8 @@ unsafe impl Platform for Preemptive {
         self.at_point(Platform::can_wait)
     }
 
-    /// Each look is a while after the last: whoever waits by the clock comes to few points, each of
-    /// which is tried on a machine of its own.
+    /// Each reading is some time after the last, so that a wait by the clock passes few points;
+    /// each point is tried on a machine of its own.
     fn now_ns(&self) -> Option<u64> {
         static LOOKS: AtomicU64 = AtomicU64::new(0);
         Some(LOOKS.fetch_add(1, Ordering::Relaxed) * 10_000)
@@ -161,7 +161,7 @@ fn bring_up(platform: &'static Preemptive, line: &str) -> &'static Manager<Preem
     let machine = platform.machine;
     let mut parameters = parameters(line);
     if parameters.policy == Policy::OnDemand {
-        // Every page that is free can be had.
+        // Every page that is free can be allocated.
         parameters.pages = Pages::None;
     }
     let early = memblock_of(platform, machine.map(), machine.topology(), &[]).expect("early");
@@ -169,7 +169,7 @@ fn bring_up(platform: &'static Preemptive, line: &str) -> &'static Manager<Preem
     Box::leak(Box::new(Manager::bring_up(early, &input).expect("bring-up")))
 }
 
-/// Takes all there is of an order and gives it back.
+/// Allocates all runs of an order and frees them.
 fn take_all(manager: &Manager<Preemptive>, of: Order) {
     let mut taken = Vec::new();
     while let Ok(start) = manager.allocate_order(of, MigrateType::Movable) {
@@ -181,8 +181,8 @@ fn take_all(manager: &Manager<Preemptive>, of: Order) {
     taken.into_iter().for_each(|start| manager.give_back_order(start, of).expect("allocated"));
 }
 
-/// Runs `task` on machines of their own until it was preempted by `other` wherever that is
-/// possible; at how many points.
+/// Runs `task` on fresh machines until `other` has preempted it at every possible point. Returns
+/// the number of points.
 fn at_every_point(
     cpus: u32,
     line: &str,
@@ -198,7 +198,7 @@ fn at_every_point(
         manager.drain().expect("only good frames are cached");
         manager.verify().expect("the books are right");
         machine.assert_quiet();
-        // SAFETY: the manager is not used any more.
+        // SAFETY: the manager is no longer used.
         unsafe { machine.retire() };
         if !was_preempted {
             return number - 1;
@@ -207,7 +207,8 @@ fn at_every_point(
     unreachable!("a task ends")
 }
 
-/// A GiB that is isolated as one and freed meanwhile is put back as one, be it in pieces by then.
+/// A GiB that is isolated as one run and freed meanwhile is put back as one, even if it is in
+/// pieces by then.
 #[test]
 fn an_isolation_that_fails_is_undone_as_far_as_it_came() {
     let gib = |number: u32| BlockNumber(number * 512);
@@ -228,7 +229,7 @@ fn an_isolation_that_fails_is_undone_as_far_as_it_came() {
             || got = Some(manager.isolation().isolate(range).map(drop)),
             move || {
                 manager.give_back_reference(gib(2).start()).expect("it has one");
-                // Not where the whole range is isolated already.
+                // Fails if the whole range is isolated already.
                 let _ = manager.isolation().isolate(isolated_by_other);
             },
         );
@@ -250,7 +251,7 @@ fn an_isolation_that_fails_is_undone_as_far_as_it_came() {
             let all = manager.allocate_at(gib(number).start(), Order::MAX, MigrateType::Movable);
             manager.give_back(all.expect("free as one")).expect("allocated");
         }
-        // SAFETY: the manager is not used any more.
+        // SAFETY: the manager is no longer used.
         unsafe { machine.retire() };
         if !was_preempted {
             break;
@@ -306,7 +307,7 @@ fn no_section_is_busy_where_a_task_may_lose_its_cpu() {
     });
 }
 
-/// What one task does while another is in the middle of it.
+/// What one task does while the other task is in the middle of it.
 fn empties_caches(manager: &Manager<Preemptive>) {
     let held = manager.allocate_order(order(3), MigrateType::Movable).expect("there is memory");
     manager.give_back_order(held, order(3)).expect("allocated");
@@ -314,7 +315,7 @@ fn empties_caches(manager: &Manager<Preemptive>) {
     assert_eq!(manager.caches().pages(), 0, "what was in caches when the drain began is in none");
 }
 
-/// Blocks that nobody else isolates meanwhile.
+/// Isolates blocks that no other call isolates meanwhile.
 fn isolates(manager: &Manager<Preemptive>) {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let first = 100 + NEXT.fetch_add(1, Ordering::Relaxed) % 100;
@@ -340,7 +341,7 @@ fn who_empties_caches_does_not_wait_for_one_that_was_preempted_while_it_did() {
     }
 }
 
-/// Takes every page that can be had and gives them back; how many.
+/// Allocates and frees every page that it can get, and returns their number.
 fn count_all(manager: &Manager<Preemptive>) -> u64 {
     let mut taken = Vec::new();
     while let Ok(range) =
@@ -350,15 +351,16 @@ fn count_all(manager: &Manager<Preemptive>) -> u64 {
     }
     let pages = taken.len() as u64;
     taken.into_iter().for_each(|range| manager.give_back(range).expect("allocated"));
-    // The first may have been in the middle of emptying caches, and none of this was there then.
+    // The first task may have been in the middle of emptying caches, which then did not yet hold
+    // any of these pages.
     manager.drain().expect("only good frames are cached");
     pages
 }
 
 #[test]
 fn what_a_preempted_drainer_has_left_the_next_one_gets() {
-    // The first is stopped at every point, with some caches emptied and others not; the second
-    // wants all memory there is.
+    // The first task is stopped at every point, with some caches emptied and others not; the second
+    // task wants all memory.
     let points = at_every_point(2, "memmap_init=on-demand", empties_caches, |manager| {
         let free = manager.totals().free_pages + manager.caches().pages();
         assert_eq!(count_all(manager), free, "all that nobody has, in caches or not");
@@ -366,7 +368,8 @@ fn what_a_preempted_drainer_has_left_the_next_one_gets() {
     assert!(points > 5, "{points} points are too few for a drain");
 }
 
-/// Descriptors of pool pages go and come only once somebody else has come as far as to wait.
+/// Descriptors of pool pages are given up and restored only once another task has got as far as
+/// waiting.
 struct Slow {
     machine: &'static FakeMachine,
     begun: AtomicBool,

@@ -1,5 +1,5 @@
-//! Memory gets short: marks are kept to the page, caches are drained once, the reclaim hook is
-//! asked in the contexts that allow it and never from within itself, and everything is accounted
+//! Memory gets short: watermarks are kept to the page, caches are drained once, the reclaim hook is
+//! called in the contexts that allow it and never from within itself, and everything is accounted
 //! for afterwards.
 
 use crate::common::{Fake, bring_up_with, check, gib, mib, order, parameters};
@@ -28,7 +28,7 @@ fn one() -> Request {
     Request::pages(1)
 }
 
-/// Takes everything that `request` gets, page by page.
+/// Allocates everything that `request` gets, page by page.
 fn take_all(manager: &Fake, request: &Request) -> Vec<Pfn> {
     let mut taken = Vec::new();
     while let Ok(range) = manager.allocate(request) {
@@ -47,7 +47,7 @@ fn free_pages(manager: &Fake) -> Vec<u64> {
     manager.zones().iter().map(Zone::free_pages).collect()
 }
 
-/// What each zone keeps from requests for `highest`, above a mark.
+/// What each zone keeps back from requests for `highest`, above a watermark.
 fn keeps(manager: &Fake, highest: ZoneKind, mark: fn(&Zone) -> u64) -> Vec<u64> {
     manager
         .zones()
@@ -56,7 +56,7 @@ fn keeps(manager: &Fake, highest: ZoneKind, mark: fn(&Zone) -> u64) -> Vec<u64> 
         .collect()
 }
 
-/// A hook that does what a test says, and counts.
+/// A hook that does what a test says, and counts its calls.
 pub(crate) struct Hook {
     pub(crate) calls: AtomicU32,
     body: Box<dyn Fn(&Shortage) -> u64 + Sync + Send>,
@@ -96,7 +96,8 @@ fn each_mark_is_kept_to_the_page() {
         let low = keeps(manager, highest, |zone| zone.watermarks().low_pages);
         let min = keeps(manager, highest, |zone| zone.watermarks().min_pages);
         let zones = highest as usize + 1;
-        // Down to the low marks, highest zone first; only then does any zone go below.
+        // Zones are used down to their low watermarks, the highest zone first; only then does any
+        // zone go below.
         let mut taken = Vec::new();
         for zone in (0..zones).rev() {
             while manager.zones()[zone].free_pages() > low[zone] {
@@ -106,7 +107,7 @@ fn each_mark_is_kept_to_the_page() {
             }
         }
         for zone in (0..zones).rev() {
-            // A zone that keeps more than it has is not touched at all.
+            // A zone that keeps back more than it has is not touched at all.
             let left = |mark: &[u64]| mark[zone].min(free[zone]);
             assert_eq!(manager.zones()[zone].free_pages(), left(&low));
             while manager.zones()[zone].free_pages() > min[zone] {
@@ -117,7 +118,7 @@ fn each_mark_is_kept_to_the_page() {
         assert_eq!(manager.allocate(&request), Err(NO_MEMORY));
         assert_eq!(manager.allocate_bulk(&request, &mut [Pfn(0); 2]), Err(NO_MEMORY));
         assert_eq!(manager.allocate(&Request { fail_fast: true, ..request }), Err(NO_MEMORY));
-        // One page above the mark is one request.
+        // One page above the watermark serves one request.
         give(manager, &taken.split_off(taken.len() - 1));
         taken.push(manager.allocate(&request).expect("one above the mark").start);
         assert_eq!(manager.allocate(&request), Err(NO_MEMORY));
@@ -157,7 +158,7 @@ fn a_hook_that_frees_is_asked_until_it_suffices() {
     let manager = up(FakeMachine::builder().ram(mib(0, 64)).build());
     let held: &'static Mutex<Vec<Pfn>> = Box::leak(Box::new(Mutex::new(take_all(manager, &one()))));
     let hook = Hook::set(manager, move |wanted| {
-        // Ten at a time, and some of them into this CPU's cache.
+        // Frees ten at a time, some of them into this CPU's cache.
         let mut held = held.lock().expect("no panic");
         let keep = held.len().saturating_sub(10);
         let pages = held.split_off(keep);
@@ -172,7 +173,7 @@ fn a_hook_that_frees_is_asked_until_it_suffices() {
     });
     let mut got = vec![manager.allocate(&one()).expect("the hook frees").start];
     assert_eq!(hook.calls(), 1);
-    // Ten were freed, one was taken.
+    // Ten were freed, and one of them was allocated.
     let mut pages = [Pfn(0); 24];
     assert_eq!(manager.allocate_bulk(&one(), &mut pages), Ok(24));
     assert_eq!(hook.calls(), 2);
@@ -194,7 +195,7 @@ fn a_hook_that_frees_is_asked_until_it_suffices() {
     check(manager);
 }
 
-/// What is freed where the request may not have it does not help.
+/// Memory that is freed where the request may not have it does not help.
 #[test]
 fn the_hook_is_told_where_memory_will_do() {
     let limit = 32 << 20;
@@ -210,7 +211,7 @@ fn the_hook_is_told_where_memory_will_do() {
         while manager.allocate(request).is_ok() {}
         asked.lock().expect("not poisoned").take()
     };
-    // Without zones of their own an address says what devices reach.
+    // Without zones of their own, devices limit requests by address.
     let (dma, reach) = if cfg!(feature = "dma-zones") {
         (ZoneKind::Dma, u64::MAX)
     } else {
@@ -220,7 +221,7 @@ fn the_hook_is_told_where_memory_will_do() {
     assert_eq!(told(&request), Some((dma, reach)));
     let low = Request { max_address: 8 << 20, ..request };
     assert_eq!(told(&low), Some((dma, 8 << 20)));
-    // What cannot be reached cannot be cleared.
+    // Memory that cannot be reached cannot be cleared.
     let zeros = Request { zeroed: true, ..one() };
     assert_eq!(told(&zeros), Some((ZoneKind::Normal, limit)));
     check(manager);
@@ -238,7 +239,8 @@ fn a_hook_that_fails_is_asked_once_and_reserves_come_last() {
     assert_eq!(hook.calls(), 1);
     assert_eq!(manager.allocate_bulk(&one(), &mut [Pfn(0); 5]), Err(NO_MEMORY));
     assert_eq!(hook.calls(), 1);
-    // The reserves are there, but the hook is asked first; without it they come at once.
+    // The reserves would serve the request, but the hook is asked first; without a hook they serve
+    // at once.
     let emergency = Request { reserves: Reserves::All, ..one() };
     let reserve = manager.allocate(&emergency).expect("a reserve").start;
     assert_eq!(hook.calls(), 1);
@@ -264,7 +266,7 @@ fn a_hook_that_says_it_freed_does_not_hold_a_request_for_ever() {
     while let Ok(range) = manager.allocate(&on_node_1) {
         held.push(range);
     }
-    // What it frees is on the other node.
+    // The hook frees memory on the other node.
     let elsewhere = Request { node: NodeChoice::Exact(node(0)), ..Request::new(order(4)) };
     let mut others = Vec::new();
     for _ in 0..100 {
@@ -282,7 +284,7 @@ fn a_hook_that_says_it_freed_does_not_hold_a_request_for_ever() {
     let calls = hook.calls();
     assert!((2..=32).contains(&calls), "{calls}");
     assert_eq!(others.lock().expect("no panic").len(), 100 - calls as usize);
-    // A request that the other node may serve never asks.
+    // A request that the other node may serve never calls the hook.
     held.push(
         manager
             .allocate(&Request { node: NodeChoice::Preferred(node(1)), ..on_node_1 })
@@ -309,7 +311,8 @@ fn a_request_inside_the_hook_does_not_ask_again() {
         let depth: &'static AtomicU32 = Box::leak(Box::new(AtomicU32::new(0)));
         let hook = Hook::set(manager, move |_| {
             assert_eq!(depth.fetch_add(1, Ordering::Relaxed), 0, "entered twice by one task");
-            // Writing something out takes memory: there is none, and then a reserve.
+            // Writing data out takes memory: an ordinary request fails, and then the reserves
+            // serve.
             assert_eq!(manager.allocate(&one()), Err(NO_MEMORY));
             assert!(manager.allocate_order(Order::PAGE, MigrateType::Movable).is_err());
             let buffer =
@@ -330,7 +333,8 @@ fn a_request_inside_the_hook_does_not_ask_again() {
     }
 }
 
-/// Lets two CPUs run out of memory while one of them is in the hook; how many calls there were.
+/// Lets two CPUs run out of memory while one of them is in the hook. Returns the number of hook
+/// calls.
 fn two_in_need(machine: &'static FakeMachine) -> u32 {
     let manager = up(machine);
     let held = take_all(manager, &one());
@@ -338,7 +342,7 @@ fn two_in_need(machine: &'static FakeMachine) -> u32 {
     let both = machine_knows_tasks(machine);
     let hook = Hook::set(manager, move |_| {
         inside.wait();
-        // With nameless tasks the other one passes by without coming in.
+        // If tasks have no names, the other CPU passes by without entering the hook.
         inside.wait();
         0
     });
@@ -401,7 +405,7 @@ fn requests_that_must_fail_do_so_without_draining_or_searching_again() {
     let manager = up(machine);
     let mut held = take_all(manager, &Request { reserves: Reserves::All, ..one() });
     let large = Request::new(order(5));
-    // Memory enough, but in pieces; found out once.
+    // There is enough memory, but in pieces; this is found out once.
     let pieces: Vec<Pfn> = held.iter().copied().filter(|page| page.0 % 2 == 0).collect();
     held.retain(|page| page.0 % 2 != 0);
     give(manager, &pieces);
@@ -413,9 +417,9 @@ fn requests_that_must_fail_do_so_without_draining_or_searching_again() {
     }
     let after = machine.calls();
     assert_eq!(after.cpu_barrier, before.cpu_barrier, "drained again");
-    // The memory of failures and the hook are looked at under a lock each; no zone is.
+    // Remembered failures and the hook take a lock each; no zone is looked at.
     assert!(after.irq_save - before.irq_save <= 200, "{}", after.irq_save - before.irq_save);
-    // The short way asks its home zone as well, for a cache that is empty.
+    // The short path also asks its home zone, for a cache that is empty.
     let before = machine.calls();
     for of in [3, 5].repeat(50) {
         let got = manager.allocate_order(order(of), MigrateType::Movable);
@@ -424,7 +428,7 @@ fn requests_that_must_fail_do_so_without_draining_or_searching_again() {
     let after = machine.calls();
     assert!(after.cpu_barrier - before.cpu_barrier <= 1, "drained again");
     assert!(after.irq_save - before.irq_save <= 420, "{}", after.irq_save - before.irq_save);
-    // Others are not held back, and one free ends it, on whatever CPU and way.
+    // Other requests are not held back, and one free ends it, on any CPU and by any path.
     held.push(manager.allocate(&one()).expect("there are pieces").start);
     let ways: [fn(&Fake, Pfn); 3] = [
         |manager, page| {
@@ -434,7 +438,7 @@ fn requests_that_must_fail_do_so_without_draining_or_searching_again() {
         |manager, page| give(manager, &[page]),
     ];
     for way in ways {
-        // A run of 32 pages without tables: every other one is held, its neighbours are free.
+        // A run of 32 pages without tables: every other page is held, and its neighbours are free.
         let in_run = |run: u64| held.iter().filter(|page| page.0 >> 5 << 5 == run).count();
         let run = (0x1000..).step_by(32).find(|&run| in_run(run) >= 16).expect("some are held");
         let (mut freed, rest): (Vec<Pfn>, Vec<Pfn>) =
@@ -510,7 +514,7 @@ fn nothing_is_lost_when_many_fight_for_the_last_pages() {
                             }
                         }
                         7 => {
-                            // Nobody's any more: the hook's.
+                            // These pages go to the hook.
                             let keep = held.len() - held.len() / 4;
                             let given = held.split_off(keep);
                             given.iter().for_each(|&page| own(page, true));
@@ -544,13 +548,13 @@ fn nothing_is_lost_when_many_fight_for_the_last_pages() {
     manager.drain().expect("good frames");
     assert_eq!(manager.totals().allocated_pages, 0);
     check(manager);
-    // Every page can be had again.
+    // Every page can be allocated again.
     let all = take_all(manager, &Request { reserves: Reserves::All, ..one() });
     assert_eq!(all.len() as u64, manager.totals().managed_pages);
 }
 
-/// Each kind of request leaves what is kept from it: all of the min watermark, half, three eighths,
-/// nothing.
+/// Each kind of request leaves what is kept back from it: all of the min watermark, half of it,
+/// three eighths, nothing.
 #[test]
 fn requests_may_have_so_much_of_the_reserves() {
     let manager = up(FakeMachine::builder().ram(mib(0, 64)).build());

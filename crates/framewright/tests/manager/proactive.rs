@@ -1,5 +1,5 @@
-//! Compaction in the background: when it begins and ends, what a poll does at most, and who is left
-//! alone.
+//! Compaction in the background: when it begins and ends, how much a poll does at most, and which
+//! nodes it leaves alone.
 
 use crate::common::{Fake, bring_up_with, check, filled, mib, with_pages};
 use framewright::manager::MovingEvents;
@@ -11,7 +11,7 @@ use framewright_testkit::{FakeMachine, Owner};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Nodes of so many MiB, all in pieces, half of it free; movers live for ever.
+/// Nodes of these sizes in MiB, all memory in pieces and half of it free; the movers live for ever.
 fn fragmented(nodes: &[u64]) -> (&'static Fake, &'static Handles<'static, FakeMachine>) {
     let mut builder = FakeMachine::builder();
     for (node, &size_mib) in nodes.iter().enumerate() {
@@ -38,7 +38,7 @@ fn nodes_are_compacted_a_little_at_a_time_until_they_are_below_the_low_mark() {
     let (manager, handles) = fragmented(&[512, 64]);
     let mut compactor = manager.moving().compactor();
     assert_eq!([score(manager, 0), score(manager, 1), score(manager, 2)], [99, 99, 0]);
-    // Nobody moves anything, and nothing is wanted.
+    // There is no mover, and nothing is wanted.
     let mut now = 7;
     assert_eq!(compactor.poll(now), now + SECOND_NS / 2);
     manager.moving().set_mover(Some(handles));
@@ -46,7 +46,7 @@ fn nodes_are_compacted_a_little_at_a_time_until_they_are_below_the_low_mark() {
     now += SECOND_NS / 2;
     assert_eq!(compactor.poll(now), now + SECOND_NS / 2);
     assert_eq!(events(manager), MovingEvents::default());
-    // 80 and 90 percent.
+    // The low and high marks are now 80 and 90 percent.
     manager.sysctl().set_compaction_proactiveness(20).expect("in range");
     let mut polls = 0;
     now += SECOND_NS / 2;
@@ -63,7 +63,8 @@ fn nodes_are_compacted_a_little_at_a_time_until_they_are_below_the_low_mark() {
     assert!(polls > 1 && told.daemon_wakes == 2 && told.daemon_scanned_pages != 0, "{told:?}");
     assert_eq!(told.daemon_scanned_pages, told.scanned_pages);
     for node in [0, 1] {
-        // It ends at the mark, and not far below it: a block that CPUs take from is in pieces.
+        // Compaction ends at the low mark, and not far below it: a block that CPUs allocate from is
+        // in pieces.
         assert!((74..=80).contains(&score(manager, node)), "{}", score(manager, node));
     }
     handles.held().for_each(|handle| handles.check(handle).expect("intact"));
@@ -92,7 +93,7 @@ fn a_node_that_cannot_be_compacted_is_left_alone_for_a_while() {
     let next = compactor.poll(now);
     let told = events(manager);
     assert!(told.moved_pages == 0 && told.daemon_wakes >= 1);
-    // It looks at others, but not at this one.
+    // It looks at other nodes, but not at this one.
     assert_eq!(next, now + SECOND_NS / 2);
     handles.set_habits(Habits::default());
     let until = now + 32 * SECOND_NS;
@@ -126,7 +127,7 @@ fn reclaim_comes_first() {
     check(manager);
 }
 
-/// What only movable requests may have is no help to others.
+/// Memory that only movable requests may have does not help other requests.
 #[test]
 fn graded_memory_does_not_end_the_shortage_of_what_cannot_be_moved() {
     use framewright::vmemmap_space::{BlockNumber, BlockRange};

@@ -1,4 +1,4 @@
-//! The manager against a naive model: random machines page by page, random requests block by block;
+//! The manager against a naive model: random machines page by page, random requests block by block,
 //! without page descriptors and with descriptors inside the blocks.
 
 use crate::common::{
@@ -16,10 +16,10 @@ use framewright_testkit::{FakeMachine, Owner};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-/// A machine as a test describes it; sizes in pages.
+/// A machine as a test describes it; sizes are in pages.
 #[derive(Clone, Debug)]
 struct Shape {
-    /// First page of each region, its pages, and its kind.
+    /// First page, number of pages, and kind of each region.
     regions: Vec<(u64, u64, MemoryKind)>,
     /// Where each node after the first begins.
     borders: Vec<u64>,
@@ -30,7 +30,8 @@ fn page_near(anchors: Vec<u64>, spread: u64) -> impl Strategy<Value = u64> + Clo
     (prop::sample::select(anchors), 0..spread).prop_map(|(anchor, offset)| anchor + offset)
 }
 
-/// Regions of up to `pages` around places where something changes: 1 MiB, 16 MiB, 1 GiB, 4 GiB.
+/// Regions of up to `pages` pages around places where something changes: 1 MiB, 16 MiB, 1 GiB, 4
+/// GiB.
 fn shape(pages: u64) -> impl Strategy<Value = Shape> {
     let anchors = vec![0, 0xff0, 0x1000, 0x3_fe00, 0xf_f000, 0x10_0000, 0x14_0000];
     let kind = prop::sample::select(vec![
@@ -104,7 +105,7 @@ struct ZoneTally {
     blocks: BTreeMap<u64, u64>,
 }
 
-/// Counts per zone from the pages alone.
+/// Counts per zone, from the pages alone.
 fn tally(shape: &Shape) -> BTreeMap<(usize, ZoneKind), ZoneTally> {
     let mut zones: BTreeMap<(usize, ZoneKind), ZoneTally> = BTreeMap::new();
     let mut owners: BTreeMap<u64, BTreeMap<usize, u64>> = BTreeMap::new();
@@ -146,16 +147,16 @@ fn compare_zones(shape: &Shape, manager: &Fake) {
     }
 }
 
-/// Frames that nobody has as maximal runs: all that the manager hands out at first, then what the
-/// test made of it. Those that hold descriptors are among them: whose they are changes, and the
-/// manager is asked.
+/// Unallocated frames as maximal runs: at first all that the manager hands out, then as the test
+/// changes them. Frames that hold descriptors are among them; because they change, the test asks
+/// the manager which they are.
 struct Model {
     free: BTreeMap<u64, u64>,
     allocated: u64,
 }
 
 impl Model {
-    /// Takes every frame there is, one by one, and gives them back.
+    /// Allocates every frame, one by one, and frees them.
     fn new(manager: &Fake) -> Self {
         let mut model = Self { free: BTreeMap::new(), allocated: 0 };
         let mut pages =
@@ -225,7 +226,7 @@ impl Model {
         self.allocated = self.allocated.saturating_sub(range.pages());
     }
 
-    /// Whether some aligned free piece would have done.
+    /// Whether some aligned free run would have served.
     fn could(
         &self,
         manager: &Fake,
@@ -252,8 +253,8 @@ impl Model {
     }
 }
 
-/// Whether frames that nobody has can be had: their block may hold descriptors in them, or wait for
-/// room for descriptors.
+/// Whether unallocated frames can be allocated: they may hold descriptors of their block, or the
+/// block may wait for room for its descriptors.
 fn is_available(manager: &Fake, range: PfnRange) -> bool {
     let block = BlockNumber::containing(range.start);
     if range.pages() >= PAGES_PER_BLOCK {
@@ -416,7 +417,7 @@ fn compare(shape: &Shape, manager: &Fake, steps: &[Step], pages: Pages) {
             }
             Step::FreeWrong { page, pages } => {
                 let range = PfnRange::new(page, page + pages);
-                // Wrong unless every frame of it is held.
+                // The free is wrong unless every frame of the range is held.
                 let held: u64 = held.iter().map(|held| held.intersection(range).pages()).sum();
                 if held < pages {
                     let before = manager.totals();
@@ -439,8 +440,8 @@ fn compare(shape: &Shape, manager: &Fake, steps: &[Step], pages: Pages) {
     assert_eq!(totals.free_pages + totals.descriptor_pages, totals.managed_pages);
 }
 
-/// Pages of less than a block have descriptors when there are to be any, all zero, and none of them
-/// lies in another one's frame.
+/// Pages of runs smaller than a block have descriptors if the machine has any, all zero. None of
+/// the descriptors lies in a frame of such a run.
 fn check_described(manager: &Fake, range: PfnRange, pages: Pages) {
     let frames = manager.vmemmap().descriptor_frames(BlockNumber::containing(range.start));
     let described = pages == Pages::Inside && range.pages() < PAGES_PER_BLOCK;
@@ -482,7 +483,7 @@ proptest! {
         steps in prop::collection::vec(step(), 0..120),
         pages in pages(),
     ) {
-        // A careful run writes to every page that is freed, here all of several GiB.
+        // A careful run writes to every page that is freed, here to all of several GiB.
         if crate::common::is_careful() {
             return Ok(());
         }

@@ -1,5 +1,5 @@
-//! What cannot be divided and reaches over an edge of a range that cannot be had: none of it stays
-//! out of circulation.
+//! A run that cannot be divided and crosses an edge of the requested range: the request fails, and
+//! no page of the run stays out of circulation.
 
 use crate::common::{Fake, bring_up_with, check, gib, mib, order, parameters, settled, unmovable};
 use framewright::hugetlb::PoolSize;
@@ -9,7 +9,7 @@ use framewright::units::{Order, PfnRange};
 use framewright_jobs::NoHelpers;
 use framewright_testkit::{FakeMachine, Owner, PoolOwner};
 
-/// Ranges that reach over the first or the last edge of `of`, or over both, by blocks and by less.
+/// Ranges that cross the first edge of `of`, the last, or both, by blocks and by less.
 fn over_the_edges(of: PfnRange) -> [PfnRange; 4] {
     let (start, end) = (of.start.0, of.end.0);
     [

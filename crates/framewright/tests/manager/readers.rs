@@ -1,5 +1,5 @@
-//! What happens while somebody looks at a descriptor, made to happen: the looker is stopped at the
-//! direct map, in the middle.
+//! What happens while another thread reads a descriptor. The tests force the moment: the reader is
+//! stopped in the middle, when it uses the direct map.
 
 use framewright::internals::Readers;
 use framewright::parameters::Pages;
@@ -16,22 +16,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 thread_local! {
-    /// At which use of the direct map from now on this thread stops; 0 for none.
+    /// The use of the direct map, counted from now, at which this thread stops; 0 for none.
     static STOP_AT: Cell<u32> = const { Cell::new(0) };
 }
 
-/// A machine that can stop a thread at the direct map.
+/// A machine that can stop a thread when it uses the direct map.
 struct Gate {
     machine: &'static FakeMachine,
-    /// A thread stands there.
+    /// A thread has stopped there.
     stopped: AtomicBool,
-    /// It may go on.
+    /// The thread may continue.
     opened: AtomicBool,
-    /// Another one waits for something.
+    /// Another thread is waiting for something.
     waited: AtomicBool,
 }
 
-/// Opens the gate however the test goes on, so that a failure does not stand there for ever.
+/// Opens the gate however the test ends, so that a failed test does not leave a thread there for
+/// ever.
 struct Opens<'a>(&'a Gate);
 
 impl Drop for Opens<'_> {
@@ -65,7 +66,7 @@ unsafe impl Platform for Gate {
     }
 
     unsafe fn unpin(&self, cpu: PinnedCpu) {
-        // SAFETY: passed on to the caller.
+        // SAFETY: passed on from the caller.
         unsafe { self.machine.unpin(cpu) };
     }
 
@@ -74,7 +75,7 @@ unsafe impl Platform for Gate {
     }
 
     unsafe fn irq_restore(&self, state: IrqState) {
-        // SAFETY: passed on to the caller.
+        // SAFETY: passed on from the caller.
         unsafe { self.machine.irq_restore(state) };
     }
 
@@ -94,7 +95,7 @@ unsafe impl Platform for Gate {
         self.machine.cpu_barrier();
     }
 
-    /// Whoever waits for the one who stands there lets it go.
+    /// A thread that waits for the stopped thread lets it continue.
     fn relax(&self) {
         self.waited.store(true, Ordering::Release);
         self.opened.store(true, Ordering::Release);
@@ -121,8 +122,8 @@ fn at(manager: &Manager<Gate>, pfn: u64, pages: u64) -> PfnRange {
     PfnRange { start: pages[0].start, end: pages[pages.len() - 1].end }
 }
 
-/// Runs `body` while another thread tries to get a reference to `pfn` and stands at its `stop`-th
-/// use of the direct map; returns what that thread got.
+/// Runs `body` while another thread tries to get a reference to `pfn` and stops at its `stop`-th
+/// use of the direct map. Returns what that thread got.
 fn while_somebody_tries(
     manager: &Manager<Gate>,
     pfn: Pfn,
@@ -137,7 +138,7 @@ fn while_somebody_tries(
         let looker = scope.spawn(|| {
             STOP_AT.set(stop);
             let got = manager.references().try_get(pfn);
-            // It may be done before that.
+            // The thread may finish before it reaches that use.
             gate.stopped.store(true, Ordering::Release);
             got
         });
@@ -156,7 +157,7 @@ fn a_block_becomes_whole_when_nobody_looks_any_more() {
     let got = while_somebody_tries(&manager, page.start, 1, || {
         manager.give_back(page).expect("allocated");
         assert!(!manager.platform().waited.load(Ordering::Acquire), "a free waits for nobody");
-        // The block was kept split; now it has to be whole.
+        // The block was kept split; now it has to become whole.
         let whole = manager
             .allocate_at(page.start, Order::BLOCK, MigrateType::Movable)
             .expect("all of it is free");
@@ -176,8 +177,8 @@ fn the_links_of_a_counted_block_wait_for_who_looks() {
     let page = at(&manager, 20 * 512, 1);
     let mut waited = false;
     let got = while_somebody_tries(&manager, page.start, 1, || {
-        // Several blocks have their readers in common; one of these shares them with the one that
-        // is looked at.
+        // Several blocks share one reader count; one of these blocks shares it with the block that
+        // is being read.
         for block in (8..31).filter(|&block| block != 20) {
             let whole =
                 manager.allocate_at(BlockNumber(block).start(), Order::BLOCK, MigrateType::Movable);
@@ -199,7 +200,7 @@ fn a_reference_to_what_a_page_was_part_of_is_put_back() {
     let manager = bring_up();
     let keep = at(&manager, 20 * 512 + 100, 1);
     let run = at(&manager, 20 * 512, 5);
-    // Where the looker stands it knows the run, and has no reference to it yet.
+    // At its stop the reader knows the run, but has no reference to it yet.
     for stop in 1..9 {
         manager.begin_references(run).expect("allocated");
         let tail = run.start.add(3);
@@ -212,7 +213,7 @@ fn a_reference_to_what_a_page_was_part_of_is_put_back() {
             }
         });
         if manager.references().count(tail) == Ok(1) && got.is_ok() {
-            // It was quicker: it has the run.
+            // The thread was quicker, and holds a reference to the run.
             manager.give_back_reference(tail).expect("a reference");
         } else {
             assert_eq!(got, Err(ReferenceError::Frozen(tail)), "stopped at {stop}");
@@ -228,7 +229,8 @@ fn a_reference_to_what_a_page_was_part_of_is_put_back() {
     assert!(manager.allocate(&Request::pages(1)).is_ok());
 }
 
-/// On many CPUs somebody may be inside at any moment, so that a wait for nobody would never end.
+/// On many CPUs some reader may be inside at any moment, so that a wait for no reader at all might
+/// never end.
 #[test]
 fn who_comes_while_somebody_waits_is_let_in_afterwards() {
     let machine = || FakeMachine::builder().ram(PhysRange::new(0, 1 << 21)).cpus(1).build();
@@ -252,7 +254,7 @@ fn who_comes_while_somebody_waits_is_let_in_afterwards() {
         let calls = waiter.calls();
         drop(first);
         assert!(!was_let_in);
-        // Who came on the waiter's own CPU would stand aside for ever.
+        // A reader on the waiter's own CPU would stand aside for ever.
         assert_eq!((calls.irq_save, calls.irq_restore), (1, 0));
     });
     assert!(entered.into_inner());

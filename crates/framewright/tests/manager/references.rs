@@ -1,5 +1,5 @@
-//! Reference counts of pages, runs and blocks: who puts the last one frees, with the right size;
-//! nobody gets one to what is free; misuse is an error.
+//! Reference counts of pages, runs and blocks: putting the last reference frees the memory with the
+//! right size, nobody gets a reference to free memory, and misuse is an error.
 
 use super::HERE;
 use crate::common::{Fake, bring_up_with, check, gib, idle_pages, mib, order, parameters};
@@ -100,7 +100,7 @@ fn blocks_have_counts_and_owner_words_without_descriptors() {
         assert_eq!(manager.give_back_testzero(last), Ok(Some(block)));
         assert_eq!(manager.give_back_frozen(last), Ok(()));
         check(&manager);
-        // Whoever has it next begins anew.
+        // The next owner begins anew.
         manager.drain().expect("only good frames are cached");
         let again =
             manager.allocate_at(block.start, order(of), MigrateType::Movable).expect("free again");
@@ -150,7 +150,7 @@ fn a_block_that_is_freed_in_parts_loses_its_count() {
 
 #[test]
 fn a_counted_block_comes_out_of_a_cache_without_references() {
-    // Large enough that a CPU's share of it is some blocks.
+    // Large enough that a CPU may cache some blocks.
     let manager = HERE.bring_up_described(FakeMachine::builder().ram(mib(0, 1024)).build());
     let block =
         manager.allocate_order(Order::BLOCK, MigrateType::Movable).expect("there is memory");
@@ -186,8 +186,8 @@ fn misuse_is_an_error_and_changes_nothing() {
     assert_eq!(manager.unfreeze_references(page.start, 0), Err(ReferenceError::Frozen(page.start)));
     let frames = manager.vmemmap().descriptor_frames(BlockNumber::containing(page.start));
     assert_eq!(frames.is_none(), HERE.has_array());
-    // In an array no frame of the block holds descriptors, and any page may stand for such in what
-    // follows.
+    // With an array no frame of the block holds descriptors, and in the following checks any page
+    // may take the place of such frames.
     let frames = frames.unwrap_or([Pfn(page.start.0 + 8); 8]);
     if !HERE.has_array() {
         assert_eq!(
@@ -202,11 +202,11 @@ fn misuse_is_an_error_and_changes_nothing() {
     );
     let wrong = [
         PfnRange::new(page.start.0, page.start.0),
-        // Pages that are free, that hold descriptors, that lie in two blocks.
+        // Pages that are free, pages that hold descriptors, and pages that lie in two blocks.
         PfnRange::new(page.start.0, page.start.0 + 2),
         PfnRange::new(frames[0].0, frames[0].0 + 1),
         PfnRange::new(block.start.0 - 4, block.start.0 + 4),
-        // Parts of a block, and more than one.
+        // Parts of a block, and more than a block.
         PfnRange::new(block.start.0, block.start.0 + 4),
         PfnRange::new(block.start.0, block.start.0 + 1024),
         PfnRange::new(block.start.0, block.start.0 + 600),
@@ -239,7 +239,7 @@ fn the_last_put_clears_what_the_owner_wrote() {
     let run = allocate(&manager, 6);
     manager.begin_references(run).expect("allocated");
     for pfn in (run.start.0..run.end.0).map(Pfn) {
-        // SAFETY: the page is the test's.
+        // SAFETY: the test owns the page.
         let page = unsafe { manager.vmemmap().page(pfn) }.expect("described");
         page.flags().store(u64::MAX, Ordering::Relaxed);
         page.owner_words().iter().for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
@@ -254,7 +254,7 @@ fn the_last_put_clears_what_the_owner_wrote() {
     manager.give_back_reference(run.start).expect("the last reference");
     settle(&manager);
     let again = manager.allocate_at(run.start, Order::PAGE, MigrateType::Movable).expect("free");
-    // SAFETY: the page is the test's.
+    // SAFETY: the test owns the page.
     assert!(unsafe { manager.vmemmap().page(again.start) }.is_some_and(Page::is_clear));
     manager.give_back_to_zone(again).expect("allocated");
 }
@@ -273,12 +273,12 @@ fn references_are_counted_in_interrupts_and_without_a_lock() {
 
 #[test]
 fn cpus_get_and_put_what_others_free() {
-    // A few pages and blocks come and go; everybody tries to get references to any of them by
+    // A few pages and blocks come and go, while all CPUs try to get references to any of them by
     // number.
     let machine = FakeMachine::builder().ram(mib(0, 32)).cpus(5).build();
     let manager = HERE.bring_up_described(machine);
     let idle = idle_pages(&manager);
-    // How many hold each frame, as counted by those who do.
+    // The number of holders of each frame, as counted by the holders.
     let holders: Vec<AtomicU32> = (0..32 << 8).map(|_| AtomicU32::new(0)).collect();
     let owners: Vec<AtomicU32> = (0..32 << 8).map(|_| AtomicU32::new(0)).collect();
     let known: Mutex<Vec<PfnRange>> = Mutex::new(Vec::new());
@@ -323,7 +323,7 @@ fn cpus_get_and_put_what_others_free() {
                         if random(2) == 0 {
                             known.swap_remove(index);
                             drop(known);
-                            // The first reference goes; others may hold the run still.
+                            // The first reference is put; others may still hold the run.
                             if let Some(freed) =
                                 manager.give_back_testzero(run.start).expect("a reference")
                             {
@@ -364,7 +364,7 @@ fn cpus_get_and_put_what_others_free() {
     assert_eq!(idle_pages(&manager), idle);
 }
 
-/// Whoever put the last reference has it alone.
+/// The thread that put the last reference is the only owner.
 fn give_up(run: PfnRange, holders: &[AtomicU32], owners: &[AtomicU32]) {
     for pfn in run.start.0..run.end.0 {
         let index = usize::try_from(pfn).expect("small");

@@ -1,5 +1,5 @@
-//! Free page reporting as it should go: everything is reported once, at the pace that was chosen,
-//! and nobody notices.
+//! Free page reporting in normal operation: everything is reported once, at the chosen pace, and
+//! allocations do not notice.
 
 use crate::common::reporting_rig::{BASE, MS, Rig, SECOND, machine, usual, weightless};
 use crate::common::{bring_up_with, check, mib, parameters};
@@ -21,7 +21,7 @@ fn all_that_is_free_is_reported_once_and_then_nothing_happens() {
         let counters = rig.manager.reporting_counters();
         assert_eq!(counters.reported_pages, rig.host.discarded_pages());
         assert_eq!(counters.reported_pages, rig.reported_pages());
-        // All but what lies in blocks that are in pieces.
+        // All free memory except for what lies in blocks that are in pieces.
         assert!(
             before.free_pages - counters.reported_pages < 4 * 512,
             "{counters:?} of {before:?}"
@@ -57,7 +57,7 @@ fn two_gibibytes_that_became_free_go_back_within_the_promised_time() {
     for (pace, promise) in [(Pace::Adaptive, 3 * SECOND), (Pace::Fixed, 18 * SECOND)] {
         let mut rig = Rig::new(machine(4096, 1), "", weightless());
         rig.manager.reporting().set_pace(pace);
-        // A host that takes a millisecond and a half for a call.
+        // A host that takes a millisecond and a half per call.
         rig.host.answer(Answer::After(2));
         rig.settle();
         let dirty: Vec<PfnRange> = (0..1024).map(|_| rig.take(9)).collect();
@@ -79,7 +79,7 @@ fn what_comes_and_goes_is_left_alone() {
     let mut rig = Rig::new(machine(1024, 1), "", weightless());
     rig.settle();
     let calls = rig.manager.reporting_counters().calls;
-    // 100 MiB in use for most of the time and free in between, for a minute.
+    // 100 MiB are in use most of the time and free in between, for a minute.
     for _ in 0..1200 {
         let held: Vec<PfnRange> = (0..50).map(|_| rig.take(9)).collect();
         rig.run(40 * MS);
@@ -102,7 +102,7 @@ fn marks_survive_split_and_merge() {
     let mut rig = Rig::new(machine(2048, 1), "", weightless());
     rig.settle();
     rig.host.take_submissions();
-    // A GiB falls into pieces for one block and becomes one again.
+    // A GiB is taken apart for one block and becomes whole again.
     for _ in 0..3 {
         let block = rig.take(9);
         rig.settle();
@@ -116,7 +116,7 @@ fn marks_survive_split_and_merge() {
         let submissions = rig.host.take_submissions();
         assert_eq!(submissions, [vec![block.to_phys()]], "only what somebody had");
     }
-    // Two neighbours that were free at different times.
+    // Two neighbours that were freed at different times.
     let large = rig.take(12);
     let (first, rest) = (crate::common::part(large, 0, 3), crate::common::part(large, 3, 5));
     rig.free(first);
@@ -143,7 +143,7 @@ fn what_was_not_reported_is_handed_out_first() {
     let mut freed: Vec<PfnRange> = held.iter().step_by(2).copied().collect();
     freed.sort_by_key(|block| block.start);
     assert_eq!(again, freed, "exactly what was free and not reported");
-    // Through the caches of CPUs as well, which take several blocks at once.
+    // Also by way of the CPUs' caches, which take several blocks at once.
     for block in held.iter().skip(1).step_by(2).chain(&again) {
         rig.free(*block);
     }
@@ -177,7 +177,7 @@ fn caches_fill_themselves_with_what_was_not_reported() {
                 .rev()
                 .for_each(|start| manager.give_back_order(start, order).expect("it is held"));
         };
-        // All but what is held, and what the cache has besides, is reported.
+        // Everything is reported except for what is held, and what the cache has besides.
         let held: Vec<Pfn> = take();
         manager.reporting().flush();
         rig.settle();
@@ -192,7 +192,7 @@ fn caches_fill_themselves_with_what_was_not_reported() {
             (before.reused_pages, before.reused_early_pages),
             "{order:?}: what was in use is enough"
         );
-        // One more run of whole blocks is all that one more request costs.
+        // One more request costs at most one more run of whole blocks.
         let held: Vec<Pfn> = take();
         manager.reporting().flush();
         rig.settle();
@@ -226,7 +226,7 @@ fn memory_that_the_device_zeroed_is_not_cleared_again() {
     if crate::common::is_careful() {
         return;
     }
-    // A device that breaks its promise shows where it is believed.
+    // A device that breaks its promise shows where the manager relies on it.
     let mut rig = Rig::new(machine(256, 1), "", Traits { content: Content::Zero, ..usual() });
     rig.host.answer(Answer::After(0));
     rig.settle();
@@ -238,7 +238,7 @@ fn memory_that_the_device_zeroed_is_not_cleared_again() {
     let all = rig.take_all(9);
     for block in &all {
         for pfn in block.start.0..block.end.0 {
-            // SAFETY: the block is ours.
+            // SAFETY: the test owns the block.
             unsafe { rig.manager.platform().store(Pfn(pfn).address(), u64::from(JUNK)) };
         }
     }
@@ -250,7 +250,7 @@ fn memory_that_the_device_zeroed_is_not_cleared_again() {
     rig.host.answer(Answer::Lies);
     rig.settle();
     assert_eq!(byte(&rig, zeroed(&rig, 9).start), u64::from(JUNK), "it was not cleared");
-    // What is left of blocks that were in pieces before comes first.
+    // The rest of blocks that were in pieces before comes first.
     let mut pages = (0..1000).map(|_| zeroed(&rig, 0));
     let page = pages
         .find(|page| byte(&rig, page.start) != 0)
@@ -265,8 +265,8 @@ fn memory_that_the_device_zeroed_is_not_cleared_again() {
     check(rig.manager);
 }
 
-/// A balloon that was told that free pages are zero leaves them zero or as they were: what was
-/// never freed is not known to be zero.
+/// A balloon device that was told that free pages are zero leaves them zero or as they were; memory
+/// that was never freed is not known to be zero.
 #[test]
 fn memory_that_the_device_kept_is_cleared() {
     if crate::common::is_careful() {
@@ -277,7 +277,7 @@ fn memory_that_the_device_kept_is_cleared() {
         "init_on_free=1",
         Traits { content: Content::ZeroOrKept, ..usual() },
     );
-    // All was acknowledged, and nothing was written: the host's memory is locked.
+    // The host acknowledges everything and writes nothing, because its memory is locked.
     rig.host.answer(Answer::Lies);
     rig.settle();
     for order in [9, 0, 3, 11] {
@@ -297,7 +297,7 @@ fn an_acknowledgement_alone_proves_nothing() {
     rig.host.answer(Answer::Lies);
     let all = rig.take_all(9);
     for block in &all {
-        // SAFETY: the block is ours.
+        // SAFETY: the test owns the block.
         unsafe { rig.manager.platform().store(block.start.address(), u64::from(JUNK)) };
     }
     all.into_iter().for_each(|block| rig.free(block));
@@ -310,7 +310,7 @@ fn runs_of_split_blocks_are_reported_where_the_order_is_small() {
     for order in [0, 3, 6, 8] {
         let line = format!("page_reporting.page_reporting_order={order}");
         let mut rig = Rig::new(machine(256, 1), &line, usual());
-        // Every second run of one block is in use, and all of it was somebody's once.
+        // Every second run of one block is in use, and all of the block was in use once.
         let block = rig.take(9);
         let size = 1 << order;
         for start in (block.start.0..block.end.0).step_by(2 * size) {
@@ -321,7 +321,7 @@ fn runs_of_split_blocks_are_reported_where_the_order_is_small() {
             let run = PfnRange::new(start, start + size as u64);
             assert!(rig.host.has_discarded(run), "{order:?}: {run:?}");
         }
-        // What is left in pieces: less than a run here and there.
+        // The rest is in pieces: less than a run here and there.
         let idle = rig.free_pages() - rig.host.discarded_pages();
         assert!(idle <= 64 * size as u64, "{order:?}: {idle} pages are not reported");
         rig.host.take_submissions();
@@ -369,7 +369,7 @@ fn the_device_names_an_order_and_the_parameter_takes_precedence() {
     rig.settle();
     let blocks = rig.manager.zones()[0].unreported_pages();
     assert!(blocks != 0, "smaller ones are not worth a report");
-    // At run time, too.
+    // The order can also be set at run time.
     rig.manager.reporting().set_order(Order::BLOCK);
     rig.manager.reporting().flush();
     rig.settle();
@@ -384,7 +384,7 @@ fn flush_pause_and_resume() {
     rig.run(60 * SECOND);
     assert_eq!(rig.manager.reporting_counters().calls, 0);
     rig.manager.reporting().flush();
-    // No budget and no delay; not even the pause matters.
+    // A flush has no budget and no delay, and even a pause does not stop it.
     for _ in 0..100 {
         rig.poll();
     }
@@ -407,7 +407,7 @@ fn without_a_delay_pass_follows_pass() {
         rig.manager.reporting().set_pace(pace);
         rig.run(SECOND);
         assert_eq!(rig.unreported_pages(), 0, "{pace:?}");
-        // And with nothing to do it does not spin.
+        // With nothing to do, the reporter does not spin.
         assert!(rig.poll().is_some_and(|wait| wait >= MS), "{pace:?}");
     }
 }
@@ -433,7 +433,7 @@ fn small_zones_are_reported_too_and_then_it_is_quiet() {
     if crate::common::is_careful() {
         return;
     }
-    // A zone below 16 MiB, one of 48 MiB, and one that is large.
+    // A zone below 16 MiB, a zone of 48 MiB, and a large zone.
     let machine =
         FakeMachine::builder().ram(mib(1, 16)).ram(mib(16, 64)).ram(mib(BASE, BASE + 512)).build();
     for pace in [Pace::Adaptive, Pace::Fixed] {
@@ -463,7 +463,8 @@ fn small_zones_are_reported_too_and_then_it_is_quiet() {
     }
 }
 
-/// Blocks that were zero, were used in runs of each size, of which one came back before the others.
+/// Blocks that were zero were then used in runs of each size, and one run came back before the
+/// others.
 #[test]
 fn a_block_that_comes_back_in_runs_is_not_zero_any_more() {
     if crate::common::is_careful() {
@@ -479,7 +480,7 @@ fn a_block_that_comes_back_in_runs_is_not_zero_any_more() {
             let start = manager.allocate_order(of, MigrateType::Movable).expect("there is memory");
             rig.host.handed_out(PfnRange { start, end: start.add(of.pages()) });
             for pfn in start.0..start.0 + of.pages() {
-                // SAFETY: the run is ours.
+                // SAFETY: the test owns the run.
                 unsafe { manager.platform().store(Pfn(pfn).address(), u64::from(JUNK)) };
             }
             start

@@ -1,5 +1,5 @@
-//! Free page reporting with devices that refuse, fail, answer late, in part or never, and with
-//! everything else happening meanwhile: nothing is lost, and nobody gets what the host may still
+//! Free page reporting with devices that refuse, fail, or answer late, in part or never, while
+//! everything else goes on: nothing is lost, and nobody gets memory that the host may still
 //! discard.
 
 use crate::common::reporting_rig::{MS, Rig, SECOND, machine, usual, weightless};
@@ -13,7 +13,7 @@ use framewright::{AllocateError, Request, Reserves};
 use framewright_testkit::Owner;
 use framewright_testkit::reporting::{Answer, FakeHost, Traits};
 
-/// Polls until the device has something.
+/// Polls until the device has something, and returns what it has.
 fn submit(rig: &mut Rig) -> Vec<PfnRange> {
     rig.host.take_submissions();
     for _ in 0..1000 {
@@ -34,7 +34,8 @@ fn blocks(range: PfnRange) -> BlockRange {
     }
 }
 
-/// Page owners know nothing of claims.
+/// Claims an isolated range and frees it. Page owners do not know claims, so that careful runs only
+/// unisolate it.
 fn claim_and_free(rig: &Rig, isolated: PfnRange) {
     if crate::common::is_careful() {
         return rig.manager.isolation().unisolate(blocks(isolated)).expect("it is isolated");
@@ -55,12 +56,12 @@ fn one_device_at_a_time() {
     let reporter = rig.reporter.take().expect("registered");
     assert!(reporter.unregister().is_ok());
     assert!(!rig.manager.reporting().is_registered());
-    // The next one goes on where this stopped.
+    // The next device goes on where this one stopped.
     let again = rig.manager.register_reporting(rig.host.device());
     rig.reporter = Some(again.map_err(|(error, _)| error).expect("the only device"));
     rig.settle();
     assert_eq!((rig.manager.reporting_counters().calls, rig.host.reported_twice()), (calls, 0));
-    // One that is dropped with nothing out leaves its place.
+    // A reporter that is dropped with nothing out frees its place.
     rig.reporter = None;
     assert!(!rig.manager.reporting().is_registered());
     check(rig.manager);
@@ -166,7 +167,7 @@ fn what_is_not_acknowledged_is_reported_later_and_is_not_in_the_way() {
     let mut submission = submit(&mut rig);
     let mut before = rig.manager.reporting_counters();
     while submission.len() < 4 {
-        // What was never in pieces comes first.
+        // Blocks that were never in pieces are reported first.
         before = rig.manager.reporting_counters();
         before.reported_ranges += submission.len() as u64;
         rig.host.plan([Answer::Partly(Acknowledged(0b1010), 1)]);
@@ -207,7 +208,7 @@ fn a_silent_device_keeps_what_it_has_until_it_answers() {
     );
     assert_eq!(totals.allocated_pages, before.allocated_pages);
     check(rig.manager);
-    // All else can be had, and that it cannot is an ordinary error.
+    // All other memory can be allocated, and a request that finds none gets an ordinary error.
     let all = rig.take_all(9);
     let small = rig.take_all(0);
     assert_eq!(
@@ -286,7 +287,7 @@ fn no_place_is_left_while_memory_is_out() {
     assert!(rig.reporter.take().expect("registered").unregister().is_ok());
     check(rig.manager);
 
-    // One that is dropped all the same keeps its place and its memory for ever.
+    // A reporter that is dropped with memory out keeps its place and the memory for ever.
     let mut rig = Rig::new(machine(256, 1), "", usual());
     rig.host.plan([Answer::Never]);
     submit(&mut rig);
@@ -310,8 +311,8 @@ fn a_zone_with_little_memory_is_left_alone() {
             rig.manager.reporting().set_pace(pace);
             let all = rig.take_all(9);
             let low = rig.manager.zones()[0].watermarks().low_pages;
-            // As much as may be out of so small a zone, which is a quarter of it, and not quite the
-            // low mark.
+            // As much as may be out of so small a zone, which is a quarter of it, but not quite
+            // enough to stay above the low watermark.
             let mut freed = 0;
             while rig.free_pages() + 512 <= low + 31 * 512 {
                 rig.free(all[freed]);
@@ -342,7 +343,7 @@ fn memory_runs_out_during_a_pass() {
     let mut held = rig.take_all(9);
     let out_pages = rig.reporter().out_pages();
     assert!(rig.try_take(9).is_none());
-    // The device answers, and what it had can be had; nothing more is submitted.
+    // The device answers, and the memory it had can be allocated; nothing more is submitted.
     rig.run(10 * MS);
     assert_eq!(rig.reporter().out_pages(), 0);
     let more = rig.take_all(9);
@@ -380,7 +381,8 @@ fn who_frees_what_is_with_the_device_is_found_out() {
             PfnRange::new(out.start.0, out.start.0 + 1),
             PfnRange::new(out.start.0 + 3, out.start.0 + 9),
         ] {
-            // Without debug assertions a cache may take it, and looks when it goes on to its zone.
+            // Without debug assertions a cache may take the run, and checks it when it goes on to
+            // its zone.
             let found = if cfg!(debug_assertions) {
                 rig.manager.give_back(wrong)
             } else {
@@ -396,7 +398,7 @@ fn who_frees_what_is_with_the_device_is_found_out() {
         }
         assert!(rig.manager.allocate_at(out.start, Order::PAGE, MigrateType::Movable).is_err());
         if let Some(rest) = rest {
-            // The rest of the block is its owner's, in any pieces.
+            // The rest of the block belongs to its owner, who may free it in any pieces.
             for start in (rest.start.0..rest.end.0).step_by(8) {
                 rig.free(PfnRange::new(start, start + 8));
             }
@@ -416,13 +418,13 @@ fn blocks_that_are_isolated_while_they_are_out_stay_isolated() {
     let submission = submit(&mut rig);
     let large = submission.iter().copied().max_by_key(|range| range.pages()).expect("not empty");
     assert!(large.pages() >= 8 * 512, "{submission:?}");
-    // The middle of what is out.
+    // The middle of the memory that is out.
     let middle = part(large, 3, 2);
     let survey =
         rig.manager.isolation().isolate(blocks(middle)).expect("nothing speaks against it");
     assert_eq!(survey.in_use_pages, 1024, "the device has them");
     assert!(matches!(rig.manager.isolation().claim(blocks(middle)), Err(IsolateError::InUse(_))));
-    // One of them only for a while.
+    // One of these blocks is isolated only for a while.
     rig.manager.isolation().unisolate(blocks(part(large, 4, 1))).expect("it is isolated");
     check(rig.manager);
     rig.host.answer_now();

@@ -1,5 +1,5 @@
-//! Free page reporting under random traffic: against a model of who has what, one step at a time,
-//! and with several CPUs that write to all that they have.
+//! Free page reporting under random traffic: against a model of who holds which pages, one step at
+//! a time, and with several CPUs that write to all memory they hold.
 
 use crate::common::check;
 use crate::common::reporting_rig::{BASE, MS, Rig, machine, usual, weightless};
@@ -154,7 +154,7 @@ impl Model {
             (out_pages, out_pages)
         );
         for range in &self.held {
-            // Panics when the host may discard it.
+            // Panics if the host may still discard the range.
             self.rig.host.handed_out(*range);
         }
     }
@@ -167,7 +167,7 @@ fn run(line: &str, traits: Traits, steps: &[Step]) -> Rig {
         model.step(step);
         model.check();
     }
-    // In the end everything is free, reported, and nowhere else.
+    // In the end all memory is free and reported, and none is anywhere else.
     let Model { mut rig, held, isolated } = model;
     held.into_iter().for_each(|range| rig.free(range));
     isolated
@@ -177,7 +177,7 @@ fn run(line: &str, traits: Traits, steps: &[Step]) -> Rig {
     rig.manager.reporting().resume();
     rig.host.plan([]);
     for _ in 0..8 {
-        // What was planned and never answered.
+        // Answers that were planned and never given.
         rig.settle();
         rig.host.answer_now();
     }
@@ -241,8 +241,8 @@ impl Random {
     }
 }
 
-/// Allocates, stamps, checks and frees at random, at least so often and until something was
-/// reported.
+/// Allocates, stamps, checks and frees at random, for at least `least` rounds and until something
+/// was reported.
 fn traffic(manager: &Manager<FakeMachine>, host: &FakeHost, seed: u64, least: u32) {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let mut held: Vec<(PfnRange, bool)> = Vec::new();
@@ -283,7 +283,7 @@ fn traffic(manager: &Manager<FakeMachine>, host: &FakeHost, seed: u64, least: u3
             let Some(taken) = taken else { continue };
             host.handed_out(taken);
             for pfn in taken.start.0..taken.end.0 {
-                // SAFETY: the frame is ours.
+                // SAFETY: the test owns the frame.
                 unsafe { manager.platform().store(Pfn(pfn).address(), stamp(pfn)) };
             }
             held.push((taken, cached));

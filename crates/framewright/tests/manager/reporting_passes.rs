@@ -1,4 +1,5 @@
-//! Passes of free page reporting: what begins and ends them, what they leave, and what is counted.
+//! Passes of free page reporting: what begins and ends them, what they leave unreported, and what
+//! they count.
 
 use crate::common::reporting_rig::{MS, Rig, SECOND, machine, usual, weightless};
 use crate::common::{Fake, bring_up_with, check, gib, parameters, unmovable};
@@ -15,11 +16,11 @@ fn blocks(range: PfnRange) -> BlockRange {
     BlockRange { start, end }
 }
 
-/// A machine half of which is free and reported, and a block in use on which nobody else is.
+/// A machine half of which is free and reported, and a block in use that nothing else uses.
 fn half_used(traits: Traits) -> (Rig, PfnRange) {
     let mut rig = Rig::new(machine(256, 1), "page_reporting.page_reporting_order=3", traits);
     let all = rig.take_all(9);
-    // What is left of split blocks stays in use.
+    // The rest of the split blocks stays in use.
     let _ = rig.take_all(0);
     let (half, rest) = all.split_at(all.len() / 2);
     half.iter().for_each(|block| rig.free(*block));
@@ -54,7 +55,7 @@ fn with_a_large_order_it_comes_to_rest() {
         let mut rig = Rig::new(machine(512, 1), &line, weightless());
         let mut held = rig.take_all(9);
         held.sort_by_key(|block| block.start);
-        // A block that is free alone, and many that are large.
+        // One block that is free alone, and many that form large ones.
         let alone = held.remove(held.len() - 2);
         let large = held.len() - 64;
         held.drain(..large).for_each(|block| rig.free(block));
@@ -80,7 +81,7 @@ fn a_flush_outlives_a_reset() {
     rig.run(100 * SECOND);
     let counters = rig.manager.reporting_counters();
     assert_eq!((counters.flushes, counters.errors, rig.unreported_pages()), (1, 0, 0));
-    // It is done: another reset begins none.
+    // The flush is done, so that another reset does not begin it again.
     rig.reporter().reset();
     rig.run(10 * SECOND);
     assert_eq!(rig.manager.reporting_counters().flushes, 1);
@@ -112,7 +113,7 @@ fn a_sweep_that_an_isolation_interrupts_is_made_again() {
         let wait_ns = rig.poll().expect("open");
         rig.now_ns += wait_ns;
     }
-    // The first of its runs is out.
+    // The first run of the block is out.
     rig.manager.isolation().isolate(blocks(block)).expect("nothing speaks against it");
     rig.run(10 * SECOND);
     assert!(reported_runs(&rig, block) < 32);
@@ -135,7 +136,7 @@ fn isolation_is_no_use() {
     assert_eq!(rig.manager.reporting_counters().reused_pages, before);
     rig.settle();
     assert_eq!(rig.unreported_pages(), 0);
-    // Use is.
+    // Allocating the memory does count as use.
     rig.take_all(9);
     assert!(rig.manager.reporting_counters().reused_pages > before);
 }
@@ -155,7 +156,8 @@ fn reports_leave_what_is_for_everybody_above_its_marks() {
             let mut now_ns = 5 * SECOND;
             for poll in 0..2000 {
                 now_ns = reporter.poll(now_ns).expect("open").max(now_ns);
-                // What is taken and freed is reported again, as often as there is enough beside it.
+                // Memory that is allocated and freed is reported again, as often as there is enough
+                // other memory.
                 if poll < 500 {
                     let taken = manager.allocate(&unmovable(Order::new(10).expect("an order")));
                     let taken = taken.unwrap_or_else(|error| panic!("{line}: {error}"));
@@ -163,7 +165,7 @@ fn reports_leave_what_is_for_everybody_above_its_marks() {
                 }
             }
             assert!(manager.reporting_counters().flushes == 1, "{line}");
-            // All that has a grade is.
+            // All graded memory is reported.
             let left: u64 = manager.zones().iter().map(|zone| zone.unreported_pages()).sum();
             assert!(left <= 84 * 256, "{left}");
             check(&manager);
@@ -174,7 +176,8 @@ fn reports_leave_what_is_for_everybody_above_its_marks() {
 /// What a device does while a pass is under way.
 type WhileAsked = Box<dyn Fn() + Send>;
 
-/// A device that does something when it is asked what it leaves in memory, as each step asks.
+/// A device that does something when it is asked what it leaves in memory, which happens at each
+/// step.
 struct Asked {
     then: Arc<Mutex<Option<WhileAsked>>>,
 }
@@ -214,14 +217,14 @@ fn what_becomes_free_during_a_vain_pass_is_found() {
     });
     let whole = Request::new(Order::BLOCK);
     let mut held: Vec<PfnRange> = core::iter::from_fn(|| manager.allocate(&whole).ok()).collect();
-    // Too little to report anything of it.
+    // Too little memory to report any of it.
     let few = held.pop().expect("there is memory");
     manager.give_back_to_zone(few).expect("it is held");
     let then = Arc::default();
     let device = manager.register_reporting(Asked { then: Arc::clone(&then) });
     let mut reporter = device.map_err(|(error, _)| error).expect("the only device");
     let held = Mutex::new(held);
-    // After the pass was at the only zone, and before its end.
+    // Runs after the pass has visited the only zone, and before the pass ends.
     *then.lock().expect("not poisoned") = Some(Box::new(move || {
         if manager.reporting_counters().skipped == 1 {
             for block in held.lock().expect("not poisoned").drain(..) {

@@ -1,5 +1,5 @@
-//! Free pages of huge-page pools and free page reporting: reported once, handed out last, and every
-//! rule of the pools as it was.
+//! Free page reporting of free huge-page pool pages: they are reported once and handed out last,
+//! and all rules of the pools still hold.
 
 use crate::common::check;
 use crate::common::reporting_rig::{MS, Rig, SECOND, machine, weightless};
@@ -16,8 +16,8 @@ use proptest::prelude::*;
 const TWO: PoolSize = PoolSize::TwoMib;
 const GIB: PoolSize = PoolSize::OneGib;
 
-/// A machine with so many pages in a pool; nothing in careful runs, whose devices rely on what free
-/// memory holds.
+/// A machine with `pages` pages in a pool; `None` in careful runs, in which devices rely on what
+/// free memory holds.
 fn rig(size_mib: u64, size: PoolSize, pages: u64, traits: Traits) -> Option<Rig> {
     if crate::common::is_careful() {
         return None;
@@ -67,7 +67,7 @@ fn free_pages_of_pools_are_reported_once_where_that_is_wanted() {
         rig.settle();
         verify(&rig);
         assert_eq!((told(&rig) - before, rig.host.reported_twice()), (100 * 512, 0), "{pace:?}");
-        // Somebody has all of them.
+        // All of the pages are allocated and freed.
         let held: Vec<PfnRange> = (0..100).map(|_| allocate(&rig, TWO)).collect();
         held.into_iter().for_each(|page| free(&rig, TWO, page));
     }
@@ -104,8 +104,8 @@ fn promised_isolated_and_bad_pages_stay() {
     rig.manager.isolation().isolate(BlockRange::new(block, block + 1)).expect("it can be isolated");
     assert!(pool.poison(held[1].start).is_ok());
     held[..6].iter().for_each(|&page| free(&rig, TWO, page));
-    // Four of the six can be used, and one that is free and unreported stays for each promise: the
-    // isolated one is the first.
+    // Four of the six pages can be used, and one free unreported page is kept for each reservation;
+    // the isolated page is the first.
     pool.reserve(3, NodeMask::ALL).expect("they can be promised");
     rig.settle();
     assert_eq!(told(&rig), 2 * 512);
@@ -122,7 +122,7 @@ fn promised_isolated_and_bad_pages_stay() {
 #[test]
 fn a_gigantic_page_goes_out_in_parts() {
     let Some(mut rig) = rig(4096, GIB, 2, weightless()) else { return };
-    // The third call of the first page fails.
+    // The third call for the first page fails.
     rig.manager.reporting().pause();
     rig.run(SECOND);
     rig.host.take_submissions();
@@ -158,7 +158,7 @@ fn a_page_that_is_out_is_nobodys() {
     for page in &held {
         assert!(pool.give_back_page(page.start).is_err() && pool.commit(page.start).is_err());
     }
-    // What is left can be had; a resize takes what is there.
+    // The remaining pages can be allocated, and a resize takes those that are there.
     let rest: Vec<PfnRange> = (0..4).map(|_| allocate(&rig, TWO)).collect();
     assert!(matches!(pool.allocate(NodeChoice::Any, false), Err(PoolError::NoPage(_))));
     rest.iter().for_each(|&page| free(&rig, TWO, page));
@@ -189,7 +189,7 @@ fn marks_go_with_pages_from_zones_to_pools_and_back() {
         rig.manager.reporting().set_pools(false);
         rig.settle();
         let before = rig.manager.reporting_counters();
-        // Nobody has anything in between.
+        // The memory is not used in between.
         for switch in [false, true, false] {
             resize(&rig, size, pages);
             rig.manager.reporting().set_pools(switch);
@@ -206,7 +206,8 @@ fn marks_go_with_pages_from_zones_to_pools_and_back() {
             (before.reported_pages, 0),
             "{size:?}"
         );
-        // What somebody had is reported once more, in the pool or behind it, and nothing else.
+        // Memory that was in use is reported once more, in the pool or after it has left the pool,
+        // and nothing else is.
         resize(&rig, size, pages);
         let used = allocate(&rig, size);
         assert_eq!(rig.manager.reporting_counters().reused_pages, size.frames());
@@ -225,7 +226,7 @@ fn a_run_that_was_reported_in_part_is_divided() {
     let Some(mut rig) = rig(1024, TWO, 0, weightless()) else { return };
     rig.manager.reporting().set_pools(false);
     rig.settle();
-    // Every third block has been in use, and merges with its neighbours.
+    // Every third block was in use, and merges with its neighbours.
     let held: Vec<PfnRange> = rig.take_all(9);
     rig.manager.reporting().pause();
     let (used, free): (Vec<_>, Vec<_>) =
@@ -320,8 +321,8 @@ fn steps() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
-    /// The fake host fails the test when it has a page that somebody gets, or is told of a page
-    /// twice at once; the books are recounted after each step.
+    /// The fake host fails the test if it has a page that is handed out, or is told of a page twice
+    /// at once; the books are recounted after each step.
     #[test]
     fn users_resizes_and_reports_do_not_see_one_another(steps in vec(steps(), 1..120)) {
         let Some(mut rig) = rig(256, TWO, 24, weightless()) else { return Ok(()) };
@@ -337,8 +338,8 @@ proptest! {
                             promised -= u64::from(reserved);
                             held.push((page, reserved));
                         }
-                        // Promises are kept, whatever the hypervisor has, unless pages are bad or
-                        // isolated.
+                        // Reservations are kept, whatever the hypervisor has, unless pages are bad
+                        // or isolated.
                         Err(error) => prop_assert!(
                             !reserved || promised == 0 || bad != 0 || isolated.is_some(),
                             "{error} \
@@ -386,14 +387,14 @@ proptest! {
             }
             rig.manager.hugetlb().verify().unwrap_or_else(|fault| panic!("{fault}"));
             let counts = rig.manager.pool(TWO).counts();
-            // A promise is lost only with a page that is bad.
+            // A reservation is lost only with a bad page.
             prop_assert!(
                 counts.reserved <= promised && promised - counts.reserved <= bad,
                 "{counts:?} of {promised}"
             );
             promised = counts.reserved;
         }
-        // Whatever answers are still planned.
+        // Lets all answers happen that are still planned.
         for _ in 0..20 {
             rig.reporter().reset();
             rig.settle();

@@ -1,5 +1,5 @@
-//! Free page reporting with a device that refuses some memory whenever it is asked: what lies
-//! behind does not wait for it, wherever that is.
+//! Free page reporting with a device that always refuses certain memory: the memory behind it does
+//! not have to wait, wherever it lies.
 
 use crate::common::reporting_rig::{SECOND, machine};
 use crate::common::{Fake, bring_up_with, check, gib, order, parameters};
@@ -16,7 +16,7 @@ use framewright_testkit::{FakeMachine, Owner, PoolOwner};
 const PIECE: u64 = 32 * 512;
 const HOUR: u64 = 3600 * SECOND;
 
-/// A device that refuses each range which holds one of these addresses.
+/// A device that refuses each range that contains one of these addresses.
 struct Picky {
     bad: Vec<u64>,
     capacity: usize,
@@ -87,14 +87,14 @@ fn one_bad_page_does_not_keep_the_rest_of_its_zone_nor_other_zones() {
     picked.run(HOUR);
     let left = picked.unreported_pages();
     assert!((1..=PIECE).contains(&left[0]) && left[1] == 0, "{left:?}");
-    // It is tried again and again, once a minute, and one line says so.
+    // The refused range is tried once a minute, and one log line says so.
     let errors = picked.manager.reporting_counters().errors;
     picked.run(HOUR);
     let more = picked.manager.reporting_counters().errors - errors;
     assert!((50..=70).contains(&more), "{more} in an hour");
     assert!(matches!(picked.reporter.event(), Some(Event::Failing { .. })));
     assert_eq!(picked.reporter.event(), None);
-    // What becomes free is reported at its next turn.
+    // Memory that becomes free is reported at its next turn.
     let used = picked.manager.allocate(&Request::new(order(15))).expect("there is memory");
     picked.manager.give_back(used).expect("it is held");
     picked.run(HOUR);
@@ -141,7 +141,7 @@ fn a_flush_goes_on_behind_what_is_refused_and_does_not_count() {
     let manager = bring_up_with(machine, &[], &parameters("")).expect("bring-up");
     let mut picked = Picked::new(manager, &[(1 << 30) + (64 << 20)], 32);
     picked.manager.reporting().pause();
-    // The first one finds out what is refused, and looks at the rest of the zone no more.
+    // The first flush finds out what is refused, and does not look at the rest of that zone.
     for flush in 0..2 {
         picked.manager.reporting().flush();
         picked.run(SECOND);
@@ -151,8 +151,8 @@ fn a_flush_goes_on_behind_what_is_refused_and_does_not_count() {
     }
     assert_eq!(picked.manager.reporting_counters().flushes, 0, "not all was reported");
     assert!(picked.manager.reporting_counters().errors >= 2);
-    // Once nothing is refused any more it counts.
-    // SAFETY: the device stays, and nobody calls it.
+    // SAFETY: the device stays, and nobody calls it. Once nothing is refused any more, the flush
+    // counts.
     unsafe { picked.reporter.device_mut() }.bad.clear();
     picked.manager.reporting().flush();
     picked.run(SECOND);
@@ -173,7 +173,7 @@ fn a_bad_page_of_a_pool_does_not_keep_the_others() {
     let manager = bring_up_with(machine(1024, 1), &[], &parameters(line)).expect("bring-up");
     let pool = manager.pool(PoolSize::TwoMib);
     pool.resize(100, &framewright_jobs::NoHelpers).expect("nobody else resizes");
-    // One in the middle of the list.
+    // A page in the middle of the list is bad.
     let taken: Vec<PfnRange> =
         (0..50).map(|_| pool.allocate(NodeChoice::Any, false).expect("free")).collect();
     let bad = taken[49].start.address();

@@ -1,5 +1,5 @@
-//! Searches among many split blocks that turn out to have less than the index says: they end where
-//! they should, whatever the lock was let go for in between.
+//! Searches among many split blocks that turn out to have fewer free pages than the index says:
+//! they end where they should, whatever changed while they had let go of the lock.
 
 use super::HERE;
 use crate::common::{Fake, check, gib, order, settled};
@@ -10,15 +10,15 @@ use framewright_testkit::{FakeMachine, Owner};
 
 const WHOLE: Request = Request { reserves: Reserves::All, ..Request::new(Order::BLOCK) };
 
-/// A machine of one zone whose blocks have every second page free, `whole` of them excepted, which
-/// are free; and what is held.
+/// A machine with one zone in which every second page is free in each block; `whole` other blocks
+/// are free as a whole. Returns what is held, too.
 fn half_free(whole: usize) -> (Fake, Vec<PfnRange>) {
     let manager = HERE.bring_up(FakeMachine::builder().ram(gib(4, 6)).build());
     let mut blocks = Vec::new();
     while let Ok(block) = manager.allocate(&WHOLE) {
         blocks.push(block);
     }
-    // What is in pieces from the start.
+    // Allocates the rest of blocks that are in pieces from the start.
     let mut held = Vec::new();
     while let Ok(page) = manager.allocate(&Request { reserves: Reserves::All, ..Request::pages(1) })
     {
@@ -69,7 +69,7 @@ fn the_last_run_is_found_and_its_absence_noticed() {
         let request = Request { migrate_type, ..pairs };
         assert_eq!(manager.allocate(&request), Err(AllocateError::OutOfMemory { order: order(1) }));
         assert!(manager.allocate_order(order(1), migrate_type).is_err());
-        // One page more, far up, and there is a run.
+        // One more free page, high up, makes a run.
         let page = held.pop().expect("there are many");
         manager.give_back_to_zone(page).expect("it is held");
         let run = manager.allocate(&request).expect("there is one run");
@@ -77,7 +77,7 @@ fn the_last_run_is_found_and_its_absence_noticed() {
         assert_eq!(manager.allocate(&request), Err(AllocateError::OutOfMemory { order: order(1) }));
         manager.give_back(PfnRange { start: run.start, end: page.start }).expect("it is held");
         held.push(page);
-        // Single pages are there, as many as one likes.
+        // Single pages are available in any number.
         let request = Request { migrate_type, ..Request::pages(1) };
         assert_eq!(manager.allocate_bulk(&request, &mut bulk), Ok(bulk.len()));
         bulk.iter().for_each(|&page| {

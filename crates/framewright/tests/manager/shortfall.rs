@@ -1,4 +1,5 @@
-//! What is said of requests that find no memory: the reason, and where memory is, in Linux's form.
+//! The explanation of a request that finds no memory: the reason, and where memory is, in Linux's
+//! format.
 
 use crate::common::{Fake, bring_up, bring_up_with, gib, mib, order, parameters};
 use framewright::manager::Shortfall;
@@ -15,7 +16,7 @@ fn machine() -> &'static FakeMachine {
     builder.node(mib(0, 64), 0).node(gib(4, 5), 1).build()
 }
 
-/// Everything that ordinary requests get of one node.
+/// Allocates everything that ordinary requests get from one node.
 fn use_up(manager: &Fake, node: NodeId) {
     for of in (0..=10).rev() {
         let request = Request { node: NodeChoice::Exact(node), ..Request::new(order(of)) };
@@ -40,7 +41,7 @@ fn a_watermark_is_named_as_the_reason() {
         first.ends_with(&format!("{free} pages are free, but watermarks keep {kept_pages}")),
         "{first}"
     );
-    // The reserves may be had, and then it is no reason.
+    // A request that may use the reserves has no shortfall.
     let reserves = Request { reserves: Reserves::All, ..request };
     assert_eq!(manager.shortfall(&reserves), Ok(Shortfall::None));
 }
@@ -82,7 +83,7 @@ fn other_reasons_are_told_apart() {
     assert!(free_pages > 100_000 && largest == Some(order(0)), "{fragmented}");
     use_up(&manager, node);
     assert!(matches!(why(&Request { node: on(1), ..usual }), Shortfall::Watermark { .. }));
-    // Memory that is lent out as movable is in nobody else's reach.
+    // Memory that is lent out as movable is out of reach for other requests.
     crate::common::check(&manager);
 }
 
@@ -154,7 +155,7 @@ fn memory_is_shown_as_linux_shows_it() {
     assert!(lines.contains(&&*format!("{} pages RAM", manager.totals().present_pages)));
 }
 
-/// What is not accepted yet is a way out only where the request may have it.
+/// Unaccepted memory helps only requests that may have it.
 #[test]
 fn what_is_withheld_elsewhere_does_not_serve() {
     let machine = || super::unaccepted::machine(mib(4096, 4160), mib(4160, 4224)).build();
@@ -164,13 +165,13 @@ fn what_is_withheld_elsewhere_does_not_serve() {
     while manager.allocate(&low).is_ok() {}
     assert_eq!(manager.shortfall(&low), Ok(Shortfall::Exhausted { free_pages: 0 }));
     assert_ne!(manager.acceptance().unaccepted_pages(), 0);
-    // One block more is in reach.
+    // With one more block in reach the request succeeds.
     let higher = Request { max_address: 4162 << 20, ..low };
     assert_eq!(manager.shortfall(&higher), Ok(Shortfall::None));
     assert!(manager.allocate(&higher).is_ok());
     assert_eq!(manager.shortfall(&Request::new(order(0))), Ok(Shortfall::None));
     crate::common::check(&manager);
-    // All that is not accepted is kept for what can be moved.
+    // All unaccepted memory is reserved for movable requests.
     let line = "movablecore=64M";
     let manager = bring_up_with(machine(), &[], &parameters(line)).expect("comes up");
     let fixed = Request { migrate_type: MigrateType::Unmovable, ..Request::new(order(0)) };

@@ -1,5 +1,5 @@
-//! Reasons against what can then be had, in random states: what is said to be there is, and for the
-//! reason that is said.
+//! Shortfall reasons against what can then be allocated, in random states: a request that should
+//! succeed does, and one that should not fails for the reported reason.
 
 use crate::common::{Fake, bring_up_with, gib, mib, order, parameters};
 use framewright::manager::Shortfall;
@@ -55,7 +55,7 @@ fn give_back(manager: &Fake, range: PfnRange) {
     manager.drain().expect("nothing is wrong");
 }
 
-/// Whether it can be had now.
+/// Whether the request would be served now.
 fn is_to_be_had(manager: &Fake, request: &Request) -> bool {
     match manager.allocate(request) {
         Ok(range) => {
@@ -67,7 +67,7 @@ fn is_to_be_had(manager: &Fake, request: &Request) -> bool {
     }
 }
 
-/// Checks what is said of a request; says which reason it was.
+/// Checks what is reported for a request, and returns the index of the reason.
 fn check(manager: &Fake, request: &Request) -> usize {
     let why = manager.shortfall(request).expect("is a request");
     let served = is_to_be_had(manager, request);
@@ -125,7 +125,7 @@ fn states(seed: u64, words: &str) -> [u32; 5] {
     let manager = bring_up_with(machine, &[], &parameters(words)).expect("comes up");
     let (mut held, mut seen): (Vec<PfnRange>, _) = (Vec::new(), [0; 5]);
     for _ in 0..12 {
-        // Some of what there is goes, some of what is held comes back.
+        // Some free memory is allocated, and some held memory is freed.
         let wanted = Request { zeroed: false, ..random.request() };
         for _ in 0..random.below(12_000) {
             let Ok(range) = manager.allocate(&wanted) else { break };

@@ -1,4 +1,4 @@
-//! The shuffle: which block comes next is left to chance, and nothing else changes.
+//! The shuffle: chance decides which block comes next, and nothing else changes.
 
 use crate::common::{bring_up_with, check, gib, mib, order, parameters, settled};
 use framewright::Request;
@@ -56,7 +56,7 @@ fn the_statistic_tells() {
 #[test]
 fn memory_that_is_added_is_shuffled() {
     let all = gib(4, 6);
-    // As one piece, and as a device brings it.
+    // Added as one piece, and in steps as a device adds it.
     for (step, most) in [(all.size(), 5), (128 << 20, 15)] {
         let orders = [SHUFFLED, SHUFFLED, "page_alloc.shuffle=1"].map(|line| {
             let machine = FakeMachine::builder().ram(mib(0, 256)).spare(all).build();
@@ -106,7 +106,7 @@ fn large_pieces_are_gathered_from_anywhere() {
         held.push(taken);
         check(&manager);
     }
-    // At a place, and below an address.
+    // By place, and below an address limit.
     let free = (4..10_u64)
         .map(|gib| Pfn(gib << 18))
         .find_map(|start| manager.allocate_at(start, order(12), MigrateType::Movable).ok());
@@ -122,7 +122,7 @@ fn large_pieces_are_gathered_from_anywhere() {
         held.push(taken);
     }
     check(&manager);
-    // Parts go back, and all is one again.
+    // Runs are freed in parts, and all memory is whole again.
     for range in held {
         let half = range.start.0 + range.pages() / 2;
         if crate::common::is_careful() {

@@ -1,5 +1,5 @@
-//! Several CPUs on one manager: no block is handed out twice, nothing is lost, all invariants hold
-//! afterwards.
+//! Several CPUs on one manager: no block is handed out twice, nothing is lost, and all invariants
+//! hold afterwards.
 
 use super::HERE;
 use crate::common::{check, gib, order, settled};
@@ -55,7 +55,7 @@ fn no_block_is_owned_twice() {
                             usize::try_from(random.below(held.len() as u64)).expect("small");
                         let range = held.swap_remove(index);
                         let blocks = range.pages() / 512;
-                        // Often only a part goes back; the rest is held as two pieces.
+                        // Often only a part is freed, and the rest is held as two pieces.
                         let first = random.below(blocks);
                         let count = 1 + random.below(blocks - first);
                         let piece = crate::common::part(range, first, count);

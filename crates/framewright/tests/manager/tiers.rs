@@ -1,5 +1,5 @@
-//! Tiers of memory: where pages go that make room on a node, and what the control files say. The
-//! vectors are Linux's (`mm/memory-tiers.c`).
+//! Memory tiers: where pages are demoted to make room on a node, and what the control files say.
+//! The vectors are Linux's (`mm/memory-tiers.c`).
 
 use super::HERE;
 use super::policies::{machine, node, nodes, read};
@@ -12,7 +12,7 @@ use framewright::units::{NodeMask, Order};
 use framewright_testkit::{FakeMachine, Owner};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Two sockets, and a CXL node near each: 2 to 0, 3 to 1.
+/// Two sockets with a CXL node near each: node 2 near node 0, node 3 near node 1.
 fn sockets(cxl_of_first_mib: u64) -> Fake {
     let machine = machine(&[128, 128, cxl_of_first_mib, 128]);
     let machine = machine.distance(0, 1, 21).distance(0, 2, 14).distance(1, 3, 14);
@@ -36,13 +36,13 @@ fn pages_are_demoted_to_the_nearest_of_the_next_tier() {
     // A node without memory is no target.
     let other = sockets(0);
     assert_eq!(targets(other.numa()), ["3", "3", "", ""]);
-    // A tier between: it comes next, and all below it are allowed.
+    // A tier in between comes next, and all tiers below it are allowed.
     numa.set_tier(node(1), 9).expect("a node");
     assert_eq!(targets(numa), ["1", "3", "", ""]);
     assert_eq!(numa.demotion_allowed(node(0)), nodes("1-3"));
     assert_eq!(numa.demotion_allowed(node(1)), nodes("2-3"));
     assert_eq!(numa.demotion_allowed(node(3)), NodeMask::EMPTY);
-    // All that are equally near.
+    // All nodes that are equally near.
     let machine = machine(&[128, 128, 128, 128]);
     let alike = HERE.bring_up(machine.distance(0, 2, 14).distance(0, 3, 14).build());
     for index in [2, 3] {
@@ -76,7 +76,7 @@ fn requests_go_to_the_next_node_of_their_tier_before_a_nearer_one_that_is_slower
     came.truncate(4);
     assert_eq!(came, [0, 1, 2, 3]);
     held.into_iter().for_each(|block| manager.give_back(block).expect("ours"));
-    // A device that is as fast as the rest is as near as it is.
+    // A device in the tier of DRAM is sorted by its distance.
     manager.numa().set_tier(node(2), tier::DRAM_TIER).expect("a node");
     assert_eq!(orders(&manager), [[0, 2, 1, 3], [1, 0, 2, 3], [2, 0, 1, 3], [3, 1, 2, 0]]);
     check(&manager);
@@ -84,7 +84,7 @@ fn requests_go_to_the_next_node_of_their_tier_before_a_nearer_one_that_is_slower
 
 #[test]
 fn with_one_tier_the_order_is_by_distance_and_comes_back() {
-    // Nodes 2 and 3 have no CPUs, so they come first among equals.
+    // Nodes 2 and 3 have no CPUs, so they come first among equally near nodes.
     let manager = HERE.bring_up(machine(&[128, 128, 128, 128]).build());
     let usual = [[0, 2, 3, 1], [1, 2, 3, 0], [2, 3, 0, 1], [3, 2, 0, 1]];
     assert_eq!(orders(&manager), usual);
@@ -95,19 +95,19 @@ fn with_one_tier_the_order_is_by_distance_and_comes_back() {
         orders(&manager)
     };
     assert_eq!(set([4, 4, 22, 22]), [[0, 1, 2, 3], [1, 0, 2, 3], [2, 0, 1, 3], [3, 0, 1, 2]]);
-    // What is faster than DRAM comes before it.
+    // A node that is faster than DRAM comes before it.
     assert_eq!(set([4, 4, 22, 2]), [[0, 3, 1, 2], [1, 3, 0, 2], [2, 3, 0, 1], [3, 0, 1, 2]]);
     for all in [4, 22, 0, 255] {
         assert_eq!(set([all; 4]), usual, "{all}");
     }
-    // A node out of reach stays the last.
+    // An unreachable node stays last.
     let far = machine(&[128, 128, 128, 128]).distance(0, 1, 255).build();
     let manager = HERE.bring_up(far);
     manager.numa().set_tier(node(2), 22).expect("a node");
     assert_eq!(orders(&manager)[0], [0, 3, 2, 1]);
 }
 
-/// A thread changes tiers, and there is no room but on the last node, wherever that stands.
+/// A thread changes tiers, and only the last node has room, wherever it stands in the order.
 #[test]
 fn nobody_is_refused_while_tiers_change() {
     let manager = &HERE.bring_up(machine(&[16, 16, 16, 128]).build());

@@ -1,6 +1,6 @@
-//! Memory that a confidential guest accepts: no sooner than it is wanted, no frame twice, and no
-//! page is handed out before it and what may be read behind it are accepted. A touch of what is not
-//! accepted faults.
+//! Memory that a confidential guest has to accept: no memory is accepted before it is wanted and no
+//! frame twice, and a page is handed out only after it, and what may be read past its end, have
+//! been accepted. Touching unaccepted memory faults.
 
 use crate::common::{
     Fake, bring_up_with, check, gib, is_careful, mib, order, parameters, settled, unmovable,
@@ -27,7 +27,7 @@ fn up(machine: &'static FakeMachine, line: &str) -> Fake {
     bring_up_with(machine, &[], &parameters(line)).expect("bring-up")
 }
 
-/// What is in use may be touched, and what may be read behind it.
+/// Checks that memory in use, and what may be read past its end, can be touched.
 fn assert_accepted(manager: &Fake, range: PfnRange) {
     let device = manager.platform().accept();
     for pfn in (range.start.0..range.end.0).map(Pfn) {
@@ -38,7 +38,7 @@ fn assert_accepted(manager: &Fake, range: PfnRange) {
     if is_memory && manager.platform().accept_memory_reads() {
         assert!(device.is_accepted(behind), "pfn {behind} can be read from the page before it");
     }
-    // SAFETY: the range is the caller's.
+    // SAFETY: the caller owns the range.
     unsafe { manager.platform().store(range.start.address(), range.start.0) };
     // SAFETY: as above.
     unsafe { manager.platform().store(range.end.address() - 8, range.end.0) };
@@ -54,7 +54,7 @@ impl Reads for FakeMachine {
     }
 }
 
-/// Blocks that are accepted and wait for their turn.
+/// Number of blocks that are accepted and wait for their turn.
 fn ahead(manager: &Fake) -> u64 {
     let segments = manager.zones().iter().flat_map(|zone| zone.segments());
     let blocks = segments.flat_map(|segment| (segment.start.0..segment.end().0).map(BlockNumber));
@@ -67,7 +67,7 @@ fn ahead(manager: &Fake) -> u64 {
     found.count() as u64
 }
 
-/// What is accepted and what is not is all there was, and everything else is right.
+/// Checks that accepted and unaccepted memory add up, and that everything else is right.
 pub fn check_all(manager: &Fake, unaccepted: PhysRange) {
     check(manager);
     let device = manager.platform().accept();
@@ -93,7 +93,7 @@ fn give_back(manager: &Fake, range: PfnRange) {
     manager.give_back(range).expect("allocated");
 }
 
-/// Takes all pages one by one; how many.
+/// Allocates all pages one by one, and returns their number.
 pub fn take_all(manager: &Fake) -> u64 {
     let all = Request { reserves: Reserves::All, ..Request::new(Order::PAGE) };
     let mut taken = Vec::new();
@@ -118,11 +118,11 @@ fn bring_up_and_first_page_accept_one_block() {
         machine.accept().set_reads_past_pages(reads_past_pages);
         let manager = up(machine, "");
         let border = PfnRange::new(512 << 8, 514 << 8);
-        // What may be read past the end of what was accepted from the start.
+        // What may be read past the end of memory that was accepted from the start.
         let first = if reads_past_pages { vec![border] } else { vec![] };
         assert_eq!(machine.accept().calls(), first);
         check_all(&manager, unaccepted);
-        // Where there is accepted memory a page costs nothing, elsewhere a block.
+        // Where there is accepted memory a page costs nothing; elsewhere it costs a block.
         let low = Request { zone: ZoneKind::Dma32, ..Request::new(Order::PAGE) };
         let page = take(&manager, &low);
         assert_eq!(machine.accept().calls(), first);
@@ -145,13 +145,13 @@ fn what_runs_short_accepts_a_block_at_a_time() {
     let unaccepted = gib(4, 8);
     let machine = machine(mib(0, 512), unaccepted).build();
     let manager = up(machine, "");
-    // The zone above 4 GiB has nothing that is accepted.
+    // The zone above 4 GiB has no accepted memory.
     assert_eq!(machine.accept().calls(), []);
     let normal = manager.zones().last().expect("a zone");
     assert_eq!((normal.free_pages(), normal.managed_pages()), (0, 0));
     assert!(normal.watermarks().min_pages != 0, "marks are of all memory");
     let page = take(&manager, &Request::new(Order::PAGE));
-    // One block, and the one behind it.
+    // One block, and the block behind it.
     let start = 4 << 18;
     let blocks = |from: u64, to: u64| PfnRange::new(start + from * BLOCK, start + to * BLOCK);
     assert_eq!(machine.accept().calls(), [blocks(0, 1), blocks(1, 2)]);
@@ -164,14 +164,14 @@ fn what_runs_short_accepts_a_block_at_a_time() {
     assert_eq!(held.len() as u64, BLOCK);
     machine.accept().forget_calls();
     held.push(take(&manager, &Request::new(Order::PAGE)));
-    // The second was accepted already. Who may wait leaves as much more as was wanted before, from
-    // the end, for those who may not.
+    // The second block was accepted already. A request that may wait accepts as much again, from
+    // the end of the zone, for requests that may not wait.
     let more = blocks(2047, 2048);
     assert_eq!(machine.accept().calls(), [blocks(2, 3), more]);
     for _ in 0..30_000 {
         held.push(take(&manager, &Request::new(Order::PAGE)));
     }
-    // Up to Linux's mark, in larger and larger steps.
+    // Accepts up to Linux's mark, in larger and larger steps.
     let (calls, promo) = (machine.accept().calls().len(), normal.watermarks().promo_pages);
     assert!(calls < 45 && normal.free_pages() < promo + 16 * BLOCK, "{calls} calls");
     check(&manager);
@@ -194,7 +194,7 @@ fn all_of_it_can_be_had_and_no_reclaim_comes_before() {
         assert!(before.unaccepted_pages > 400 << 8, "{line}: {before:?}");
         let all = before.managed_pages - before.allocated_pages + before.unaccepted_pages;
         let mut held = Vec::new();
-        // Above the ordinary marks, nobody waits for memory.
+        // Above the ordinary watermarks no request waits for memory.
         for _ in 0..unaccepted.size() / 4096 / 2 {
             held.push(take(&manager, &Request::new(Order::PAGE)));
         }
@@ -221,7 +221,7 @@ fn whole_gigabytes_accept_themselves_and_what_is_behind_them() {
         machine.accept().calls(),
         [PfnRange::new(4 << 18, 5 << 18), PfnRange::new(5 << 18, (5 << 18) + BLOCK)]
     );
-    // The next one is not the GiB that was begun.
+    // The next GiB is not the one that was begun.
     machine.accept().forget_calls();
     let second = take(&manager, &Request::new(Order::MAX));
     assert_eq!(second.start, Pfn(6 << 18));
@@ -240,7 +240,7 @@ fn a_range_accepts_what_it_touches_and_one_block_behind() {
     let manager = up(machine, "");
     machine.accept().forget_calls();
     let accepted = machine.accept().accepted_pages();
-    // 1 GiB that is no block, in the middle.
+    // An unaligned range of 1 GiB in the middle.
     let range = BlockRange { start: BlockNumber(2 * 512 + 100), end: BlockNumber(3 * 512 + 100) };
     let pages = manager.isolation().isolate(range).expect("it comes up");
     assert_eq!(pages.free_pages, 1 << 18);
@@ -251,7 +251,7 @@ fn a_range_accepts_what_it_touches_and_one_block_behind() {
     let claimed = manager.isolation().claim(range).expect("all of it is free");
     assert_accepted(&manager, claimed);
     give_back(&manager, claimed);
-    // A place of its own, behind which nothing was accepted yet.
+    // A place by itself, behind which nothing was accepted yet.
     let place = Pfn(5 << 18);
     let taken = manager.allocate_at(place, order(3), MigrateType::Movable).expect("it comes up");
     assert_accepted(&manager, taken);
@@ -271,7 +271,7 @@ fn contiguous_runs_accept_themselves_where_nothing_else_has_room() {
     let first = manager.moving().allocate_contiguous(&request, budget).expect("it comes up");
     assert_accepted(&manager, first);
     assert_eq!(machine.accept().accepted_pages(), pages + BLOCK);
-    // What is accepted by now is better than what is not.
+    // Accepted memory is preferred to unaccepted memory.
     give_back(&manager, first);
     let again = manager.moving().allocate_contiguous(&request, budget).expect("it is free");
     assert_eq!((again, machine.accept().accepted_pages()), (first, pages + BLOCK));
@@ -301,9 +301,9 @@ fn pools_accept_what_they_hold() {
         assert_eq!(got, wanted, "{line}");
         let area = manager.moving().area_pages();
         assert!(area != 0 || got != 0, "{line}");
-        // And of each GiB what may be read behind it.
+        // Also accepted is what may be read past the end of each GiB.
         let most = got + area + 4 * BLOCK;
-        // Tables of page owners, and placement by chance, take more.
+        // Tables of page owners and random placement take more.
         let accepted = machine.accept().accepted_pages();
         assert!(accepted <= most || is_careful(), "{line}: {accepted} of {most}");
     }
@@ -350,7 +350,8 @@ fn sixteen_cpus_accept_at_once() {
         let manager = up(machine, line);
         machine.accept().forget_calls();
         let pool = HelperPool::on_nodes(&[0; 15]);
-        // Sixteen are with the device before the first is done, or this never ends.
+        // All sixteen calls must meet in the device before the first one returns; otherwise this
+        // never ends.
         machine.accept().meet(16);
         machine.accept().set_delay(Duration::from_micros(100));
         let start = std::time::Instant::now();
@@ -359,7 +360,7 @@ fn sixteen_cpus_accept_at_once() {
         check_all_of(&manager);
         assert_eq!(machine.accept().accepted_pages(), unaccepted.size() / 4096);
         let calls = machine.accept().calls();
-        // The largest pieces, and no CPU has more than its share at once.
+        // The largest pieces, but no CPU has more than its share at once.
         assert!(calls.len() < 700, "{} calls", calls.len());
         assert!(calls.iter().all(|range| range.pages() <= unaccepted.size() / 4096 / 16));
     }
@@ -374,7 +375,7 @@ fn one_cpu_accepts_gigabytes_whole() {
     check_all_of(&manager);
     let calls = machine.accept().calls();
     let whole = calls.iter().filter(|range| range.pages() == 1 << 18).count();
-    // The first GiB was begun at bring-up, and what is left for the last ones is less.
+    // The first GiB was begun at bring-up, and the rest for the last calls is less.
     assert!(whole >= 3 && calls.len() < 60, "{calls:?}");
 }
 
@@ -400,7 +401,7 @@ fn an_acceptor_works_in_the_background_until_all_is_accepted() {
     check_all(&manager, unaccepted);
     let rest = acceptor.poll(now);
     assert!(rest - now >= 1_000_000_000);
-    // Only where it was said.
+    // The acceptor works only if the command line asks for it.
     let lazy = up(self::machine(gib(0, 1), unaccepted).build(), "");
     lazy.acceptance().acceptor().poll(0);
     assert_eq!(lazy.acceptance().unaccepted_pages(), (2 << 18));
@@ -412,7 +413,8 @@ fn a_block_that_fails_is_lost_and_another_serves() {
     let machine = machine(mib(0, 512), unaccepted).build();
     let manager = up(machine, "");
     let start = 4 << 18;
-    // In the second block, which is accepted behind the first: the first is lost with it.
+    // In the second block, which is accepted because it lies behind the first: the first is lost,
+    // too.
     machine.accept().fail_at(Pfn(start + BLOCK + 7));
     let page = take(&manager, &Request::new(Order::PAGE));
     assert!(page.start.0 >= start + 2 * BLOCK, "{page:?}");
@@ -428,7 +430,7 @@ fn a_block_that_fails_is_lost_and_another_serves() {
         assert!(matches!(place, Err(AllocateError::NotFree(_))), "{place:?}");
     }
     give_back(&manager, page);
-    // In the middle of a large run, with what comes after it.
+    // In the middle of a large run; the memory after it is accepted.
     machine.accept().fail_at(Pfn(start + 300 * BLOCK));
     acceptance.accept_all(&NoHelpers);
     check_all_of(&manager);
@@ -544,7 +546,7 @@ fn without_a_device_it_stays_reserved() {
     manager.isolation().unisolate(range).expect("nothing was isolated");
 }
 
-/// What counts as left while it is withheld is left once it has come up, too.
+/// Withheld memory that counts as available still counts once it has come up.
 #[test]
 fn many_pages_at_a_time_keep_the_marks_while_memory_comes_up() {
     let manager = up(machine(mib(0, 32), mib(32, 96)).build(), "min_free_kbytes=8192");
@@ -560,8 +562,8 @@ fn many_pages_at_a_time_keep_the_marks_while_memory_comes_up() {
     check(&manager);
 }
 
-/// Memory with a grade that is not accepted is none that an unmovable request could have: it leaves
-/// its mark of what it can.
+/// Unaccepted graded memory is no memory that an unmovable request could have: the request keeps
+/// the watermark of the memory that it can have.
 #[test]
 fn marks_do_not_count_what_is_not_accepted_and_for_others() {
     let line = "kernelcore=48M min_free_kbytes=8192";
@@ -574,7 +576,7 @@ fn marks_do_not_count_what_is_not_accepted_and_for_others() {
         held.push(page);
     }
     manager.drain().expect("only good frames are cached");
-    // What is not accepted and has no grade comes up when it is wanted, so it is left, too.
+    // Unaccepted memory without a grade comes up when it is wanted, so it counts as available, too.
     let start = manager.moving().start_on_node(NodeId::ZERO).expect("most of it is movable");
     let kernels = (start.0.min(512 << 8) / BLOCK).saturating_sub(16);
     let device = manager.platform().accept();

@@ -1,5 +1,5 @@
-//! Memory that has to be accepted, before there is a manager: what the memblock allocator hands out
-//! is accepted, and pieces of blocks at bring-up.
+//! Memory that has to be accepted before there is a manager: the memblock allocator accepts what it
+//! hands out, and bring-up accepts memory that is less than a block.
 
 use super::unaccepted::{BLOCK, check_all, machine, take_all};
 use crate::common::{bring_up_with, check, gib, mib, parameters};
@@ -21,13 +21,13 @@ fn the_early_allocator_accepts_what_it_hands_out() {
     // The last 5 MiB: three units, behind which there is no memory.
     assert_eq!(large, PhysRange::new((2 << 30) - (5 << 20), 2 << 30));
     assert_eq!(early.accepted().accepted_pages, 3 * BLOCK);
-    // It ends inside a unit that is accepted.
+    // The run ends inside an accepted unit.
     let next = early.allocate(&MemblockRequest::new(64 << 10, 4096)).expect("accepted memory");
     assert_eq!(early.accepted().accepted_pages, 3 * BLOCK, "{next:?}");
-    // On the border of a unit: the one behind it is accepted already.
+    // The run ends on the border of a unit, and the next unit is accepted already.
     let unit = early.allocate(&MemblockRequest::new(2 << 20, 2 << 20)).expect("memory");
     assert_eq!(early.accepted().accepted_pages, 4 * BLOCK, "{unit:?}");
-    // And lower down, where it is not.
+    // A run lower down, where the next unit is not accepted.
     let request = MemblockRequest {
         max_address: (1 << 30) + (8 << 20),
         min_address: 1 << 30,
@@ -52,7 +52,8 @@ fn the_early_allocator_finds_another_place_when_one_fails() {
     machine.accept().fail_at(last);
     let mut early = machine.memblock(&[]);
     let found = early.allocate(&MemblockRequest::new(6 << 20, 4096)).expect("another place");
-    // The last page before what failed can be read past its end.
+    // The range before the failed one must leave a page between them, because its end can be read
+    // past.
     assert!(found.end < (2 << 30) - (2 << 20), "{found:?}");
     assert_eq!((early.accepted().failures, early.accepted().last_failed), (1, Some(last)));
     let parameters = parameters("");
@@ -65,7 +66,7 @@ fn the_early_allocator_finds_another_place_when_one_fails() {
 
 #[test]
 fn pieces_of_blocks_are_accepted_at_bring_up() {
-    // Both ends inside blocks, a hole, and reservations of odd sizes in the middle.
+    // Both ends lie inside blocks, with a hole and reservations of odd sizes in the middle.
     let machine = FakeMachine::builder()
         .ram(mib(0, 64))
         .memory(PhysRange::new(0x10_0123_4000, 0x10_4321_0000), MemoryKind::Unaccepted)
@@ -79,7 +80,7 @@ fn pieces_of_blocks_are_accepted_at_bring_up() {
     check(&manager);
     let device = machine.accept();
     assert!(device.is_accepted(Pfn(0x100_1234)) && device.is_accepted(Pfn(0x104_320f)));
-    // What was reserved holds something, so that it was accepted by whoever put that there.
+    // Reserved memory holds data, so that whoever put it there has accepted the memory.
     assert!(!device.is_accepted(Pfn(0x102_0003)) && !device.is_accepted(Pfn(0x102_0615)));
     assert!(device.is_accepted(Pfn(0x102_0002)) && device.is_accepted(Pfn(0x102_0616)));
     assert_eq!(manager.acceptance().unaccepted_pages(), 0);
@@ -90,7 +91,7 @@ fn pieces_of_blocks_are_accepted_at_bring_up() {
 fn lists_that_grow_while_a_place_is_accepted_lie_elsewhere() {
     for pieces in 120..=130_u64 {
         let machine = FakeMachine::builder().memory(mib(16, 32), MemoryKind::Unaccepted);
-        // There is room for them.
+        // There is room for the lists.
         let mut machine = machine.ram(mib(8, 9));
         for piece in 0..pieces {
             machine = machine.ram(PhysRange::with_size((1 << 20) + piece * 8192, 4096));

@@ -1,5 +1,5 @@
-//! Random use of machines that have to accept their memory, some of which they cannot: every page
-//! that is handed out is written to, which faults before it is accepted, and all books are checked
+//! Random use of machines that have to accept their memory and cannot accept some of it: every page
+//! that is handed out is written to, which faults if it is not accepted, and all books are checked
 //! against what the device and the callers know.
 
 use crate::common::{Fake, bring_up_with, check, order, parameters};
@@ -28,7 +28,7 @@ impl Chance {
     }
 }
 
-/// A machine of some runs of memory, each with odd ends, of which two in three are unaccepted.
+/// A machine with some runs of memory that have odd ends; two in three runs are unaccepted.
 fn machine(chance: &mut Chance) -> &'static FakeMachine {
     let mut builder = FakeMachine::builder().ram(PhysRange::new(0, 24 << 20)).accepts();
     let mut start = (24 << 20) + chance.below(3) * 4096;
@@ -59,12 +59,13 @@ struct Run {
 }
 
 impl Run {
-    /// Writes to the first and last page of what was handed out, and reads what is right behind it.
+    /// Writes to the first and last page of a range that was handed out, and reads what lies right
+    /// behind it.
     fn touch(&mut self, range: PfnRange) {
         let machine = self.manager.platform();
         let (first, last) = (range.start.address(), range.end.address() - 4096);
         for address in [first, last, last + 4088] {
-            // SAFETY: the range is held.
+            // SAFETY: the test holds the range.
             unsafe { machine.store(address, self.touched) };
         }
         let device = machine.accept();
@@ -72,7 +73,7 @@ impl Run {
             assert!(device.is_accepted(pfn), "{range:?}");
         }
         if device.reads_past_pages() && machine.is_usable(range.end.address()) {
-            // Where somebody reserved what is behind it that was accepted by them.
+            // Memory behind the range that was reserved was accepted by whoever reserved it.
             let state = self.manager.block_state(BlockNumber::containing(range.end));
             let is_nobodys = state.is_none_or(|state| state.is(State::Reserved));
             if !is_nobodys && device.is_accepted(range.end) {
@@ -204,7 +205,7 @@ fn random_use_touches_nothing_that_is_not_accepted() {
         let held = core::mem::take(&mut run.held);
         held.into_iter().for_each(|range| run.manager.give_back(range).expect("held"));
         run.manager.pool(PoolSize::TwoMib).resize(0, &NoHelpers).expect("an empty pool");
-        // All that can be had can be touched.
+        // All memory that can be allocated can be touched.
         for of in (0..=BLOCK_ORDER + 4).rev() {
             while let Ok(range) = run.manager.allocate(&Request {
                 reserves: framewright::Reserves::All,

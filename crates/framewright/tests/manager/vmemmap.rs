@@ -1,4 +1,4 @@
-//! The memory map: eager, deferred and on demand, on one allocator.
+//! The memory map under each policy: eager, deferred and on demand, on one allocator.
 
 use crate::common::{Fake, bring_up_with, check, gib, mib, order, parameters, retire, settled};
 use framewright::internals::SectionState;
@@ -26,13 +26,13 @@ fn node(index: usize) -> NodeId {
     NodeId::new(index).expect("a node")
 }
 
-/// Takes every page, asks for the descriptor of each, and gives all back.
+/// Allocates every page, gets the descriptor of each, and frees all pages.
 fn take_all(manager: &Fake) -> u64 {
     let mut taken = Vec::new();
     while let Ok(range) =
         manager.allocate(&Request { reserves: Reserves::All, ..Request::new(Order::PAGE) })
     {
-        // SAFETY: the page is ours and stays so.
+        // SAFETY: the test owns the page and keeps it.
         let page = unsafe { manager.vmemmap().page(range.start) };
         let page = page.unwrap_or_else(|| panic!("pfn {} has no descriptor", range.start));
         assert!(page.is_clear(), "the descriptor of pfn {} is not initialised", range.start);
@@ -57,8 +57,8 @@ fn deferral_withholds_all_but_a_first_part_of_each_last_zone() {
     let manager = bring_up_with(machine, &[], &policy(Policy::Deferred)).expect("bring-up");
     assert_eq!(manager.vmemmap().policy(), Policy::Deferred);
     let before = manager.totals();
-    // DMA32 of node 0 begins at 16 MiB, so its section 1 completes the first counted one; node 1
-    // begins on a border.
+    // DMA32 of node 0 begins at 16 MiB, so its section 1 completes the first counted section; node
+    // 1 begins on a section border.
     let withheld: Vec<_> = manager.vmemmap().deferred_nodes().collect();
     assert_eq!(withheld.len(), 2);
     for (zone, first) in [(1, 2), (2, 5)] {
@@ -119,7 +119,7 @@ fn a_request_brings_up_what_it_lacks() {
     let manager = bring_up_with(machine, &[], &policy(Policy::Deferred)).expect("bring-up");
     let idle = manager.totals();
     let mut held = Vec::new();
-    // Page by page beyond the first part, then by whole GiB, in and out of interrupts.
+    // Page by page beyond the first part, then by whole GiB, inside and outside interrupts.
     while manager.totals().deferred_pages == idle.deferred_pages {
         held.push(manager.allocate(&Request::new(order(3))).expect("there is memory"));
     }
@@ -145,7 +145,7 @@ fn a_request_brings_up_what_it_lacks() {
         .iter()
         .for_each(|&page| manager.give_back(PfnRange::new(page.0, page.0 + 1)).expect("allocated"));
     held.drain(..).for_each(|range| manager.give_back(range).expect("allocated"));
-    // All of it can be had without any job.
+    // All of the memory can be allocated without any job.
     assert_eq!(take_all(&manager), manager.totals().managed_pages - idle.allocated_pages);
     assert_eq!(manager.totals().deferred_pages, 0);
     assert!(manager.times().all_memory_ns.is_some());
@@ -182,7 +182,7 @@ fn requests_race_with_the_jobs() {
                             let Ok(range) = manager.allocate(&request) else { break };
                             let pfn = range.start;
                             if of < Order::BLOCK {
-                                // SAFETY: the page is ours.
+                                // SAFETY: the test owns the page.
                                 let page = unsafe { manager.vmemmap().page(pfn) }
                                     .expect("it has a descriptor");
                                 assert!(
@@ -206,7 +206,7 @@ fn requests_race_with_the_jobs() {
         check(&manager);
         let totals = manager.totals();
         assert_eq!((totals.managed_pages, totals.deferred_pages), (all, 0));
-        // The array is allocated, too.
+        // The array is allocated memory, too.
         assert_eq!(totals.allocated_pages, idle.allocated_pages + taken);
         retire(&manager);
     }
@@ -214,7 +214,7 @@ fn requests_race_with_the_jobs() {
 
 #[test]
 fn a_node_without_memory_for_the_array_does_without() {
-    // Node 1 is full of reservations: no 2 MiB of it are free in one piece.
+    // Node 1 is full of reservations: it has no 2 MiB free in one piece.
     let machine =
         FakeMachine::builder().ram(mib(0, 768)).node(mib(0, 512), 0).node(mib(512, 768), 1).build();
     let array = FakeVmemmap::install(machine);
@@ -265,14 +265,15 @@ fn tables_that_cannot_be_made_are_undone() {
         assert_eq!(fallen, if works < 4 { 2 } else { usize::from(works < 8) }, "after {works}");
         assert_eq!(array.counts().sections, u64::from(works / 4 * 4).min(8), "after {works}");
         if fallen == 2 {
-            // All that was taken for the array is free again.
+            // All memory that was allocated for the array is free again.
             assert_eq!(manager.vmemmap().policy(), Policy::OnDemand);
             assert!(on_demand.free_pages - manager.totals().free_pages <= 1, "after {works}");
         }
     }
 }
 
-/// The border of two nodes lies in a section: the first has it for both, whatever the second gets.
+/// The border of two nodes lies inside a section: the first node provides it for both, whatever the
+/// second gets.
 #[test]
 fn what_one_node_lacks_takes_nothing_away_from_another() {
     for border in [192, 256] {
@@ -293,7 +294,7 @@ fn what_one_node_lacks_takes_nothing_away_from_another() {
             let fallen = |node: usize| manager.nodes()[node].vmemmap_fallback.is_some();
             assert_eq!([fallen(0), fallen(1)], [works < 2, works < 4], "{border}: {works}");
         }
-        // Nobody has memory for a section twice.
+        // No section has memory twice.
         let whole = up(with_array(build())).totals();
         assert_eq!(whole.allocated_pages, 4 * 512, "{border}");
     }
@@ -327,7 +328,7 @@ fn a_template_is_what_descriptors_begin_as() {
     check(&manager);
     for _ in 0..1000 {
         let range = manager.allocate(&Request::new(Order::PAGE)).expect("there is memory");
-        // SAFETY: the page is ours.
+        // SAFETY: the test owns the page.
         let page = unsafe { manager.vmemmap().page(range.start) }.expect("it has a descriptor");
         assert_eq!(page.flags().load(std::sync::atomic::Ordering::Relaxed), 1);
         assert_eq!(page.owner_words()[5].load(std::sync::atomic::Ordering::Relaxed), 7);
@@ -389,7 +390,7 @@ fn who_is_done_helps_unless_threads_were_named() {
     }
 }
 
-/// More zones than a job has parts take turns, and none is left to its caller alone.
+/// More zones than a job has parts take turns, and none is left to the calling thread alone.
 #[test]
 fn helpers_bring_up_the_zones_of_any_number_of_nodes() {
     const NODES: usize = 70;

@@ -1,6 +1,6 @@
 //! The memory map on machines of any layout: holes, unaligned edges, tiny nodes, crumbs of
-//! reservations. What is initialised is what can be handed out, each descriptor once, and all
-//! policies give the same memory.
+//! reservations. Exactly the memory that can be handed out has initialised descriptors, each is
+//! initialised once, and all policies give the same memory.
 
 use crate::common::{Fake, bring_up_with, check, parameters, retire};
 use framewright::parameters::Policy;
@@ -15,14 +15,15 @@ use std::sync::atomic::Ordering;
 const MIB: u64 = 1 << 20;
 const MARK: u64 = 0x6d61_726b;
 
-/// Ranges of memory, each with its node, and reservations in them.
+/// Ranges of memory, each with its node, and the reservations in them.
 #[derive(Clone, Debug)]
 struct Layout {
     ram: Vec<(PhysRange, usize)>,
     reserved: Vec<PhysRange>,
 }
 
-/// In pages: gap before, size, node, and reservations as (distance from the last, size).
+/// In pages: the gap before the piece, its size, its node, and reservations as (distance from the
+/// last, size).
 type Piece = (u64, u64, usize, Vec<(u64, u64)>);
 
 fn layout() -> impl Strategy<Value = Layout> {
@@ -41,7 +42,7 @@ fn layout() -> impl Strategy<Value = Layout> {
     let pieces: BoxedStrategy<Vec<Piece>> =
         prop::collection::vec((gap, size, 0..3_usize, crumbs), 1..6).boxed();
     pieces.prop_map(|pieces| {
-        // The first range is large enough for tables, whatever follows.
+        // The first range is large enough for the tables, whatever follows.
         let mut layout =
             Layout { ram: vec![(PhysRange::new(0, 48 * MIB), 0)], reserved: Vec::new() };
         let mut at = 48 * MIB / 4096;
@@ -69,7 +70,7 @@ fn build(layout: &Layout) -> (&'static FakeMachine, &'static FakeVmemmap) {
         builder = builder.ram(range).node(range, node);
     }
     let machine = builder.build();
-    // Frames are not taken, so that all policies have the same memory.
+    // The fake array takes no frames, so that all policies have the same memory.
     (machine, FakeVmemmap::install_with(machine, false, false))
 }
 
@@ -84,7 +85,7 @@ fn bring_up(layout: &Layout, policy: Policy) -> (Fake, &'static FakeVmemmap) {
     (manager, array)
 }
 
-/// Blocks that can be handed out in whole or in part.
+/// Whether a block can be handed out in whole or in part.
 fn is_managed(manager: &Fake, block: BlockNumber) -> bool {
     manager.block_state(block).is_some_and(|state| match state.state() {
         Some(State::Free | State::Whole) => true,
@@ -99,10 +100,11 @@ fn blocks(manager: &Fake) -> Vec<BlockNumber> {
     segments.flat_map(|segment| (segment.start.0..segment.end().0).map(BlockNumber)).collect()
 }
 
-/// Descriptors of what can be handed out are initialised, all others were never touched.
+/// Checks that descriptors of memory that can be handed out are initialised, and that all others
+/// were never touched.
 fn check_written(manager: &Fake, array: &FakeVmemmap) {
     for block in blocks(manager) {
-        // Reserved blocks may share a section with others but not a descriptor.
+        // Reserved blocks may share a section with other blocks, but not a descriptor.
         assert_eq!(array.is_junk(block.start()), !is_managed(manager, block), "block {block:?}");
     }
 }
@@ -123,8 +125,8 @@ proptest! {
         let (deferred, array) = bring_up(&layout, Policy::Deferred);
         check(&deferred);
         check_written(&deferred, array);
-        // Some of it on request, with marks in the descriptors that a second initialisation would
-        // wipe.
+        // Initialises some of it on request, with marks in the descriptors that a second
+        // initialisation would wipe.
         let mut marked: Vec<Pfn> = Vec::new();
         let mut held = Vec::new();
         for (of, keep) in grow {
@@ -132,7 +134,7 @@ proptest! {
             let all = Request { reserves: Reserves::All, ..Request::new(order) };
             let request = Request { fail_fast: true, ..all };
             let Ok(range) = deferred.allocate(&request) else { continue };
-            // SAFETY: the page is ours and stays so.
+            // SAFETY: the test owns the page and keeps it.
             if let Some(page) = unsafe { deferred.vmemmap().page(range.start) } {
                 page.flags().store(MARK, Ordering::Relaxed);
                 marked.push(range.start);
@@ -146,7 +148,7 @@ proptest! {
         check_written(&deferred, array);
         deferred.vmemmap().initialise_deferred(&HelperPool::on_nodes(&[0, 1]));
         for &pfn in &marked {
-            // SAFETY: the page is still ours.
+            // SAFETY: the test still owns the page.
             let page = unsafe { deferred.vmemmap().page(pfn) }.expect("it has a descriptor");
             assert_eq!(
                 page.flags().swap(0, Ordering::Relaxed),
@@ -161,7 +163,7 @@ proptest! {
         check(&deferred);
         let totals = [&eager, &deferred, &on_demand].map(|manager| {
             let totals = manager.totals();
-            // Each has tables of its own size.
+            // Each policy has tables of its own size.
             (totals.present_pages, totals.free_pages + totals.reserved_pages, totals.deferred_pages)
         });
         assert!(totals.iter().all(|one| *one == totals[0]), "{totals:?}");

@@ -1,5 +1,5 @@
-//! Zones in several parts against the same zones in one: as much memory, the same marks, the same
-//! errors, the same views.
+//! Zones in several parts against the same zones in one part: both have as much memory, the same
+//! watermarks, the same errors and the same views.
 
 use crate::common::{Fake, bring_up_with, check, gib, mib, order, settled};
 use framewright::hugetlb::PoolSize;
@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 
 const GIB: u64 = 1 << 18;
 
-/// Two nodes with holes: some GiBs are whole, some have 64 MiB, some nothing.
+/// Two nodes with holes: some GiBs are whole, some have 64 MiB, and some have nothing.
 fn machine(cpus: u32) -> &'static FakeMachine {
     let mut builder = FakeMachine::builder().ram(gib(0, 3)).ram(gib(4, 8));
     for gibibyte in [9, 10, 12, 13] {
@@ -27,7 +27,7 @@ fn machine(cpus: u32) -> &'static FakeMachine {
     builder.cpus_on(0, cpus).cpus_on(1, cpus).build()
 }
 
-/// One node whose `Normal` zone has 64 MiB on each of eight borders of GiBs, for what looks at
+/// One node whose `Normal` zone has 64 MiB on each of eight GiB borders, for tests that look at
 /// every page.
 fn thin(cpus: u32) -> &'static FakeMachine {
     let mut builder = FakeMachine::builder().ram(mib(0, 64));
@@ -46,7 +46,7 @@ fn normal(node: usize) -> ZoneId {
     ZoneId { node: NodeId::new(node).expect("a node"), kind: ZoneKind::Normal }
 }
 
-/// The part that has a frame.
+/// The zone and part that a frame belongs to.
 fn part_of(manager: &Fake, pfn: Pfn) -> (ZoneId, u16) {
     let has = |range: PfnRange| range.contains(pfn);
     let zone = manager.zones().iter().find(|zone| has(zone.span()) && in_segments(zone, pfn));
@@ -102,7 +102,7 @@ fn there_are_as_many_parts_as_suit_the_cpus() {
         let manager = divided(FakeMachine::builder().ram(gib(0, gibs)).cpus(cpus).build(), "");
         let normal = manager.view(normal(0)).expect("it has memory");
         assert_eq!(normal.parts().len(), parts, "{cpus} CPUs");
-        // Each part is some CPU's, and none has more than four.
+        // Each part is the home of some CPU, and of at most four.
         let homes = (0..cpus).map(|cpu| {
             manager.platform().run_on(cpu, || {
                 let page = manager.allocate_order(Order::PAGE, MigrateType::Movable);
@@ -145,7 +145,8 @@ fn views_and_files_show_zones_as_if_they_had_one_part() {
             let mut text = String::new();
             let table = manager.files();
             FileSystem::new(&[&table]).read(path, &mut text).expect("a file");
-            // All but numbers, which tables change a little, and the blocks that they are in.
+            // Compares everything but numbers, which the tables change a little together with the
+            // blocks they are in.
             let is_number = |c: char| c.is_ascii_digit();
             text.lines()
                 .map(|line| line.replace(is_number, " "))
@@ -156,7 +157,7 @@ fn views_and_files_show_zones_as_if_they_had_one_part() {
     }
 }
 
-/// Takes all that requests get, of orders from `most` down, and says how many pages that was.
+/// Allocates all that requests get, from order `most` down.
 fn take_all(manager: &Fake, request: &Request, most: u8) -> Vec<PfnRange> {
     let mut taken = Vec::new();
     for of in (0..=most).rev() {
@@ -176,7 +177,7 @@ fn one_cpu_gets_all_of_every_part_and_as_much_as_of_one() {
             let manager = divided(thin(4), &line);
             let free = manager.totals().free_pages;
             let ordinary = take_all(&manager, &Request::new(Order::PAGE), most);
-            // All zones are left with just what they must keep.
+            // All zones keep exactly what they must keep.
             for zone in manager.views() {
                 let reserve = zone.lowmem_reserve()[ZoneKind::Normal as usize];
                 let keeps = zone.watermarks().min_pages + reserve;
@@ -220,7 +221,7 @@ fn a_cpu_whose_part_is_empty_takes_its_neighbours_without_a_drain() {
     assert_eq!(parts, (0..4).map(|part| (normal(0), part)).collect());
     let events = manager.pressure().events();
     assert_eq!((events.drains, events.failures, events.stalls), (0, 0, [0; 3]));
-    // What comes from neighbours comes in bulk.
+    // Pages from neighbouring parts come in bulk.
     let zone = manager.view(normal(0)).expect("it has memory").events();
     assert!(zone.cache_refill_pages / zone.cache_refills > 256, "{zone:?}");
     check(&manager);
@@ -269,7 +270,7 @@ fn a_range_in_several_parts_is_freed_as_a_whole_or_not_at_all() {
         let with_end = PfnRange { start: range.start, end: range.end.add(GIB * 4) };
         assert!(manager.give_back(with_end).is_err());
         assert_eq!(settled(&manager).allocated_pages, before.allocated_pages + 2048);
-        // All of it was allocated at one line, so that owners let it go.
+        // All of it was allocated at one line, so that page owners accept the free.
         manager.give_back(range).expect("all of it is allocated");
         assert_eq!(settled(&manager).free_pages, before.free_pages);
         check(&manager);
@@ -282,7 +283,7 @@ fn a_range_in_several_parts_is_freed_as_a_whole_or_not_at_all() {
 fn isolation_claims_and_pools_reach_over_borders() {
     for (line, start, end) in [
         ("zone_parts=4", 5 * 512 - 3, 7 * 512 + 5),
-        // Poison is written to all of it.
+        // A smaller range, because poison is written to all of it.
         ("zone_parts=4 page_owner=on page_poison=1", 7 * 512 - 3, 7 * 512 + 5),
     ] {
         let manager = divided(FakeMachine::builder().ram(gib(0, 2)).ram(gib(4, 9)).build(), line);
@@ -299,7 +300,7 @@ fn isolation_claims_and_pools_reach_over_borders() {
         assert_eq!(manager.isolation().survey(blocks), Ok(isolated));
         manager.isolation().unisolate(blocks).expect("isolated");
         assert_eq!(settled(&manager), before);
-        // One block in use keeps all of it from being claimed, whatever part it is in.
+        // One block in use keeps the whole range from being claimed, whichever part it is in.
         let used = manager
             .allocate_at(Pfn(7 * GIB), Order::BLOCK, MigrateType::Movable)
             .expect("it is free");
@@ -322,7 +323,7 @@ fn pools_have_as_many_pages_as_with_one_part_and_give_all_back() {
     for size in PoolSize::ALL {
         for careful in ["", " page_owner=on"] {
             let reached = [1, 4, 16].map(|parts| {
-                // More parts than pages are taken from at once, or whole GiBs.
+                // More parts than a pool allocates from at once, or whole GiBs.
                 let whole = || FakeMachine::builder().ram(gib(0, 1)).ram(gib(4, 8)).build();
                 let machine = if size.is_gigantic() { whole() } else { thin(1) };
                 let line = format!("zone_parts={parts} min_free_kbytes=4096{careful}");
@@ -332,7 +333,7 @@ fn pools_have_as_many_pages_as_with_one_part_and_give_all_back() {
                 let resized = pool.resize(1 << 20, &NoHelpers).expect("nobody else resizes");
                 manager.hugetlb().verify().expect("right");
                 check(&manager);
-                // In and out again.
+                // A page is allocated and given back.
                 let page = pool.allocate(NodeChoice::Any, false).expect("there are pages");
                 pool.give_back_page(page.start).expect("allocated");
                 for pages in [resized.reached / 2, 0] {
@@ -343,7 +344,7 @@ fn pools_have_as_many_pages_as_with_one_part_and_give_all_back() {
                 check(&manager);
                 resized.reached
             });
-            // The tables of parts may take a block more.
+            // The tables of the parts may take one more block.
             let most = reached.iter().max().expect("three");
             assert!(reached.iter().all(|pages| pages + 1 >= *most), "{size}: {reached:?}");
         }
@@ -369,7 +370,7 @@ fn named_nodes_and_addresses_are_kept_to() {
     check(&manager);
 }
 
-/// A run reaches over parts, and where a zone has no place the next one serves.
+/// A run crosses parts, and if a zone has no place, the next zone serves.
 #[test]
 fn a_contiguous_run_lies_in_several_parts_or_in_another_zone() {
     let machine = FakeMachine::builder().ram(gib(2, 3)).ram(gib(4, 8)).cpus(4).build();
@@ -378,7 +379,8 @@ fn a_contiguous_run_lies_in_several_parts_or_in_another_zone() {
         manager.view(normal(0)).expect("a zone").parts().iter().map(|part| part.span()).collect();
     assert_eq!(parts.len(), 4);
     let moving = manager.moving();
-    // Only over the border of two parts there is room: 300 MiB on both sides of the second.
+    // There is room only across the border of two parts: 300 MiB on both sides of the second
+    // border.
     let fixed = Request { migrate_type: MigrateType::Unmovable, ..Request::new(order(18)) };
     let mut held: Vec<PfnRange> = Vec::new();
     while let Ok(run) = manager.allocate(&fixed) {
@@ -405,7 +407,7 @@ fn a_contiguous_run_lies_in_several_parts_or_in_another_zone() {
     let taken = moving.allocate_contiguous(&request, Budget::UNLIMITED).expect("free");
     assert!(taken.contains(Pfn(border)));
     check(&manager);
-    // Nothing is left in that zone: the one below has a place.
+    // Nothing is left in that zone, but the zone below has a place.
     let below = PfnRange::new((2 << 18) + 512 * 64, (2 << 18) + 512 * 128);
     for run in held.iter().chain(&rest).copied() {
         let inside = run.intersection(below);
@@ -420,14 +422,14 @@ fn a_contiguous_run_lies_in_several_parts_or_in_another_zone() {
     check(&manager);
 }
 
-/// What cannot be moved in the first zone does not end the search.
+/// Unmovable pages in the first zone do not end the search.
 #[test]
 fn what_is_in_the_way_in_one_zone_does_not_hide_another() {
     let machine = FakeMachine::builder().ram(mib(3072, 3200)).ram(mib(4096, 4224)).build();
     let manager = divided(machine, "pages=none");
     let handles = Handles::new(&manager, 1 << 16).expect("memory");
     let normal = manager.view(normal(0)).expect("a zone").span();
-    // Everything in the upper zone is held, and all of it pinned; below there is room.
+    // Everything in the upper zone is held and pinned; below it there is room.
     while let Ok(handle) =
         handles.adopt(&Request { reserves: Reserves::All, ..Request::new(order(8)) })
     {
@@ -444,7 +446,7 @@ fn what_is_in_the_way_in_one_zone_does_not_hide_another() {
     let request = ContiguousRequest::new(16 * 512);
     let taken = moving.allocate_contiguous(&request, Budget::UNLIMITED).expect("below");
     assert!(!normal.contains(taken.start));
-    // A deadline that has passed ends it.
+    // A deadline that has passed ends the search.
     let late = moving.allocate_contiguous(&ContiguousRequest::new(56 * 512), Budget::until(0));
     assert!(late.is_err());
     check(&manager);

@@ -1,5 +1,5 @@
-//! Memory that was never cleared: whatever it holds, and whoever was there before, each frame is
-//! handed out once.
+//! Memory that was never cleared: whatever it holds, and whichever system used it before, each
+//! frame is handed out once.
 
 use crate::common::{Fake, bring_up_with, check, gib, mib, order, parameters};
 use framewright::units::{Order, Pfn, PfnRange, PhysRange};
@@ -13,7 +13,8 @@ use std::collections::BTreeMap;
 
 const GIB: u64 = 1 << 18;
 
-/// How many pages of a GiB can be had by place, one by one and in runs of each order.
+/// Counts how many pages of a GiB can be allocated at a fixed place, one by one and in runs of each
+/// order.
 fn had(manager: &Fake, start: u64) -> usize {
     let at =
         |pfn: u64, of: u8| manager.allocate_at(Pfn(pfn), order(of), MigrateType::Movable).is_ok();
@@ -23,8 +24,8 @@ fn had(manager: &Fake, start: u64) -> usize {
         + (start..start + GIB).step_by(3).filter(|&pfn| at(pfn, 0)).count()
 }
 
-/// Everything about memory in a GiB that is in use as one, of whose entries all but the first were
-/// never written.
+/// No part of a GiB that is in use as one run is handed out again, although all but the first of
+/// its entries were never written.
 #[test]
 fn nothing_of_a_gib_that_is_in_use_is_handed_out_again() {
     for pattern in PATTERNS {
@@ -48,7 +49,7 @@ fn nothing_of_a_gib_that_is_in_use_is_handed_out_again() {
         }
         manager.give_back(taken).expect("allocated");
         check(&manager);
-        // SAFETY: the manager is not used any more.
+        // SAFETY: the manager is no longer used.
         unsafe { machine.retire() };
     }
 }
@@ -65,19 +66,21 @@ fn withheld_memory_comes_up_when_it_is_asked_for_by_place() {
             |pfn, of| manager.allocate_at(Pfn(pfn), order(of), MigrateType::Movable).expect("free");
         let held =
             [taken(5 * GIB + 1000, 0), taken(5 * GIB + 40 * 512, 3), taken(6 * GIB + 512, 9)];
-        // Each came from memory that was brought up before, a section of 128 MiB at a time.
+        // Each request was served from memory that was brought up before, a section of 128 MiB at a
+        // time.
         assert_eq!(manager.totals().deferred_pages, withheld - 2 * 32768, "pattern {pattern:#x}");
         check(&manager);
         manager.vmemmap().initialise_deferred(&NoHelpers);
         check(&manager);
         held.into_iter().for_each(|range| manager.give_back(range).expect("allocated"));
         check(&manager);
-        // SAFETY: the manager is not used any more.
+        // SAFETY: the manager is no longer used.
         unsafe { machine.retire() };
     }
 }
 
-/// Random requests of all kinds, each checked against all that are held; ends with some held.
+/// Makes random requests of all kinds, each checked against all runs that are held; ends with some
+/// runs held.
 fn random_places(manager: &Fake, ranges: &[PhysRange], seed: u64) {
     let mut seed = seed;
     let mut random = |below: u64| {
@@ -143,8 +146,8 @@ fn random_places(manager: &Fake, ranges: &[PhysRange], seed: u64) {
     check(manager);
 }
 
-/// One manager after another over one memory, each after traffic of several CPUs on the one before,
-/// with all ways to keep descriptors.
+/// One manager after another over one memory, each after traffic of several CPUs on the previous
+/// one, with every way to keep descriptors.
 #[test]
 fn a_manager_comes_up_over_what_another_left() {
     let lines = [
@@ -169,7 +172,7 @@ fn a_manager_comes_up_over_what_another_left() {
             if line.starts_with("memmap") {
                 FakeVmemmap::install(machine);
             }
-            // Each time something else is kept from it, so that tables come to lie elsewhere.
+            // Each time another range is kept from the manager, so that tables lie elsewhere.
             let kept = gib(9 + 20 * u64::from(life == 0), 10 + 20 * u64::from(life == 0));
             let reserved = [if life == 2 { gib(5, 6) } else { kept }];
             let manager: Fake =

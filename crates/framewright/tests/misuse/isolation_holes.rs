@@ -1,5 +1,5 @@
-//! Isolation holds whatever else is on: withheld memory, page owners, pools that take memory at the
-//! same time.
+//! Isolation holds whatever other features are on: withheld memory, page owners, pools that take
+//! memory at the same time.
 
 use crate::common::{Fake, bring_up_with, check, gib, order, parameters};
 use framewright::debug::PageHistory;
@@ -46,7 +46,7 @@ fn withheld_memory_is_isolated_as_well() {
         assert!(manager.isolation().claim(range).is_err());
         let pages = manager.isolation().isolate(range).expect("free");
         assert_eq!((pages.free_pages, pages.reserved_pages), (64 * 512, 0));
-        // Two sections of 128 MiB came up for it.
+        // Two sections of 128 MiB came up for the request.
         assert_eq!(manager.totals().deferred_pages, withheld - 2 * 32768);
         assert_eq!(manager.totals().isolated_pages, 64 * 512);
         check(&manager);
@@ -69,7 +69,7 @@ fn withheld_memory_is_isolated_as_well() {
     }
 }
 
-/// While others bring the memory up.
+/// Isolation while other threads bring the memory up.
 #[test]
 fn isolating_while_memory_comes_up_misses_none() {
     for _ in 0..20 {
@@ -86,12 +86,12 @@ fn isolating_while_memory_comes_up_misses_none() {
         check(&manager);
         manager.isolation().unisolate(range).expect("isolated");
         check(&manager);
-        // SAFETY: the manager is not used any more.
+        // SAFETY: the manager is no longer used.
         unsafe { manager.platform().retire() };
     }
 }
 
-/// A handler cannot wait for the section that the code it interrupted is at.
+/// A handler cannot wait for the section that the interrupted code is bringing up.
 #[test]
 fn a_handler_that_cannot_wait_isolates_what_it_can() {
     let manager = deferred(1);
@@ -119,7 +119,7 @@ fn claimed_memory_is_like_allocated_memory() {
         let manager = bring_up_with(machine, &[], &parameters(line)).expect("bring-up");
         let idle = crate::common::in_use(&manager);
         let range = blocks(2 * 512 + 8, 16);
-        // Once used, so that it is not as it was at the start.
+        // The memory is used once, so that it is not in its initial state.
         let before = manager
             .allocate_at(range.start.start(), order(12), MigrateType::Movable)
             .expect("free");
@@ -128,7 +128,7 @@ fn claimed_memory_is_like_allocated_memory() {
         let claimed = manager.isolation().claim(range).expect("all of it is free");
         let line_here = line!() - 1;
         check(&manager);
-        // Where a run is careful, memory is poisoned, which takes precedence over clearing.
+        // A careful run poisons memory, which takes precedence over clearing.
         if line.contains("init_on_alloc") && !crate::common::is_careful() {
             let zero =
                 |pfn: u64| machine.load(pfn << 12) == 0 && machine.load(pfn << 12 | 0xff8) == 0;
@@ -148,7 +148,7 @@ fn claimed_memory_is_like_allocated_memory() {
             let part = PfnRange::new(claimed.start.0 + part.0, claimed.start.0 + part.1);
             manager.give_back(part).unwrap_or_else(|error| panic!("{line}: {error}"));
             check(&manager);
-            // A release build may find it only when it leaves the cache.
+            // A release build may find the error only when the frame leaves the cache.
             let is_found = manager.give_back(part).is_err()
                 || !cfg!(debug_assertions) && manager.drain().is_err();
             assert!(is_found, "{line}: {part:?}");
@@ -182,8 +182,8 @@ fn damaged_memory_is_not_claimed() {
     check(&manager);
 }
 
-/// Blocks are isolated while a pool takes and gives back memory, page by page because each is
-/// written down.
+/// Blocks are isolated while a pool takes and gives back memory, page by page because each page is
+/// recorded.
 #[test]
 fn pools_with_page_owners_leave_isolated_blocks_isolated() {
     for line in ["page_owner=on", ""] {
@@ -224,8 +224,7 @@ fn pools_with_page_owners_leave_isolated_blocks_isolated() {
     }
 }
 
-/// An isolated page of a pool that is given back can be claimed, and what is written down of it is
-/// true.
+/// An isolated page of a pool that is given back can be claimed, and the records about it are true.
 #[test]
 fn isolated_pages_of_pools_are_claimed() {
     for line in ["", "page_owner=on", "careful=5"] {
@@ -250,7 +249,7 @@ fn isolated_pages_of_pools_are_claimed() {
     }
 }
 
-/// What left a pool with a memory error is nobody's to free.
+/// No caller can free a page that left a pool with a memory error.
 #[test]
 fn memory_with_errors_is_freed_by_nobody() {
     for line in ["", "page_owner=on"] {

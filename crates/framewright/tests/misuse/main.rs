@@ -1,7 +1,7 @@
-//! What callers do wrong, and what is not as it should be: found where the documentation says so.
+//! Callers' mistakes and corrupted state are detected where the documentation says so.
 //!
-//! A program of its own, because `cargo xtask test` runs it once more without debug assertions, as
-//! release builds are.
+//! This is a test program of its own because `cargo xtask test` runs it a second time without debug
+//! assertions, the way release builds are compiled.
 #![cfg(not(any(loom, shuttle)))]
 
 #[path = "../common/mod.rs"]

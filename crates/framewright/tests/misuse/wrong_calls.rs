@@ -1,5 +1,5 @@
-//! What callers do wrong is found where the documentation says, and the manager's own memory is
-//! nobody's to free.
+//! Callers' mistakes are detected where the documentation says so, and no caller can free the
+//! manager's own memory.
 
 use crate::common::{Fake, bring_up_with, check, gib, mib, order, parameters, settled};
 use framewright::units::{Order, Pfn, PfnRange};
@@ -15,12 +15,12 @@ fn up(builder: framewright_testkit::Builder, line: &str) -> Fake {
     bring_up_with(builder.build(), &[], &parameters(line)).expect("bring-up")
 }
 
-/// Whether a misuse is found at the call, as an error of this kind.
+/// Returns whether a misuse is found at the call and reported as this kind of error.
 fn is_refused(result: Result<(), FreeError>) -> bool {
     matches!(result, Err(FreeError::NotAllocated { .. } | FreeError::NeverAllocated(_)))
 }
 
-/// Takes all memory in runs of `of` and says how many there were, each of which was handed out
+/// Takes all memory in runs of `of` and returns the number of runs, each of which was handed out
 /// once.
 fn take_all(manager: &Fake, of: Order) -> usize {
     let mut seen = BTreeSet::new();
@@ -36,8 +36,8 @@ fn take_all(manager: &Fake, of: Order) -> usize {
     pages
 }
 
-/// Builds with debug assertions, and all with page owners, find a second free at the call, whatever
-/// keeps the frames meanwhile.
+/// Builds with debug assertions, and every build with page owners, find a second free at the call,
+/// wherever the frames are kept meanwhile.
 #[test]
 fn a_second_free_is_found_at_the_call() {
     for (line, is_found) in [("page_owner=on", true), ("", cfg!(debug_assertions))] {
@@ -57,7 +57,7 @@ fn a_second_free_is_found_at_the_call() {
                     is_refused(manager.give_back(PfnRange { start: a, end: a.add(of.pages()) })),
                     "{of:?} {line}"
                 );
-                // A part, and what it is a part of.
+                // A part of a run that was freed as a whole.
                 if let Some(half) = of.get().checked_sub(1).map(order) {
                     assert!(is_refused(give(a.add(half.pages()), half)), "{of:?} {line}");
                 }
@@ -65,13 +65,13 @@ fn a_second_free_is_found_at_the_call() {
                     machine.run_on(2, || is_refused(give(b, of))),
                     "of another CPU, {of:?} {line}"
                 );
-                // Where nobody can be waited for the own cache is known, and that of others with
-                // page owners.
+                // In a context that cannot wait, only the CPU's own cache is known; with page
+                // owners the others' caches are, too.
                 assert!(is_refused(machine.interrupt(|| give(b, of))), "{of:?} {line}");
                 check(&manager);
                 take_all(&manager, of);
                 check(&manager);
-                // SAFETY: the manager is not used any more.
+                // SAFETY: the manager is no longer used.
                 unsafe { machine.retire() };
             }
         }
@@ -82,7 +82,7 @@ fn a_second_free_is_found_at_the_call() {
 #[test]
 fn what_was_freed_twice_is_free_once() {
     if cfg!(debug_assertions) {
-        // Such a build refuses it at once, which is another test's.
+        // Such a build refuses it at once, which another test checks.
         return;
     }
     for of in (0..=9).map(order) {
@@ -106,8 +106,8 @@ fn what_was_freed_twice_is_free_once() {
     }
 }
 
-/// Frames that lie outside of all that was ever to be handed out are refused at the call by each
-/// build.
+/// Every build refuses, at the call, to free frames that lie outside all memory that could ever be
+/// handed out.
 #[test]
 fn what_is_out_of_place_is_refused_by_each_build() {
     for line in ["", "page_owner=on", "pages=inside"] {
@@ -170,7 +170,8 @@ fn frames(block: u32, blocks: u32) -> PfnRange {
     PfnRange::new(u64::from(block) * 512, u64::from(block + blocks) * 512)
 }
 
-/// Every block that is allocated whole, as its number and how many it has.
+/// Returns every block that is allocated as a whole, as the number of its first block and its count
+/// of blocks.
 fn wholes(manager: &Fake) -> Vec<(u32, u32)> {
     let mut found = Vec::new();
     for segment in manager.zones().iter().flat_map(|zone| zone.segments()) {
@@ -186,8 +187,8 @@ fn wholes(manager: &Fake) -> Vec<(u32, u32)> {
     found
 }
 
-/// The vmemmap, and pages for pools until these have them, are allocated to nobody who could
-/// free them.
+/// The vmemmap, and pages meant for pools until the pools have them, are allocated to no owner that
+/// could free them.
 #[test]
 fn what_the_manager_keeps_for_itself_is_freed_by_nobody() {
     let lines = [
@@ -235,7 +236,8 @@ fn what_the_manager_keeps_for_itself_is_freed_by_nobody() {
         }
         check(&manager);
         assert_eq!(manager.totals(), before, "{line}");
-        // What it gives back itself is free, and is somebody else's then like all memory.
+        // Memory that the manager itself gives back is free, and is then handed out like all
+        // memory.
         manager.hugetlb().fill(&parameters(line), &NoHelpers);
         check(&manager);
         manager.vmemmap().initialise_deferred(&NoHelpers);
@@ -246,19 +248,19 @@ fn what_the_manager_keeps_for_itself_is_freed_by_nobody() {
             assert!(change.freed_pages >= 8 * 20, "{line}: {change:?}");
             check(&manager);
         }
-        // A careful run writes poison into all that comes back, which is more than the host may
-        // have.
+        // A careful run writes poison into all memory that comes back, which may be more than the
+        // host has.
         if !crate::common::is_careful() {
             assert!(take_all(&manager, Order::PAGE) > 1000);
         }
         manager.give_back(taken).expect("held");
         check(&manager);
-        // SAFETY: the manager is not used any more.
+        // SAFETY: the manager is no longer used.
         unsafe { machine.retire() };
     }
 }
 
-/// Ranges that end before they begin hold nothing, in every build.
+/// Ranges that end before they begin are empty in every build.
 #[test]
 fn ranges_that_end_before_they_begin_are_empty() {
     let machine = FakeMachine::builder().ram(gib(0, 6)).build();
@@ -287,7 +289,7 @@ fn ranges_that_end_before_they_begin_are_empty() {
     assert_eq!(manager.totals(), before);
 }
 
-/// Memory that was asked for with zeros can be reached, and is zero.
+/// Memory that was requested zeroed can be accessed, and is zero.
 #[test]
 fn zeros_are_written_only_where_the_direct_map_reaches() {
     for line in ["", "init_on_alloc=1", "page_owner=on page_poison=1"] {
@@ -322,7 +324,7 @@ fn zeros_are_written_only_where_the_direct_map_reaches() {
             check(&manager);
             continue;
         }
-        // What lies above is memory all the same, but nothing that can be cleared.
+        // The memory above is ordinary memory, but it cannot be cleared.
         let high = Pfn(6 << 18);
         let taken = manager.allocate_at(high, Order::MAX, MigrateType::Movable).expect("free");
         let large = Request { zeroed: true, ..Request::new(Order::MAX) };
@@ -341,7 +343,7 @@ fn zeros_are_written_only_where_the_direct_map_reaches() {
     }
 }
 
-/// Types that nobody keeps memory for are refused, so that no memory is lost to ordinary requests.
+/// Types for which no memory is kept are refused, so that ordinary requests lose no memory.
 #[test]
 fn types_without_memory_are_refused() {
     let manager = up(FakeMachine::builder().ram(gib(0, 6)), "");
@@ -365,7 +367,7 @@ fn types_without_memory_are_refused() {
     check(&manager);
 }
 
-/// A hole beside memory is none when it is added late, and no cache has it.
+/// A hole beside memory that is added late is no memory, and no cache has it.
 #[test]
 #[cfg(feature = "hotplug")]
 fn a_hole_that_is_added_late_is_no_memory() {

@@ -1,14 +1,15 @@
 //! A tiny machine for the model checkers: every execution brings it up anew, does a few things on a
 //! few CPUs, and accounts for every page.
 //!
-//! A thread of the model is a CPU. Tables and caches lie in memory that all executions use one
-//! after the other, with what the last one left in it. Maps and lists are changed under the zone
-//! lock only, so that threads interleave at the lock and at the caches' ownership, however many
-//! frames a block has: blocks are of full size here.
+//! A thread of the model is a CPU. Tables and caches lie in memory that the executions use one
+//! after the other, and each finds what the previous one left there. Maps and lists change only
+//! under the zone lock, so threads interleave only at the lock and at the ownership of caches,
+//! however many frames a block has. Blocks therefore have their full size here.
 //!
 //! Counters and tables that are read without the lock are the processor's own atomics
-//! (`sync::atomics`): no thread is switched at one, and all see each in one order. What only their
-//! orders of memory keep right no model here can find wrong.
+//! (`sync::atomics`): the checker never switches threads at an access to one, and all threads see
+//! these accesses in one order. An error that only their memory orderings prevent is out of reach
+//! of every model here.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryKind, Topology};
@@ -29,15 +30,16 @@ use loom::{sync::Notify, thread};
 #[cfg(shuttle)]
 use shuttle::thread;
 
-/// Frame of the first block: 4 GiB, so that there is one zone.
+/// The frame of the first block: 4 GiB, so that there is one zone.
 pub const START: u64 = 1 << 20;
-/// Frames behind the blocks for tables, all that bring-up leaves of them included.
+/// The number of frames behind the blocks for tables, including those that bring-up leaves unused.
 const TABLE_PAGES: u64 = 64;
 
 /// The machine's manager.
 pub type Model = Manager<Machine>;
 
-/// What gives frames back: the same as in the testkit, which is not there for the model checkers.
+/// The ways to give frames back: a copy of the testkit's type, which the model checkers do not
+/// have.
 pub trait Owner {
     /// `Manager::free`, past the caches.
     fn give_back(&self, range: PfnRange) -> Result<(), FreeError>;
@@ -76,29 +78,29 @@ shuttle::thread_local! {
     static IRQ_DEPTH: Cell<usize> = Cell::new(0);
 }
 
-/// How large a machine is.
+/// The size of a machine.
 #[derive(Clone, Copy)]
 pub struct Shape {
-    /// Whole blocks, from [`START`] on.
+    /// The number of whole blocks, from [`START`] on.
     pub blocks: u64,
     pub cpus: u32,
-    /// Blocks before [`START`], which are a zone of their own.
+    /// The number of blocks before [`START`], which are a zone of their own.
     pub below: u64,
-    /// All of it lies 1 GiB higher, and those blocks are a part of the same zone.
+    /// All of the memory lies 1 GiB higher, and those blocks are a part of the same zone.
     pub divided: bool,
-    /// So many of the blocks, the first ones, have to be accepted.
+    /// The number of blocks, from the first one on, that have to be accepted.
     pub unaccepted: u64,
-    /// This one of them cannot be.
+    /// The one of these blocks that cannot be accepted.
     pub failing: Option<u64>,
 }
 
 impl Shape {
-    /// One zone.
+    /// A machine of one zone.
     pub const fn new(blocks: u64, cpus: u32) -> Self {
         Self { blocks, cpus, below: 0, divided: false, unaccepted: 0, failing: None }
     }
 
-    /// Where the blocks begin.
+    /// Returns the start of the blocks.
     const fn border(self) -> u64 {
         if self.divided { START + (1 << 18) } else { START }
     }
@@ -135,10 +137,10 @@ impl Memory {
 pub struct Machine {
     memory: Memory,
     shape: Shape,
-    /// Frames that were asked for, by block.
+    /// The frames that acceptance was asked for, by block.
     asked: [AtomicU64; 8],
-    /// A waiting CPU sleeps until some other has let something go: two that only yield to one
-    /// another would do so for ever.
+    /// A waiting CPU sleeps until another has released something: two CPUs that only yield to each
+    /// other would do so for ever.
     #[cfg(loom)]
     bells: Vec<Notify>,
 }
@@ -146,7 +148,8 @@ pub struct Machine {
 impl Machine {
     #[cfg(loom)]
     fn new(memory: Memory, shape: Shape) -> Self {
-        // Of two CPUs one never waits, so yielding will do, unless it looks far each time.
+        // With two CPUs, one never waits, so yielding is enough, unless each attempt of the waiter
+        // takes many steps.
         let is_long = shape.cpus > 2 || shape.unaccepted != 0;
         let bells = if is_long { shape.cpus } else { 0 };
         let bells = (0..bells).map(|_| Notify::new()).collect();
@@ -258,14 +261,14 @@ unsafe impl AcceptMemory for Machine {
     }
 }
 
-/// What is free, or will be when it is accepted.
+/// Returns the pages that are free, or will be when they are accepted.
 fn free_pages(model: &Model) -> u64 {
     let totals = model.totals();
     totals.free_pages + totals.unaccepted_pages
 }
 
-/// Brings the machine up, runs `body` on CPU 0, takes what it still holds, and accounts for every
-/// page.
+/// Brings the machine up, runs `body` on CPU 0, gives back the runs that it returns, and accounts
+/// for every page.
 pub fn execute(memory: Memory, shape: Shape, body: &dyn Fn(&'static Model) -> Vec<PfnRange>) {
     let machine = Box::into_raw(Box::new(Machine::new(memory, shape)));
     // SAFETY: it lives until the end of this function, and the manager is dropped before.
@@ -296,8 +299,8 @@ pub fn execute(memory: Memory, shape: Shape, body: &dyn Fn(&'static Model) -> Ve
     drop(unsafe { Box::from_raw(machine) });
 }
 
-/// Stack of CPU 0, in words: threads of loom have 32 KiB otherwise. Bring-up takes about as much
-/// when the compiler moves a manager (5 KB) from frame to frame.
+/// The stack of CPU 0, in words; loom's threads have only 32 KiB by default. Bring-up takes about
+/// as much when the compiler moves a manager (5 KB) from stack frame to stack frame.
 #[cfg(loom)]
 const STACK_WORDS: usize = 1 << 14;
 
@@ -326,14 +329,14 @@ fn bring_up(platform: &'static Machine) -> Box<Model> {
     Box::new(Manager::bring_up(early, &input).expect("bring-up"))
 }
 
-/// No watermarks: every page can be had in the ordinary way.
+/// Removes all watermarks: ordinary requests can get every page.
 #[inline(never)]
 fn parameters() -> Box<Parameters> {
     let line = "min_free_kbytes=0 watermark_scale_factor=1";
     Box::new(Parameters::parse(line, &mut |problem| panic!("{problem}")))
 }
 
-/// Takes what bring-up left of the frames for tables out of the game; returns how many pages are
+/// Takes the table frames that bring-up left unused out of the game; returns how many pages are
 /// free then.
 fn set_aside(model: &Model) -> u64 {
     let shape = model.platform().shape;
@@ -342,7 +345,7 @@ fn set_aside(model: &Model) -> u64 {
     let managed = end - shape.start();
     let spare = free_pages(model) - managed;
     let spare = usize::try_from(spare).expect("the tables fit behind the blocks");
-    // The fullest block is used first, which is this: in the part that the last CPU asks first.
+    // The fullest block is used first, which is this one, in the part that the last CPU asks first.
     CPU.with(|cpu| cpu.set(shape.cpus - 1));
     let taken = model.allocate_bulk(&Request::pages(1), &mut left[..spare]).expect("they are free");
     CPU.with(|cpu| cpu.set(0));
@@ -372,7 +375,7 @@ pub fn order(order: u8) -> Order {
     Order::new(order).expect("an order")
 }
 
-/// Frames `start..start + 2^of`, counted from the first block.
+/// Returns the frames `start..start + 2^of`, counted from the first block.
 pub fn run(start: u64, of: u8) -> PfnRange {
     PfnRange::new(START + start, START + start + (1 << of))
 }
@@ -388,14 +391,14 @@ pub fn take_movable(model: &Model, of: u8) -> Option<PfnRange> {
     take(model, of, MigrateType::Movable)
 }
 
-/// Gives back what [`take`] gave.
+/// Gives back a run from [`take`].
 pub fn give(model: &Model, range: PfnRange) {
     model
         .give_back_order(range.start, Order::for_pages(range.pages()).expect("an order"))
         .expect("it is held");
 }
 
-/// Everything that can be had of one type.
+/// Takes everything that can be allocated with one type.
 pub fn take_all(model: &Model) -> Vec<PfnRange> {
     let mut taken = Vec::new();
     for of in (0..=18).rev() {
@@ -406,7 +409,7 @@ pub fn take_all(model: &Model) -> Vec<PfnRange> {
     taken
 }
 
-/// A run that comes out of the zone, past the cache.
+/// Allocates a run from the zone, past the cache.
 pub fn take_past(model: &Model, of: u8) -> PfnRange {
     model.allocate_past_caches(&Request::new(order(of))).expect("there is memory")
 }
@@ -420,14 +423,14 @@ pub fn on<T: Send + 'static>(
     thread::spawn(move || {
         CPU.with(|number| number.set(cpu));
         let result = body();
-        // Whoever waits for something that was let go since the last bell.
+        // Wakes CPUs that wait for something released since the last bell.
         model.platform().ring();
         result
     })
 }
 
-/// In how many executions a condition held, and in how many it did not: an assertion that leaves
-/// two ways open says little when only one of them is ever taken.
+/// Counts the executions in which a condition held and those in which it did not: an assertion that
+/// allows two outcomes says little if only one of them ever happens.
 pub struct BothWays([AtomicU64; 2]);
 
 impl BothWays {
@@ -439,15 +442,15 @@ impl BothWays {
         self.0[usize::from(holds)].fetch_add(1, StdOrdering::Relaxed);
     }
 
-    /// Panics unless it was both.
+    /// Panics unless both happened.
     pub fn assert_both(&self) {
         let [not, held] = [&self.0[0], &self.0[1]].map(|count| count.load(StdOrdering::Relaxed));
         assert!(held != 0 && not != 0, "{held} executions one way, {not} the other");
     }
 }
 
-/// Runs every order of events that the memory model allows, with at most `preemptions` of threads
-/// that could have gone on where that is given.
+/// Runs every order of events that the memory model allows, with at most `preemptions` preemptions
+/// of threads that could have gone on, if a number is given.
 #[cfg(loom)]
 pub fn explore(
     shape: Shape,
@@ -456,7 +459,7 @@ pub fn explore(
 ) {
     let memory = Memory::new(shape);
     let mut model = loom::model::Builder::new();
-    // Without a bound the environment may still set one.
+    // Without a bound here, the environment may still set one.
     model.preemption_bound = preemptions.or(model.preemption_bound);
     model.max_branches = 20_000;
     let executions = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
@@ -465,7 +468,7 @@ pub fn explore(
     model.check(move || {
         counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let body = std::sync::Arc::clone(&body);
-        // Nobody waits for it: an execution is over when all of its threads are.
+        // No thread waits for it: an execution ends when all of its threads have ended.
         thread::Builder::new()
             .stack_size(STACK_WORDS)
             .spawn(move || execute(memory, shape, &*body))

@@ -1,6 +1,6 @@
-//! No call is longer, and none has interrupts off for longer, because there is more memory: both
-//! are counted in instructions, on a machine and on one four times as large, in states that
-//! searches fear.
+//! More memory makes no call longer and keeps interrupts off for no longer. Both are counted in
+//! instructions, on one machine and on one four times as large, in states that are the worst cases
+//! for searches.
 
 use crate::common::{gib, mib, order};
 use framewright::units::{Order, Pfn, PfnRange, PhysRange};
@@ -11,7 +11,7 @@ use framewright_testkit::{FakeMachine, Owner, SteppedMachine, Steps, count_steps
 
 type Stepped = Manager<SteppedMachine>;
 
-/// Where all memory of these machines begins.
+/// The start of all memory of these machines.
 const START: u64 = 4 << 30;
 const MOVABLE: MigrateType = MigrateType::Movable;
 
@@ -19,13 +19,13 @@ fn bring_up(ram: PhysRange, line: &str) -> &'static Stepped {
     let machine = SteppedMachine::new(FakeMachine::builder().ram(ram).build());
     let inner = machine.inner();
     let early = memblock_of(machine, inner.map(), inner.topology(), &[]).expect("early");
-    // Never careful: debug aids look at each page, however many there are.
+    // Never careful: debug aids look at each page, so their cost grows with memory.
     let parameters = Parameters::parse(line, &mut |problem| panic!("{problem}"));
     let input = BringUp { parameters: &parameters, started_ns: None };
     Box::leak(Box::new(Manager::bring_up(early, &input).expect("bring-up")))
 }
 
-/// All blocks, one by one and ascending, and after them all pages that are left.
+/// Allocates all blocks one by one in ascending order, and then all pages that are left.
 fn take_all(manager: &Stepped) -> Vec<PfnRange> {
     let mut taken = Vec::new();
     for of in [Order::BLOCK, Order::PAGE] {
@@ -51,12 +51,12 @@ fn every_second(manager: &Stepped, block: PfnRange) {
     manager.drain().expect("only good frames are cached");
 }
 
-/// Counts on machines of so many MiB and of four times as many.
+/// Counts on a machine of this many MiB and on one four times as large.
 fn counted(mibs: u64, count: impl Fn(u64) -> Steps) -> (Steps, Steps) {
     (count(mibs), count(4 * mibs))
 }
 
-/// Whether what was counted is the same but for chance.
+/// Returns whether two counts are equal apart from noise.
 fn is_as_long(small: u64, large: u64) -> bool {
     large <= small + small / 3 + 400
 }
@@ -117,7 +117,7 @@ fn a_search_below_a_limit_does_not_look_at_what_is_taken() {
             };
             let (got, steps) = count_steps(|| manager.allocate(&request));
             got.expect_err("all of it is taken");
-            // One that is free is found.
+            // A free block is found.
             let free = blocks[blocks.len() / 3].start;
             let free = free.0 & !1023;
             give_back(manager, PfnRange::new(free, free + 1024));
@@ -198,7 +198,7 @@ fn a_shuffle_lets_the_lock_go() {
 
 #[test]
 fn a_search_for_pieces_looks_at_each_block_once() {
-    // All but the last block of each place are free.
+    // All blocks but the last of each place are free.
     let steps = counted(1024, |mibs| {
         let manager = bring_up(ram(mibs), "page_alloc.shuffle=1 page_alloc.shuffle_seed=5");
         let blocks = take_all(manager);

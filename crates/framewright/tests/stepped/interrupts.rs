@@ -1,6 +1,6 @@
-//! An interrupt after every instruction of every operation through a CPU's cache: the handler
-//! allocates, frees and drains on the same CPU through the same manager. Nothing may be lost or
-//! given twice, and the handler must be served.
+//! An interrupt after every instruction of every operation that goes through a CPU's cache: the
+//! handler allocates, frees and drains on the same CPU through the same manager. Nothing may be
+//! lost or handed out twice, and the handler's requests must be served.
 
 use crate::common::{gib, mib, order};
 use framewright::units::{Pfn, PfnRange, PhysRange};
@@ -10,10 +10,10 @@ use framewright_testkit::{FakeMachine, Owner, SteppedMachine, memblock_of};
 
 type Stepped = Manager<SteppedMachine>;
 
-/// Most runs that a side holds at the end.
+/// The number of runs that each side holds at most at the end.
 const MOST: usize = 64;
 
-/// Runs without a heap, for a handler.
+/// A list of runs that needs no heap, for a handler.
 struct Held {
     runs: [PfnRange; MOST],
     count: usize,
@@ -36,9 +36,9 @@ impl Held {
     }
 }
 
-/// First frame above 4 GiB, where the zones of these machines begin or meet.
+/// The first frame above 4 GiB, where the zones of these machines begin or meet.
 const BORDER: Pfn = Pfn(1 << 20);
-/// Just so much memory that caches are as large as they get, but for order 9.
+/// Just enough memory that caches reach their maximal size, except for order 9.
 const SMALL: PhysRange = mib(4096, 4096 + 320);
 
 fn bring_up(ram: PhysRange, cpus: u32) -> &'static Stepped {
@@ -50,22 +50,22 @@ fn bring_up(ram: PhysRange, cpus: u32) -> &'static Stepped {
     Box::leak(Box::new(Manager::bring_up(early, &input).expect("bring-up")))
 }
 
-/// [`bring_up`] without the block that the tables begin in: words of blocks that are not managed
-/// whole go back run by run, at length.
+/// Does what [`bring_up`] does without the block that the tables begin in: words of blocks that are
+/// not managed as a whole go back run by run, which takes long.
 fn bring_up_whole(ram: PhysRange, cpus: u32) -> &'static Stepped {
     let manager = bring_up(ram, cpus);
     let blocks = manager.totals().free_pages / 512;
     let mut left = [Pfn(0); 512];
     let left =
         &mut left[..usize::try_from(manager.totals().free_pages % 512).expect("less than a block")];
-    // The fullest block is used first, which is this.
+    // The fullest block is used first, which is this one.
     assert_eq!(manager.allocate_bulk(&Request::pages(1), left), Ok(left.len()));
     assert_eq!(manager.totals().free_pages, blocks * 512);
     assert!(left.windows(2).all(|pages| pages[0].0 / 512 == pages[1].0 / 512));
     manager
 }
 
-/// Takes everything from [`BORDER`] on that an ordinary request gets.
+/// Takes all memory from [`BORDER`] on that an ordinary request can get.
 fn hoard(manager: &Stepped) -> Vec<PfnRange> {
     let mut taken = Vec::new();
     for of in (0..=18).rev() {
@@ -92,14 +92,14 @@ fn age(manager: &Stepped) {
     assert!(manager.caches().age().is_ok(), "only good frames are cached");
 }
 
-/// What is interrupted.
+/// An operation that is interrupted.
 #[derive(Clone, Copy)]
 struct Case {
     name: &'static str,
-    /// Up to here the interrupt comes after every instruction, which is all of getting and putting;
-    /// later, in operations that copy batches, ever more seldom.
+    /// Up to this count the interrupt comes after every instruction, which covers all of getting
+    /// and putting. Later, in operations that copy batches, it comes less and less often.
     dense: u64,
-    /// Then after so much more of what was done.
+    /// Beyond `dense`, each interrupt point lies one `growth`th further than the one before.
     growth: u64,
     /// Whether every request finds memory.
     plenty: bool,
@@ -111,14 +111,14 @@ impl Case {
     }
 }
 
-/// What is done in the handler.
+/// What the handler does.
 #[derive(Clone, Copy, Debug)]
 enum Handler {
-    /// Keeps a page, gives one back that was allocated before, and gets and gives of orders with
-    /// words, with stacks, and one that has nothing; then the cache ages.
+    /// Keeps a page, gives one back that was allocated before, and gets and gives runs of an order
+    /// with words, of orders with stacks, and of one that is not cached; then ages the cache.
     GetsAndGives,
-    /// Empties this CPU's cache as far as it may, takes several pages at once and gives them back
-    /// through the cache.
+    /// Empties this CPU's cache as far as it is allowed to, takes several pages at once and gives
+    /// them back through the cache.
     DrainsAndFills,
 }
 
@@ -158,20 +158,20 @@ fn interrupt_everywhere<T>(
     operation: impl Fn(&Stepped, &T, &mut Held),
 ) {
     if crate::common::is_careful() {
-        // These machines are not: it would be the same once more.
+        // These machines are never careful, so a careful run would only repeat the test.
         return;
     }
     let Case { name, dense, growth, plenty } = case;
     let machine = manager.platform();
     manager.drain().expect("only good frames are cached");
     let free = manager.totals().free_pages;
-    // The second handler comes after every third instruction: each costs what a signal does.
+    // The second handler runs after every third instruction because each interrupt costs a signal.
     for (handler, step) in [(Handler::GetsAndGives, 1), (Handler::DrainsAndFills, 3)] {
         let mut points = 0;
         let mut instruction = 0;
         loop {
             instruction += if instruction < dense { step } else { (instruction / growth).max(1) };
-            // Past the caches, which are as `prepare` leaves them.
+            // Allocates past the caches, which stay as `prepare` left them.
             let mut page = [Pfn(0)];
             manager.allocate_bulk(&Request::pages(1), &mut page).expect("there is memory");
             let [page] = page;
@@ -212,8 +212,8 @@ fn interrupt_everywhere<T>(
     }
 }
 
-/// Runs of `of` that lie in different words, so that each is an entry of its own; and what else had
-/// to be taken for that.
+/// Returns runs of order `of` that lie in different words, so that each is an entry of its own, and
+/// the other runs that had to be taken for that.
 fn scattered(manager: &Stepped, of: u8, count: u64) -> (Vec<Pfn>, Vec<PfnRange>) {
     let word = 64.max(1 << of);
     let whole = manager
@@ -235,7 +235,7 @@ fn scattered(manager: &Stepped, of: u8, count: u64) -> (Vec<Pfn>, Vec<PfnRange>)
     (starts, rests)
 }
 
-/// How many runs that are freed one after the other a cache keeps before it makes room.
+/// Returns how many runs, freed one after the other, a cache keeps before it makes room.
 fn room_for(manager: &Stepped, of: u8) -> u64 {
     let (runs, rest) = scattered(manager, of, 100);
     let mut kept = 0;
@@ -250,12 +250,11 @@ fn room_for(manager: &Stepped, of: u8) -> u64 {
     rest.into_iter().for_each(|rest| manager.give_back(rest).expect("it is held"));
     manager.drain().expect("only good frames are cached");
     assert!((3..100).contains(&kept), "room for {kept}");
-    // The last one was too many.
+    // The last run was one too many.
     kept - 1
 }
 
-/// Takes what is left of memory that is almost used up, and keeps two pages of it in the cache as
-/// freed.
+/// Takes what is left of memory that is almost used up, and leaves two freed pages in the cache.
 fn keep_two(manager: &Stepped) -> Vec<PfnRange> {
     let mut others = hoard(manager);
     let run = others.iter().position(|run| run.pages() >= 4).expect("a run was left");
@@ -304,7 +303,8 @@ fn get_from_a_word_and_put_into_it() {
 fn turn_to_a_word_that_is_ready() {
     let manager = bring_up_whole(SMALL, 1);
     let use_up = |manager: &Stepped| {
-        // All seven runs of the first word that a refill takes: a page of it is in use.
+        // All seven other runs of the first word that a refill takes: one page of the word is in
+        // use.
         let held = (0..7).map(|_| run_of(take(manager, 3).expect("there is memory"), 3)).collect();
         assert_eq!(manager.caches().pages(), 64, "a further word is ready");
         ((), held)
@@ -398,7 +398,7 @@ fn get_and_put_of_stacks() {
 
 #[test]
 fn blocks() {
-    // So much memory that a refill takes eight blocks at once.
+    // Enough memory that a refill takes eight blocks at once.
     let manager = bring_up_whole(gib(4, 9), 1);
     interrupt_everywhere(manager, Case::new("refill blocks"), |_| ((), Vec::new()), get(9));
     let one = |manager: &Stepped| (take(manager, 9).expect("there is memory"), Vec::new());

@@ -1,19 +1,19 @@
-//! Two managers, one after the other, over one memory that nobody clears in between; random calls
-//! of the whole interface, interrupted by signals whose handlers allocate and free through the same
-//! manager; under every policy and with debug aids.
+//! Two managers, one after the other, over one memory that is not cleared in between. Random calls
+//! of the whole interface are interrupted by signals whose handlers allocate and free through the
+//! same manager, under every policy and with debug aids.
 //!
-//! A model says who has each frame. A frame that is handed out while somebody has it, or that lies
-//! in an isolated block, fails at once; stamps in memory find what the model cannot see: a manager,
-//! or the host behind the reporting device, that writes where it must not.
+//! A model records who owns each frame. A frame that is handed out while it has an owner, or that
+//! lies in an isolated block, fails the test at once. Stamps in memory find what the model cannot
+//! see: a manager, or the host behind the reporting device, that writes where it must not.
 
 use super::life::{Aids, Life, machine};
 
-/// Steps of a life. `LIVES_STEPS` in the environment asks for more.
+/// Steps of a life. `LIVES_STEPS` in the environment overrides the number.
 fn steps() -> u32 {
     std::env::var("LIVES_STEPS").ok().and_then(|steps| steps.parse().ok()).unwrap_or(1500)
 }
 
-/// Three lives over one memory: each finds what the one before left, tables included.
+/// Runs three lives over one memory: each finds what the previous one left, including tables.
 fn lives(seed: u64, lines: [&str; 3], aids: Aids) {
     let mut before = None;
     for (number, line) in lines.into_iter().enumerate() {

@@ -1,4 +1,5 @@
-//! Operations that are interrupted between two instructions, by signals that step through them.
+//! Operations that are interrupted between any two instructions, by signals that single-step
+//! through them.
 #![cfg(all(not(any(loom, shuttle)), target_arch = "x86_64"))]
 
 #[path = "../common/mod.rs"]

@@ -1,5 +1,5 @@
-//! Memory that somebody else writes to while it is read: every byte is read once, so that what was
-//! checked is what is used, and what changes later changes nothing.
+//! Tables whose memory changes while they are read: the parser reads every byte once, so the
+//! checked value is the value it uses, and later changes have no effect.
 
 use crate::common::*;
 use framewright::firmware::{MemoryAffinity, Topology};
@@ -11,7 +11,7 @@ use framewright_arch::x86_64::pvh::{MAGIC, PvhError, StartInfo};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-/// Memory whose host turns over every byte that was read.
+/// Memory whose host inverts every byte after it was read.
 struct Hostile {
     memory: RefCell<Memory>,
     /// How often each byte was read, by address.

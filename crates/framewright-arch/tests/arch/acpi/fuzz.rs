@@ -1,4 +1,4 @@
-//! Tables that nobody could have meant: reading them ends, without a panic, in nodes that make
+//! Tables of random bytes: the parser always ends without a panic, and the nodes it returns make
 //! sense.
 
 use crate::common::*;
@@ -8,7 +8,7 @@ use framewright_arch::acpi::{
 };
 use proptest::prelude::*;
 
-/// Reads everything there is and checks what must hold whatever the bytes are.
+/// Reads every table and checks what must hold for any bytes.
 fn read_everything(memory: &Memory) {
     let mut room = room();
     let Ok(tables) = Tables::open(memory, RSDP, &mut room) else { return };
@@ -69,8 +69,8 @@ fn tables() -> Vec<Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// Bytes of right tables are changed; the checksums are made right again, so that the changes
-    /// are looked at.
+    /// Valid tables with some bytes changed; checksums are fixed up, so that the parser reaches the
+    /// changes.
     #[test]
     fn mutations_of_right_tables(
         changes in prop::collection::vec(
@@ -101,7 +101,7 @@ proptest! {
         read_everything(&firmware(Root::Rsdt, &tables));
     }
 
-    /// The bodies are noise behind right headers.
+    /// The headers are valid and the bodies are noise.
     #[test]
     fn bodies_of_noise(
         bodies in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..400), 5),
@@ -113,7 +113,7 @@ proptest! {
         read_everything(&firmware(Root::Xsdt, &tables));
     }
 
-    /// Entries have plausible kinds and lengths, so that noise gets further in.
+    /// Entries have plausible kinds and lengths, so the parser gets further into the noise.
     #[test]
     fn entries_of_noise(
         entries in prop::collection::vec(
@@ -140,7 +140,7 @@ proptest! {
         read_everything(&firmware(Root::Xsdt, &[madt(&entries), srat(2, &entries)]));
     }
 
-    /// The root itself is noise.
+    /// The root pointer itself is noise.
     #[test]
     fn roots_of_noise(
         rsdp in prop::collection::vec(any::<u8>(), 0..64),

@@ -1,4 +1,4 @@
-//! Tables as firmware writes them, and as it should not.
+//! ACPI tables as firmware should write them, and as it should not.
 
 mod changes;
 mod fuzz;

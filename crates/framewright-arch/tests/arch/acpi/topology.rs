@@ -1,5 +1,4 @@
-//! Topologies whose answer is known, and every way in which the tables that describe them can be
-//! wrong.
+//! Topologies with known answers, and every fault that the tables which describe them can have.
 
 use crate::common::*;
 use framewright::firmware::{MemoryAffinity, Topology, TopologyError};
@@ -15,7 +14,7 @@ fn node(index: usize) -> NodeId {
     NodeId::new(index).expect("below the limit")
 }
 
-/// Reads the firmware's topology, gives it to `check`, and returns what reading said.
+/// Reads the firmware's topology, passes it to `check`, and returns the parser's result.
 fn read(memory: &Memory, check: impl FnOnce(&Topology<'_>)) -> Result<(), AcpiError> {
     let mut storage = vec![MemoryAffinity::EMPTY; MAX_NODES];
     let mut topology = Topology::new(&mut storage);
@@ -95,7 +94,7 @@ fn without_affinities_there_is_one_node() {
 
 #[test]
 fn only_enabled_cpus_count() {
-    // Disabled, online-capable, and the number that stands for all.
+    // Disabled, online-capable, and the broadcast identifier.
     let entries = [
         local_apic(0, 1),
         local_apic(1, 0),
@@ -140,7 +139,7 @@ fn cpus_beyond_eight_bits_and_cpus_listed_twice() {
         assert_eq!(topology.owner(0).node, node(1));
     })
     .expect("the tables are right");
-    // Without 8-bit entries the x2APIC ones below 255 count.
+    // Without 8-bit entries, the x2APIC entries below 255 count.
     read(&firmware(Root::Xsdt, &[madt(&[local_x2apic(0, 1), local_x2apic(1, 1)])]), |topology| {
         assert_eq!(cpus(topology), [2]);
     })
@@ -176,7 +175,7 @@ fn sparse_domains_become_dense_nodes_and_keep_their_distances() {
         srat(
             2,
             &[
-                // Memory before CPUs: CPUs' domains are numbered first all the same.
+                // Memory comes before CPUs here, but the domains of CPUs are still numbered first.
                 memory_affinity(0, GIB, 4, ENABLED),
                 memory_affinity(GIB, GIB, 2, ENABLED | 2),
                 cpu_affinity(0, 7, ENABLED),
@@ -189,7 +188,7 @@ fn sparse_domains_become_dense_nodes_and_keep_their_distances() {
     read(&firmware(Root::Xsdt, &tables), |topology| {
         let domains: Vec<_> = topology.nodes().map(|node| topology.domain(node)).collect();
         assert_eq!(domains, [7, 2, 4], "7 has no memory, 4 no CPU, 6 was not enabled");
-        // CPU 2 is not mentioned and goes to node 0.
+        // CPU 2 has no entry and goes to node 0.
         assert_eq!(cpus(topology), [2, 1, 0]);
         assert_eq!(claims(topology), [(0, GIB, 2, false), (GIB, 2 * GIB, 1, true)]);
         assert_eq!(topology.distance(node(0), node(1)), 31);
@@ -220,7 +219,7 @@ fn refused(tables: &[Vec<u8>], cpu_count: u32, table: Signature, offset: usize, 
     assert_eq!((error.table, error.offset, error.fault), (table, offset, fault));
 }
 
-/// Writes over a table and makes the checksum right again.
+/// Overwrites bytes of a table and fixes up the checksum.
 fn patched(mut bytes: Vec<u8>, at: usize, with: &[u8]) -> Vec<u8> {
     bytes[at..at + with.len()].copy_from_slice(with);
     fix_checksum(&mut bytes, 9);
@@ -237,7 +236,7 @@ fn malformed_tables_leave_one_node_with_all_cpus() {
     let sum = wrong.iter().fold(0u8, |sum, &byte| sum.wrapping_add(byte));
     refused(&with_srat(wrong), 4, Signature::SRAT, 9, Fault::WrongChecksum { sum });
 
-    // Offset 48 begins the first CPU, 112 the first memory.
+    // The first CPU's entry is at offset 48, the first memory entry at 112.
     let left = srat.len() - 48;
     let fault = |length, least| Fault::WrongEntryLength { kind: 0, length, least, left };
     refused(&with_srat(patched(srat.clone(), 49, &[0])), 4, Signature::SRAT, 48, fault(0, 2));
@@ -280,7 +279,7 @@ fn malformed_tables_leave_one_node_with_all_cpus() {
     refused(&with_srat(patched(srat.clone(), 4, &one_more)), 4, Signature::SRAT, 0, missing);
 }
 
-/// Expects `fault` in the SLIT, and everything but distances as without one.
+/// Expects `fault` in the SLIT; everything but the distances is as without a SLIT.
 fn distances_refused(tables: &[Vec<u8>], offset: usize, fault: Fault) {
     let known = |topology: &Topology<'_>| (cpus(topology), claims(topology));
     let mut without = None;
@@ -314,7 +313,7 @@ fn malformed_distances_leave_the_nodes() {
         })
     };
     distances_refused(&with_slit(patched(slit.clone(), 44, &[11])), 44, bad(0, 0, 11));
-    // What came before the fault is forgotten, too.
+    // Distances from before the fault are dropped, too.
     distances_refused(&with_slit(patched(slit.clone(), 46, &[9])), 46, bad(1, 0, 9));
     for (count, least) in [(3u64, 53), (1 << 33, usize::MAX), (u64::MAX, usize::MAX)] {
         let fault = Fault::WrongLength { length: 48, least, most: 1 << 20 };
@@ -339,7 +338,7 @@ fn faults_that_cost_the_nodes_are_named_before_those_of_distances() {
 #[test]
 fn malformed_cpus() {
     let [madt, srat, _] = two_nodes();
-    // Of CPUs those before the fault count; none is still one.
+    // CPUs before the fault count; without any there is still one CPU.
     let fault = |length| Fault::WrongEntryLength { kind: 0, length, least: 2, left: 28 };
     let tables = [patched(madt.clone(), 61, &[0]), srat.clone()];
     refused(&tables, 2, Signature::MADT, 60, fault(0));
@@ -412,7 +411,7 @@ fn malformed_roots_name_the_place() {
     });
     assert_eq!(open(&elsewhere), (Signature::XSDT, 0, Fault::WrongSignature));
 
-    // An entry of the root table that leads nowhere is a fault; a null one is not.
+    // A root table entry that leads nowhere is a fault; a null entry is not.
     for (address, ok) in [(0u64, true), (0x5000, false)] {
         let mut memory = good.clone();
         let root = *memory.pieces.keys().next_back().expect("is there");

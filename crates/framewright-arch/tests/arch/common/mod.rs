@@ -1,4 +1,4 @@
-//! A machine's firmware, built by hand: bytes at addresses, and ACPI tables with right lengths and
+//! A machine's firmware built by hand: bytes at addresses, and ACPI tables with correct lengths and
 //! checksums.
 #![allow(dead_code, reason = "every test program uses its own part")]
 
@@ -7,12 +7,12 @@ pub mod table_memory;
 use framewright_arch::PhysicalMemory;
 use std::collections::BTreeMap;
 
-/// Where the root pointer is.
+/// The address of the root pointer.
 pub const RSDP: u64 = 0xf_5000;
-/// Where the first table is; each goes 1 MiB above the last.
+/// The address of the first table; each further table lies 1 MiB higher.
 const FIRST_TABLE: u64 = 0x7ff0_0000;
 
-/// Bytes at addresses. Only what lies in one piece can be read as one.
+/// Bytes at addresses. A read must not cross the end of a piece.
 #[derive(Clone, Default, Debug)]
 pub struct Memory {
     pub pieces: BTreeMap<u64, Vec<u8>>,
@@ -32,7 +32,7 @@ impl PhysicalMemory for Memory {
     }
 }
 
-/// Room for copies of whatever the tests have.
+/// Returns a buffer large enough for copies of all the tests' tables.
 pub fn room() -> Vec<u8> {
     vec![0; 1 << 20]
 }
@@ -44,7 +44,7 @@ pub fn fix_checksum(bytes: &mut [u8], at: usize) {
     bytes[at] = 0u8.wrapping_sub(sum);
 }
 
-/// A table with a header, `revision` and `body`.
+/// Builds a table with a header, `revision` and `body`.
 pub fn table(signature: &[u8; 4], revision: u8, body: &[u8]) -> Vec<u8> {
     let mut bytes = signature.to_vec();
     bytes.extend(u32::try_from(36 + body.len()).expect("small").to_le_bytes());
@@ -65,7 +65,7 @@ pub enum Root {
     Xsdt,
 }
 
-/// Firmware with these tables.
+/// Builds firmware with these tables.
 pub fn firmware(root: Root, tables: &[Vec<u8>]) -> Memory {
     let mut memory = Memory::default();
     let mut addresses = Vec::new();
@@ -102,7 +102,7 @@ pub fn firmware(root: Root, tables: &[Vec<u8>]) -> Memory {
     memory
 }
 
-/// MADT with these entries.
+/// Builds a MADT with these entries.
 pub fn madt(entries: &[Vec<u8>]) -> Vec<u8> {
     let mut body = [0xfee0_0000u32.to_le_bytes(), 1u32.to_le_bytes()].concat();
     body.extend(entries.concat());
@@ -120,12 +120,12 @@ pub fn local_x2apic(apic_id: u32, flags: u32) -> Vec<u8> {
         .concat()
 }
 
-/// MADT entry of a kind that nobody here reads.
+/// MADT entry of a kind that the parser ignores.
 pub fn io_apic() -> Vec<u8> {
     vec![1, 12, 0, 0, 0, 0, 0xc0, 0xfe, 0, 0, 0, 0]
 }
 
-/// SRAT of revision `revision` with these entries.
+/// Builds a SRAT of this revision with these entries.
 pub fn srat(revision: u8, entries: &[Vec<u8>]) -> Vec<u8> {
     let mut body = vec![1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     body.extend(entries.concat());
@@ -157,7 +157,7 @@ pub fn memory_affinity(start: u64, size_bytes: u64, domain: u32, flags: u32) -> 
     bytes
 }
 
-/// SLIT of these rows.
+/// Builds a SLIT of these rows.
 pub fn slit(rows: &[&[u8]]) -> Vec<u8> {
     table(b"SLIT", 1, &[&(rows.len() as u64).to_le_bytes()[..], &rows.concat()].concat())
 }

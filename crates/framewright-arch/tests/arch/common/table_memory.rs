@@ -1,9 +1,9 @@
-//! Page tables in the memory of a machine that is made up.
+//! Page tables in the memory of a simulated machine.
 
 use framewright_arch::paging::{Entry, TableMemory};
 use framewright_testkit::FakeMachine;
 
-/// The machine's memory as tables.
+/// The machine's memory, accessed as page tables.
 #[derive(Clone, Copy)]
 pub struct Memory(pub &'static FakeMachine);
 

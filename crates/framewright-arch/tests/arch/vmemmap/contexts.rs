@@ -1,4 +1,4 @@
-//! A vmemmap of global pages on CPUs that keep translations of several contexts (PCID).
+//! A vmemmap of global pages on CPUs that cache translations of several contexts (PCID).
 
 use super::fixture::Fixture;
 use super::{LIMITS, order};

@@ -1,10 +1,11 @@
-//! CPUs whose TLBs keep all that hardware may keep of real page tables, until a flush names it.
+//! CPUs whose TLBs keep everything about real page tables that hardware may keep until a flush
+//! names it.
 //!
 //! Every CPU caches translations and steps of walks and drops none by itself. Odd CPUs cache large
-//! pages as pages of 4 KiB, as real ones may. With contexts (PCID) each of a CPU's contexts has
-//! translations and steps of its own, and a CPU may be in another one at each access. CPUs sleep
-//! between any two accesses, and do deferred flushes before the next. Each cached entry records the
-//! generation of its frame, so that a use after the frame was freed is found.
+//! pages as 4 KiB pages, as real ones may. With contexts (PCID), each context of a CPU has its own
+//! translations and steps, and a CPU may change context at each access. CPUs sleep between any two
+//! accesses and do their deferred flushes before the next. Each cached entry records the generation
+//! of its frame, so that a use after free of the frame is found.
 
 use crate::common::table_memory::Memory;
 use framewright::Platform;
@@ -25,7 +26,7 @@ const NO_EXECUTE: u64 = 1 << 63;
 const ADDRESS: u64 = (1 << 52) - (1 << 12);
 const KNOWN: u64 = PRESENT | WRITABLE | ACCESSED | DIRTY | LARGE | 1 << 8 | NO_EXECUTE | ADDRESS;
 
-/// A page as some CPU remembers it.
+/// A page as a CPU has cached it.
 #[derive(Clone, Copy)]
 struct Page {
     frame: Pfn,
@@ -33,7 +34,7 @@ struct Page {
     generation: u64,
 }
 
-/// A step of a walk: the table of a section, and whether anything below it may be written.
+/// A step of a walk: a section's table, and whether anything below it may be written.
 #[derive(Clone, Copy)]
 struct Step {
     table: Pfn,
@@ -41,7 +42,7 @@ struct Step {
     generation: u64,
 }
 
-/// What one CPU remembers in one context.
+/// What one CPU has cached in one context.
 #[derive(Clone, Default)]
 struct Tlb {
     /// By address.
@@ -62,9 +63,10 @@ impl Tlb {
 struct Cpu {
     /// By context.
     tlbs: Vec<Tlb>,
-    /// The context that it is in.
+    /// The context the CPU is in.
     current: usize,
-    /// It slept while translations changed, and forgets all when it wakes.
+    /// Whether the CPU slept while translations changed, so that it flushes everything when it
+    /// wakes.
     is_behind: bool,
 }
 
@@ -77,8 +79,8 @@ impl Cpu {
         self.tlbs.fill(Tlb::default());
     }
 
-    /// Does what [`LocalTlb::flush_local`] does to a CPU with contexts: what INVLPG does is what
-    /// the manual promises, and no more. The vmemmap's pages are global.
+    /// Does what [`LocalTlb::flush_local`] does on a CPU with contexts. INVLPG does what the manual
+    /// promises and no more. The vmemmap's pages are global.
     fn forget_in_contexts(&mut self, request: FlushRequest<'_>) {
         match LocalTlb::cheapest(request, true, true) {
             LocalFlush::Everything => self.forget_all(),
@@ -93,27 +95,27 @@ impl Cpu {
     }
 }
 
-/// What flushes leave undone.
+/// What flushes fail to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Forgets {
     /// Nothing.
     Nothing,
     /// Everything.
     Everything,
-    /// To tell the other CPUs.
+    /// Telling the other CPUs.
     OtherCpus,
-    /// The last page of a range.
+    /// Flushing the last page of a range.
     LastPage,
-    /// Cached steps of walks.
+    /// Flushing cached steps of walks.
     Steps,
-    /// To wake who sleeps, where that is needed.
+    /// Waking sleeping CPUs where that is needed.
     Sleepers,
 }
 
-/// What was asked for.
+/// A flush that was requested.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Asked {
-    /// So many pages in so many ranges.
+    /// A number of ranges and their number of pages in all.
     Ranges(usize, u64),
     /// All.
     Everything,
@@ -135,7 +137,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl SoftwareCpus {
-    /// All CPUs of the machine, on the tables at `root`.
+    /// Creates all CPUs of the machine, on the tables at `root`.
     pub fn new(
         machine: &'static FakeMachine,
         ledger: FrameLedger,
@@ -154,14 +156,14 @@ impl SoftwareCpus {
         }
     }
 
-    /// These CPUs with this many contexts each, which flush as [`LocalTlb`] tells them to.
+    /// Gives each CPU this many contexts and lets it flush as [`LocalTlb`] tells it to.
     pub fn with_contexts(mut self, contexts: usize) -> Self {
         self.contexts = contexts;
         lock(&self.cpus).iter_mut().for_each(|cpu| *cpu = Cpu::new(contexts));
         self
     }
 
-    /// What was asked since this was last called.
+    /// Returns the flushes that were requested since the last call.
     pub fn asked(&self) -> Vec<Asked> {
         std::mem::take(&mut lock(&self.asked))
     }
@@ -185,7 +187,7 @@ impl SoftwareCpus {
     }
 
     fn generation(&self, frame: Pfn) -> u64 {
-        // Never given, so an entry that names a free frame from the start is found too.
+        // A frame never handed out gets 0, so that an entry that names a free frame is found, too.
         self.ledger.generation(frame).unwrap_or(0)
     }
 
@@ -227,7 +229,7 @@ impl SoftwareCpus {
         Ok(page)
     }
 
-    /// Walks from the deepest step that is cached, and caches what it meets.
+    /// Walks from the deepest cached step, and caches every step on the way.
     fn walk(&self, tlb: &mut Tlb, cpu: u32, address: usize) -> Result<Page, AccessFault> {
         let virtual_address = address as u64 & !(PAGE_SIZE - 1);
         let section = virtual_address & !(SECTION - 1);
@@ -259,7 +261,7 @@ impl SoftwareCpus {
         Ok(page)
     }
 
-    /// The directory's entry, and whether what is below may be written.
+    /// Returns the directory's entry, and whether anything below it may be written.
     fn directory_entry(&self, cpu: u32, address: usize) -> Result<(Entry, bool), AccessFault> {
         let (mut table, mut write) = (self.root, true);
         for level in [4, 3] {
@@ -276,8 +278,8 @@ impl SoftwareCpus {
         Ok((entry, write && entry.access().write))
     }
 
-    /// An entry as the CPU demands it: no reserved bit, and marked as used already, so that the CPU
-    /// need not write.
+    /// Reads an entry as the CPU demands it: no reserved bit set, and already marked as accessed,
+    /// so that the CPU need not write.
     fn read(
         &self,
         table: u64,
@@ -331,7 +333,7 @@ impl SoftwareCpus {
                     for address in range.addresses().filter(|address| address + skipped < range.end)
                     {
                         tlb.forget_page(address);
-                        // One page forgotten is all steps forgotten.
+                        // INVLPG of one page drops all cached steps.
                         if self.forgets != Forgets::Steps {
                             tlb.steps.clear();
                         }
@@ -341,12 +343,12 @@ impl SoftwareCpus {
         }
     }
 
-    /// Whether others leave a CPU asleep: the odd ones sleep between any two accesses.
+    /// Whether flushes may leave a CPU asleep: odd CPUs sleep between any two accesses.
     fn sleeps(cpu: usize) -> bool {
         cpu % 2 == 1
     }
 
-    /// Tells all CPUs but those that may sleep on.
+    /// Flushes on all CPUs but those that may stay asleep.
     fn tell(&self, request: FlushRequest<'_>, spares_sleepers: bool) {
         if self.forgets == Forgets::Everything {
             return;
@@ -369,7 +371,8 @@ impl SoftwareCpus {
         });
     }
 
-    /// A CPU that sleeps may begin walks on its own: what it remembers of tables is still tables.
+    /// A sleeping CPU may start walks speculatively, so the tables it has cached must still be
+    /// tables.
     fn look_at_sleepers(&self, cpus: &[Cpu]) {
         let sleeping = cpus.iter().filter(|cpu| cpu.is_behind).flat_map(|cpu| &cpu.tlbs);
         for step in sleeping.flat_map(|tlb| tlb.steps.values()) {
@@ -383,8 +386,8 @@ impl SoftwareCpus {
     }
 }
 
-// SAFETY: the CPUs are made up and nobody else looks at the vmemmap's addresses; those that forget
-// less than asked are caught by the ledger.
+// SAFETY: the CPUs are simulated, and nothing else accesses the vmemmap's addresses; the ledger
+// catches those that flush less than asked.
 unsafe impl FlushTlb for SoftwareCpus {
     fn flush(&self, request: FlushRequest<'_>) {
         self.tell(request, self.forgets == Forgets::Sleepers);

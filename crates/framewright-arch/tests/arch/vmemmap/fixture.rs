@@ -1,4 +1,4 @@
-//! Real tables in a fake machine's memory, and CPUs that look at them.
+//! Real page tables in a fake machine's memory, and CPUs that access memory through them.
 
 use super::cpus::{Forgets, SoftwareCpus};
 use crate::common::table_memory::Memory;
@@ -9,7 +9,7 @@ use framewright_arch::vmemmap::{Vmemmap, VmemmapLayout};
 use framewright_testkit::workload::vmemmap_space::{Translation, Walkable};
 use framewright_testkit::{AccessFault, FakeMachine, FramePool, VmemmapSpaceFixture};
 
-/// Where Linux has its vmemmap.
+/// The address of Linux's vmemmap.
 pub const BASE: u64 = 0xffff_ea00_0000_0000;
 /// Bytes of the vmemmap for one block.
 pub const BLOCK_BYTES: u64 = 512 * 64;
@@ -19,11 +19,11 @@ pub struct Fixture {
     pub vmemmap: Vmemmap<FakeMachine, &'static SoftwareCpus>,
     pub cpus: &'static SoftwareCpus,
     pub pool: FramePool,
-    /// Frames that a vmemmap has with nothing present, and the root.
+    /// Frames in use when nothing is present, including the root.
     pub resting: usize,
 }
 
-/// An empty root table from the pool.
+/// Takes an empty root table from the pool.
 pub fn root(pool: &FramePool) -> u64 {
     let root = (&mut { pool }).take(Order::PAGE).expect("a frame for the root").address();
     for word in 0..512 {
@@ -38,7 +38,7 @@ impl Fixture {
         Self::with(pool, 32, Forgets::Nothing)
     }
 
-    /// With a limit for ranged flushes, and CPUs that may not forget as they should.
+    /// Creates one with a limit for ranged flushes, and CPUs that may flush too little.
     pub fn with(pool: FramePool, ranged_flush_pages: u64, forgets: Forgets) -> Self {
         let root = root(&pool);
         let cpus = SoftwareCpus::new(pool.machine(), pool.ledger().clone(), root, forgets);
@@ -50,7 +50,7 @@ impl Fixture {
         )
     }
 
-    /// With global pages, on CPUs with so many contexts.
+    /// Creates one with global pages, on CPUs with this many contexts.
     pub fn in_contexts(pool: FramePool, ranged_flush_pages: u64, contexts: usize) -> Self {
         let root = root(&pool);
         let cpus = SoftwareCpus::new(pool.machine(), pool.ledger().clone(), root, Forgets::Nothing);
@@ -65,8 +65,8 @@ impl Fixture {
         ranged_flush_pages: u64,
     ) -> Self {
         let cpus: &'static SoftwareCpus = Box::leak(Box::new(cpus));
-        // SAFETY: the root is of this fixture alone, and so is the vmemmap's range; the CPUs are
-        // all that look there.
+        // SAFETY: the root is of this fixture alone, and so is the vmemmap's range; only the CPUs
+        // access it.
         let vmemmap = unsafe { Vmemmap::new(pool.machine(), cpus, layout, &mut &pool) }
             .expect("frames for the vmemmap");
         let resting = pool.outstanding();
@@ -88,7 +88,7 @@ impl Fixture {
         self.pool.free(self.trial().flush(unflushed));
     }
 
-    /// Evicts all of `blocks`, flushes, and says how many frames came.
+    /// Evicts all of `blocks`, flushes, and returns how many frames were freed.
     pub fn evict(&self, blocks: BlockRange) -> u64 {
         let mut unflushed = Unflushed::new();
         assert_eq!(self.trial().evict(blocks, &mut unflushed), 0);
@@ -98,14 +98,14 @@ impl Fixture {
         pages
     }
 
-    /// Where the tables lead now, whatever CPUs remember.
+    /// Returns the translation in the tables now, whatever CPUs have cached.
     pub fn translate(&self, address: u64) -> Option<(u64, PageSize, Access)> {
         translate(&Memory(self.pool.machine()), self.vmemmap.layout().root, address)
     }
 }
 
-// SAFETY: the tables are this fixture's, CPUs of software are all that look at the vmemmap, and the
-// pool checks what it takes back.
+// SAFETY: the tables are this fixture's, only simulated CPUs access the vmemmap, and the pool
+// checks what it takes back.
 unsafe impl VmemmapSpaceFixture for Fixture {
     fn space(&self) -> &dyn VmemmapSpace {
         &self.vmemmap

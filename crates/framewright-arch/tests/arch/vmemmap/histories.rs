@@ -1,5 +1,5 @@
-//! Random histories against a model of what each page of the vmemmap must translate to, and of
-//! every frame.
+//! Random histories against a model of every frame and of what each page of the vmemmap must
+//! translate to.
 
 use super::cpus::Forgets;
 use super::fixture::{BASE, BLOCK_BYTES, Fixture};
@@ -11,7 +11,7 @@ use framewright_testkit::{AccessFault, FaultyFrames, VmemmapSpaceFixture};
 use proptest::prelude::*;
 use std::collections::{HashMap, HashSet};
 
-/// Sections in play, the first three.
+/// The number of sections in use, from the first.
 const SECTIONS: u32 = 3;
 
 #[derive(Clone, Debug)]
@@ -20,7 +20,7 @@ enum Step {
     Prepare(BlockRange),
     Evict(BlockRange),
     Merge(u32),
-    /// One of the calls that take frames, with so few.
+    /// One of the calls that take frames, with only this many frames available.
     Short(u8, BlockRange, u64),
     Flush,
     Store(u32, u32, u64),
@@ -75,7 +75,7 @@ impl Run {
         self.waiting = 0;
     }
 
-    /// Everything about the tables, seen from outside: all translations, all rights, all frames.
+    /// Checks everything about the tables from outside: all translations, access rights and frames.
     fn check(&self) {
         let (vmemmap, fixture) = (&self.fixture.vmemmap, &self.fixture);
         let mut frames = HashSet::new();
@@ -101,7 +101,7 @@ impl Run {
             }
         }
         let counts = vmemmap.counts();
-        // A table may outlive its last block where there was no room for it.
+        // A table may outlive its last block if the unflushed set had no room for it.
         assert!(counts.tables >= small_sections.len() as u64, "{counts:?}");
         let expected = fixture.resting
             + frames.len()
@@ -139,7 +139,7 @@ impl Run {
             for block in list(blocks) {
                 self.present.entry(block).or_insert(None);
             }
-            // A table that a large page replaced waits.
+            // A table that a large page replaced waits for the flush.
             self.waiting += usize::from(vmemmap.counts().tables < tables);
         } else if call == 2 && vmemmap.counts().merges > outside {
             self.waiting += 1 + usize::try_from(source.held_pages()).expect("taken");
@@ -157,7 +157,7 @@ impl Run {
                 let _ = self.take(call, if call == 2 { whole } else { blocks }, Some(frames));
             }
             Step::Merge(section) => {
-                // Without an aligned run it is an ordinary error.
+                // Without an aligned run this is an ordinary error.
                 let _ = self.take(2, BlockRange::new(64 * section, 64 * section + 64), None);
             }
             Step::Evict(blocks) => self.evict(blocks),
@@ -195,7 +195,7 @@ impl Run {
         }
     }
 
-    /// What is left is what was not prepared, or does not fit; the tables say which.
+    /// What is left was not prepared or does not fit; the tables say which.
     fn evict(&mut self, blocks: BlockRange) {
         let fixture = &self.fixture;
         let (tables, evicted) =

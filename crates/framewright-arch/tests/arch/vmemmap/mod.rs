@@ -1,4 +1,4 @@
-//! The vmemmap in real page tables, on CPUs that keep every translation they may.
+//! The vmemmap in real page tables, on CPUs that cache every translation they may.
 
 mod contexts;
 mod cpus;
@@ -23,7 +23,7 @@ fn order(order: u8) -> Order {
     Order::new(order).expect("an order")
 }
 
-/// Always everything, as by default, always page by page.
+/// Flush everything always, flush as by default, and flush page by page always.
 const LIMITS: [u64; 3] = [0, 32, u64::MAX];
 
 #[test]
@@ -106,7 +106,7 @@ fn a_history_without_a_heap_agrees_with_its_model() {
     }
 }
 
-/// Makes a vmemmap with so many frames.
+/// Creates a vmemmap with this many frames available.
 fn make(
     layout: VmemmapLayout,
     frames: u64,
@@ -137,7 +137,7 @@ fn places_that_cannot_be_are_refused() {
         layout(BASE, (1 << 40) + 1),
         // A null pointer.
         layout(0, 1),
-        // The last 512 GiB of each half are for 32 TiB.
+        // The last 512 GiB of each half have room for 32 TiB.
         layout(0xffff_ff80_0000_0000, (32 << 28) + 1),
         layout(0x7f80_0000_0000, (32 << 28) + 1),
     ];
@@ -191,14 +191,14 @@ fn the_last_section_of_a_large_machine_works() {
     assert_eq!(cpus.load(0, address), Ok(0));
     let mut unflushed = Unflushed::new();
     let block = BlockRange::new(last, last + 1);
-    // SAFETY: nobody else has the vmemmap, and CPUs of software are all that look at it.
+    // SAFETY: nobody else has the vmemmap, and only simulated CPUs access it.
     let trial = unsafe { TrialSpace::new(&vmemmap) };
     trial.populate(block, &mut &pool, &mut unflushed).expect("frames");
     pool.free(trial.flush(unflushed));
     cpus.store(0, address, 7).expect("present");
     assert_eq!(cpus.load(1, address), Ok(7));
     assert_eq!(vmemmap.range().end, BASE + (640 << 30));
-    // Beyond the end nothing is described, and nothing happens.
+    // Beyond the end no block is described, and nothing happens.
     let beyond = BlockRange::new(last + 1, last + 2);
     let mut unflushed = Unflushed::new();
     assert!(trial.populate(beyond, &mut &pool, &mut unflushed).is_err());
@@ -228,7 +228,7 @@ fn a_whole_section_comes_and_goes_by_one_store_without_a_table() {
     assert_eq!(fixture.pool.outstanding(), fixture.resting);
     let counts = fixture.vmemmap.counts();
     assert_eq!((counts.evicted_sections, counts.splits, counts.tables, counts.large), (1, 0, 0, 0));
-    // One for the populate and one for the eviction: nothing was to be prepared.
+    // One for the populate and one for the eviction: nothing needed to be prepared.
     assert_eq!((counts.flushes, counts.full_flushes), (2, 2));
 }
 
@@ -240,7 +240,7 @@ fn a_section_in_pieces_goes_by_one_store_and_takes_its_table_along() {
     fixture.prepare(BlockRange::new(130, 131));
     assert_eq!(fixture.vmemmap.counts().tables, 1);
     assert_eq!(fixture.evict(BlockRange::new(130, 131)), 8);
-    // The table is not written any more: CPUs may go through it until the flush.
+    // The table is no longer written, because CPUs may walk it until the flush.
     let memory = Memory(fixture.pool.machine());
     let root = fixture.vmemmap.layout().root;
     let upper = |level: u32, table: u64| {
@@ -282,7 +282,7 @@ fn a_section_is_merged_where_it_is_or_moves() {
     assert_eq!(fixture.translate(address), large);
     fixture.prepare(BlockRange::new(128, 129));
     assert_eq!(fixture.evict(BlockRange::new(128, 129)), 8);
-    // Somebody else takes what came, so that the block gets others.
+    // Takes the freed frames, so that the block gets others.
     let _taken = framewright::vmemmap_space::FrameSource::take(&mut &fixture.pool, order(3))
         .expect("frames");
     fixture.populate(BlockRange::new(128, 129));
@@ -303,14 +303,14 @@ fn flushes_are_as_small_as_the_change() {
     assert_eq!(fixture.cpus.asked(), [Asked::Ranges(1, 32)]);
     fixture.populate(BlockRange::new(75, 80));
     assert_eq!(fixture.cpus.asked(), [Asked::Everything]);
-    // Blocks here and there: a range each, as long as there are few.
+    // Scattered blocks: one range each, as long as there are few.
     let mut unflushed = Unflushed::new();
     for block in [70, 72, 75] {
         assert_eq!(fixture.trial().evict(BlockRange::new(block, block + 1), &mut unflushed), 0);
     }
     fixture.pool.free(fixture.trial().flush(unflushed));
     assert_eq!(fixture.cpus.asked(), [Asked::Ranges(3, 24)]);
-    // Nothing changed, nothing flushed.
+    // No change, no flush.
     fixture.prepare(BlockRange::new(64, 128));
     fixture.pool.free(fixture.trial().flush(Unflushed::new()));
     assert_eq!(fixture.cpus.asked(), []);
@@ -362,7 +362,7 @@ fn counts_have_names_of_their_own() {
     );
 }
 
-/// Everything that a walk meets.
+/// Everything that a walk finds.
 #[derive(Default)]
 struct Seen {
     pages: Vec<Mapping>,
@@ -390,7 +390,7 @@ fn a_walk_meets_every_page_and_no_frame_is_writable_twice() {
     let range = fixture.vmemmap.range();
     assert_eq!(bytes, range.end - range.start, "the vmemmap has no hole");
     assert!(seen.pages.is_sorted_by_key(|page| page.address));
-    // Pointers, one directory, and a table for each section but the large one.
+    // The pointer table, one directory, and a table for each section but the large one.
     assert_eq!(seen.tables, 1 + 1 + 511);
     let writable: Vec<_> = seen.pages.iter().filter(|page| page.access.write).collect();
     assert_eq!(writable.iter().map(|page| page.size.bytes()).sum::<u64>(), (64 + 6) * BLOCK_BYTES);

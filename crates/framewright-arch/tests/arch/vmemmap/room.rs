@@ -1,5 +1,5 @@
-//! What happens when the set of unflushed frames is nearly full, and other things that only a look
-//! at the tables shows.
+//! What happens when the set of unflushed frames is nearly full, and other cases that only the
+//! tables reveal.
 
 use super::cpus::Asked;
 use super::fixture::{BASE, BLOCK_BYTES, Fixture};
@@ -17,7 +17,7 @@ const ADDRESS: u64 = BASE + 128 * BLOCK_BYTES;
 /// Above every frame of a pool.
 const FILLER: u64 = 1 << 39;
 
-/// A set with room for so many runs.
+/// Returns a set with room for this many runs.
 fn with_room(room: usize) -> Unflushed {
     let mut unflushed = Unflushed::new();
     for frame in (FILLER..).step_by(2).take(Unflushed::CAPACITY - room) {
@@ -26,7 +26,7 @@ fn with_room(room: usize) -> Unflushed {
     unflushed
 }
 
-/// Flushes and frees what is not filler; returns how many frames that were.
+/// Flushes, frees all frames but filler, and returns how many that were.
 fn flush(fixture: &Fixture, unflushed: Unflushed) -> u64 {
     let list = fixture.trial().flush(unflushed);
     let runs: Vec<PfnRange> = list.runs().filter(|run| run.start.0 < FILLER).collect();
@@ -34,7 +34,7 @@ fn flush(fixture: &Fixture, unflushed: Unflushed) -> u64 {
     runs.into_iter().map(PfnRange::pages).sum()
 }
 
-/// A pool that has no large runs for now.
+/// A pool that has no large runs at the moment.
 struct UpTo<'a>(&'a FramePool, Order);
 
 // SAFETY: what it returns comes from the pool.
@@ -72,11 +72,12 @@ impl Fixture {
         flush(self, unflushed);
     }
 
-    /// A section with a table of its own in which nothing is present.
+    /// A section that has its own table but nothing present.
     fn with_empty_table() -> Self {
         let fixture = Self::new(contract_pool(Order::MAX));
         fixture.populate_small(BlockRange::new(128, 130));
-        // The two parts follow one another or not; room for each run and none for the table.
+        // The two parts may or may not be adjacent; there is room for each run but not for the
+        // table.
         let mut unflushed = with_room(2);
         assert_eq!(fixture.trial().evict(BlockRange::new(128, 129), &mut unflushed), 0);
         flush(&fixture, unflushed);
@@ -109,7 +110,7 @@ fn an_empty_table_waits_for_room_and_then_goes_with_a_flush() {
     let mut unflushed = Unflushed::new();
     assert_eq!(fixture.trial().evict(BlockRange::new(150, 151), &mut unflushed), 0);
     assert_eq!(flush(&fixture, unflushed), 1);
-    // No page is stale, but the steps of walks are: one page at least must be named.
+    // No page is stale, but cached steps of walks are, so the flush must name at least one page.
     assert_eq!(fixture.cpus.asked(), [Asked::Ranges(1, 8)]);
     assert_eq!((fixture.tables(), fixture.pool.outstanding()), (0, fixture.resting));
 }
@@ -129,7 +130,7 @@ fn a_large_page_replaces_an_empty_table_if_there_is_room_for_it() {
 
 #[test]
 fn a_split_is_flushed_although_every_page_stays_where_it_is() {
-    // A CPU must not know a page in two sizes when its frame changes.
+    // No CPU may cache a page in two sizes when its frame changes.
     let fixture = Fixture::new(contract_pool(Order::MAX));
     fixture.populate(WHOLE);
     let mut unflushed = Unflushed::new();
@@ -162,7 +163,7 @@ fn one_run_that_is_not_aligned_moves_when_it_is_merged() {
 
 #[test]
 fn a_merge_needs_room_for_what_moves_and_for_the_table() {
-    // One run of frames moves, and the table.
+    // One run of frames is copied, and the table is replaced.
     let fixture = Fixture::new(contract_pool(Order::MAX));
     fixture.populate_small(WHOLE);
     let outstanding = fixture.pool.outstanding();
@@ -175,7 +176,7 @@ fn a_merge_needs_room_for_what_moves_and_for_the_table() {
     let mut unflushed = with_room(2);
     assert_eq!(fixture.trial().merge(WHOLE, &mut &fixture.pool, &mut unflushed), Ok(true));
     assert_eq!(flush(&fixture, unflushed), 513);
-    // Only the table, where the frames stay.
+    // Only the table is replaced; the frames stay.
     fixture.prepare(BlockRange::new(128, 129));
     for (room, merged) in [(0, false), (1, true)] {
         let mut unflushed = with_room(room);

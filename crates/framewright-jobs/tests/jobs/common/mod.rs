@@ -1,4 +1,4 @@
-//! What the tests share: a log of chunks, and whether it covers a job.
+//! Shared by the tests: a log of chunks, and a check that it covers a job.
 #![allow(dead_code, reason = "no test file uses all of it")]
 
 pub mod starved;
@@ -6,7 +6,7 @@ pub mod starved;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-/// The chunks that were called, in the order of the calls.
+/// The chunks in the order in which they were called.
 #[derive(Default)]
 pub struct Log(Mutex<Vec<Range<u64>>>);
 
@@ -19,7 +19,7 @@ impl Log {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// The chunks in ascending order.
+    /// Returns the chunks in ascending order.
     pub fn sorted(self) -> Vec<Range<u64>> {
         let mut ranges = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
         ranges.sort_by_key(|range| range.start);
@@ -43,7 +43,7 @@ pub fn assert_covers(chunks: &[Range<u64>], range: Range<u64>, align: u64) {
     assert_eq!(at, range.end, "the end of {range:?} is missing");
 }
 
-/// `ranges` in ascending order, with those joined that touch.
+/// Returns `ranges` in ascending order, with adjacent ones joined.
 pub fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges.sort_by_key(|range| range.start);
     let mut out: Vec<Range<u64>> = Vec::new();

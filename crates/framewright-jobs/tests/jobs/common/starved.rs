@@ -15,7 +15,7 @@ pub struct Starved {
     pub now_ns: AtomicU64,
     pub readings: AtomicUsize,
     pub asked_allowance: AtomicUsize,
-    /// The helpers that it was told to wake, and the nodes where the work should run.
+    /// The helpers that the platform was told to wake, and the nodes where the work should run.
     pub woken: Mutex<Vec<(usize, Option<u32>)>>,
 }
 
@@ -32,7 +32,7 @@ impl Starved {
         }
     }
 
-    /// Runs `job`, whose units take `unit_ns`; how many helpers were woken.
+    /// Runs `job`, whose units take `unit_ns`; returns how many helpers were woken.
     pub fn run(&self, job: &Job<'_>, unit_ns: impl Fn(u64) -> u64 + Sync) -> usize {
         let log = Log::default();
         job.run(self, |range, _| {
@@ -75,7 +75,7 @@ impl Helpers for Starved {
         panic!("nobody came, so nobody waits for {helper}");
     }
 
-    /// Reading it takes 20 ns.
+    /// Reading the clock takes 20 ns.
     fn now_ns(&self) -> Option<u64> {
         self.readings.fetch_add(1, Ordering::Relaxed);
         self.has_clock.then(|| self.now_ns.fetch_add(20, Ordering::Relaxed))

@@ -1,4 +1,4 @@
-//! The intake's requirements, a named case for each.
+//! The intake's requirements, with a named case for each.
 
 use MemoryKind::{
     AcpiNvs, AcpiReclaimable, Conventional, HotPluggable, Persistent, Reserved, SoftReserved,
@@ -13,7 +13,8 @@ use framewright::units::{NodeId, PHYSICAL_ADDRESS_END, PfnRange, PhysRange};
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// The finished map of `told` (start, end, kind), with nothing below 1 MiB but what was told.
+/// Returns the finished map of `told` (start, end, kind), with nothing below 1 MiB except what
+/// `told` has there.
 fn finish(told: &[(u64, u64, MemoryKind)]) -> Result<Vec<(u64, u64, MemoryKind)>, MapError> {
     let mut storage = vec![MapRange::EMPTY; 2 * told.len() + 5];
     let mut builder = MapBuilder::new(&mut storage);
@@ -24,7 +25,7 @@ fn finish(told: &[(u64, u64, MemoryKind)]) -> Result<Vec<(u64, u64, MemoryKind)>
     Ok(map.ranges().iter().map(|entry| (entry.range.start, entry.range.end, entry.kind)).collect())
 }
 
-/// What is at and above 1 MiB; there must be something usable.
+/// Returns the ranges at and above 1 MiB; some must be usable.
 fn above(told: &[(u64, u64, MemoryKind)]) -> Vec<(u64, u64, MemoryKind)> {
     let map = finish(told).expect("a good map");
     map.into_iter().filter(|&(start, ..)| start >= MIB).collect()
@@ -34,7 +35,7 @@ fn node(index: usize) -> NodeId {
     NodeId::new(index).expect("a node")
 }
 
-/// Claims (start, end, node, hot-pluggable) laid over conventional memory from 1 MiB to 1 GiB.
+/// Applies claims (start, end, node, hot-pluggable) to conventional memory from 1 MiB to 1 GiB.
 fn nodes(claims: &[(u64, u64, usize, bool)]) -> Vec<NodeRange> {
     let mut storage = [MapRange::EMPTY; 16];
     let mut builder = MapBuilder::new(&mut storage);
@@ -83,7 +84,7 @@ fn the_most_restrictive_type_wins_where_ranges_overlap() {
             (6 * MIB, 10 * MIB, Conventional)
         ]
     );
-    // Between any two kinds, whichever comes first.
+    // This holds for any two kinds, whichever comes first.
     for (index, &weak) in MemoryKind::ALL.iter().enumerate() {
         for &strong in &MemoryKind::ALL[index..] {
             for pair in [[weak, strong], [strong, weak]] {
@@ -136,8 +137,8 @@ fn reserved_memory_grows_outward() {
 
 #[test]
 fn a_frame_of_several_ranges_is_the_most_restrictive() {
-    // Two halves of memory make a whole frame; a byte of something else takes it; a missing byte
-    // leaves a hole.
+    // Two halves of memory make a whole frame; one byte of another kind takes the frame over; a
+    // missing byte leaves a hole.
     let frame = |pieces: &[(u64, u64, MemoryKind)]| {
         let mut told = vec![(8 * MIB, 9 * MIB, Conventional)];
         told.extend(pieces.iter().map(|&(start, end, kind)| (MIB + start, MIB + end, kind)));
@@ -170,7 +171,7 @@ fn addresses_have_up_to_52_bits() {
 
 #[test]
 fn hundreds_of_entries_fit_in_the_documented_storage() {
-    // The worst case: every small range cuts the large one, and another large one lies over
+    // The worst case: every small range cuts the large one, and another large one covers
     // everything.
     let mut told = vec![(MIB, 2 * GIB, Conventional)];
     told.extend((1..500).map(|index| (index * 4 * MIB, index * 4 * MIB + MIB, Reserved)));

@@ -1,4 +1,4 @@
-//! Memory maps and topologies as firmware gives them.
+//! Memory maps and topologies as firmware provides them.
 
 mod cases;
 mod properties;

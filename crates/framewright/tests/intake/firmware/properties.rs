@@ -10,7 +10,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
-/// A failing case is printed whole, so no file needs to remember it.
+/// A failing case is printed in full, so no regression file is needed.
 fn cases(cases: u32) -> ProptestConfig {
     ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) }
 }
@@ -18,7 +18,7 @@ fn cases(cases: u32) -> ProptestConfig {
 type Range = (PhysRange, MemoryKind);
 
 /// Where ranges begin: close together, so that they overlap and touch, at the bottom, in the middle
-/// and at the very end.
+/// and at the very end of the address space.
 fn address() -> impl Strategy<Value = u64> {
     let base = select(vec![
         0,
@@ -66,7 +66,7 @@ fn model_of(ranges: &[Range]) -> PageModel {
     model
 }
 
-/// Storage as large as the documentation of `MapBuilder::new` asks for.
+/// Storage as large as the documentation of `MapBuilder::new` requires.
 fn storage(ranges: usize) -> Vec<MapRange> {
     vec![MapRange::EMPTY; 2 * ranges + 5]
 }
@@ -108,7 +108,7 @@ fn assert_finishes_as(builder: MapBuilder<'_>, model: &PageModel, anything_told:
     }
 }
 
-/// That there is no map, where `expected` would be it, is right.
+/// Checks that refusing a map is right where `expected` would be the map.
 fn assert_is_no_map(error: MapError, expected: &[MapRange], anything_told: bool) {
     match error {
         MapError::Empty => assert!(!anything_told, "something was told"),
@@ -136,7 +136,7 @@ proptest! {
         let mut builder = MapBuilder::new(&mut storage);
         add_all(&mut builder, &told);
         assert_sorted_and_joined(builder.ranges());
-        // Single bytes too, before anything is rounded.
+        // Checked down to single bytes, before anything is rounded.
         for entry in builder.ranges() {
             let inside = probes.iter().map(|probe| entry.range.start + probe % entry.range.size());
             for at in [entry.range.start, entry.range.end - 1].into_iter().chain(inside) {
@@ -179,8 +179,8 @@ proptest! {
                 }
             }
         }
-        // What was accepted is as if nothing else had been said, where the two fixed reservations
-        // fit for certain.
+        // What was accepted counts as if nothing else had been said, if the two fixed reservations
+        // are certain to fit.
         if 2 * accepted.len() + 5 <= capacity {
             assert_finishes_as(builder, &model_of(&accepted), anything(&accepted));
         }
@@ -252,7 +252,7 @@ fn claims() -> impl Strategy<Value = Vec<Claim>> {
     vec((claim, prop_oneof![4 => 0usize..4, 1 => 0usize..64], any::<bool>()), 0..10)
 }
 
-/// Runs that differ from the one before.
+/// Returns the runs that differ from the one before.
 fn assert_cut_only_where_something_changes(ranges: &[NodeRange]) {
     for pair in ranges.windows(2) {
         let alike = (pair[0].kind, pair[0].node, pair[0].claimed)
@@ -270,7 +270,7 @@ proptest! {
         claims in claims(),
     ) {
         let mut model = model_of(&told);
-        // n ranges of one node make at most 2n - 1 disjoint pieces.
+        // n ranges of one node form at most 2n - 1 disjoint pieces.
         let mut affinity = vec![MemoryAffinity::EMPTY; 2 * claims.len()];
         let mut topology = Topology::new(&mut affinity);
         let mut nodes = 1;

@@ -1,4 +1,4 @@
-//! EFI's table of unaccepted memory: units, bad tables, and accepting by it.
+//! EFI's table of unaccepted memory: units, bad tables, and accepting memory by the table.
 
 use framewright::firmware::MemoryKind::{Conventional, Reserved, Unaccepted};
 use framewright::firmware::{
@@ -13,7 +13,7 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const UNIT: u64 = 2 * MIB;
 
-/// A table of units of 2 MiB from `base` on.
+/// A table with units of 2 MiB from `base` on.
 fn table_at(base: u64, bits: &[u8]) -> Vec<u8> {
     let mut table = Vec::new();
     table.extend(1_u32.to_le_bytes());
@@ -108,7 +108,7 @@ fn bad_tables_are_refused() {
         assert_eq!(changed(16, bitmap_bytes, 8), BeyondAddressSpace { base, bitmap_bytes });
     }
     assert_eq!(changed(16, 17, 8), Short { bytes: 40, needed_bytes: 41 });
-    // More than it says is no mistake.
+    // A table longer than it says is no error.
     let mut longer = good.clone();
     longer.push(0xff);
     assert_eq!(UnacceptedTable::new(&mut longer).expect("a table").units(), 128);
@@ -137,7 +137,7 @@ fn only_what_is_usable_becomes_unaccepted() {
             (12 * MIB, 16 * MIB, Conventional),
         ]
     );
-    // Without room for the pieces nothing of a run is marked.
+    // If there is no room for the pieces, nothing of a run is marked.
     let mut room = [MapRange::EMPTY; 2];
     let mut map = MapBuilder::new(&mut room);
     map.add(0, 64 * MIB, Conventional).expect("a range");
@@ -145,10 +145,10 @@ fn only_what_is_usable_becomes_unaccepted() {
     assert_eq!(map.ranges().len(), 1);
 }
 
-/// Writes down what it is asked for, and fails at one frame.
+/// A device that records what it is asked to accept, and fails at one frame.
 #[derive(Default)]
 struct Device {
-    /// Whose interrupts are to be off meanwhile.
+    /// The machine whose interrupts must be off meanwhile.
     handled_on: Option<&'static FakeMachine>,
     asked: Mutex<Vec<PfnRange>>,
     failing: Option<u64>,
@@ -231,7 +231,7 @@ fn what_a_host_had_that_forgets_is_asked_for_again() {
 
 #[test]
 fn two_cpus_ask_for_each_unit_once() {
-    // Both are in the device at the same time.
+    // Both CPUs are in the device at the same time.
     let device = Device { slow: Some(Barrier::new(2)), ..Device::default() };
     let efi = efi(&[0x3f], device);
     std::thread::scope(|scope| {
@@ -239,7 +239,8 @@ fn two_cpus_ask_for_each_unit_once() {
         while efi.device().asked.lock().expect("no panic").is_empty() {
             std::thread::yield_now();
         }
-        // It begins behind what the other is at, and comes back when that is done, too.
+        // It begins behind the range that the other CPU is accepting, and comes back once that is
+        // done.
         assert!(efi.accept(units(2, 6)).is_ok());
         assert_eq!(efi.with_table(|table| table.first_run(2..6)), None);
         assert!(one.join().expect("no panic"));
@@ -260,8 +261,8 @@ fn a_unit_that_fails_keeps_its_bit() {
     assert!(efi.accept(units(3, 4)).is_err());
 }
 
-/// Accepts what begins with the machine when it is told to, up to where that fails, if it does; and
-/// not the sixth unit.
+/// Accepts the part at the start of the machine when it is told to, up to a failing unit if there
+/// is one, but not the sixth unit.
 struct Slow {
     entered: Barrier,
     go: Barrier,
@@ -349,7 +350,7 @@ fn what_is_accepted_of_a_large_unit_is_not_asked_for_again() {
     assert_eq!(asked, [units(4, 8), rest, units(0, 4), rest, rest]);
 }
 
-/// What failed in part has to be remembered; where there is no place for that, nothing is begun.
+/// A range that failed in part has to be remembered; if there is no place for it, nothing is begun.
 #[test]
 fn no_more_large_units_fail_in_part_than_can_be_remembered() {
     struct Fails(Mutex<u64>);
@@ -374,11 +375,11 @@ fn no_more_large_units_fail_in_part_than_can_be_remembered() {
     assert_eq!(efi.with_table(|table| table.first_run(0..32)), Some(0..32));
 }
 
-/// Others may have had a block of which half is in the table.
+/// Another system may have accepted a block of which only half is in the table.
 #[test]
 fn a_block_across_the_edge_of_the_table_is_asked_for_again_whole() {
     let machine = FakeMachine::builder().ram(PhysRange::new(0, 64 * MIB)).cpus(3).build();
-    // Eight units of 1 MiB from 1 MiB on: the blocks at 0 and at 8 MiB are half of it.
+    // Eight units of 1 MiB from 1 MiB on: the table covers half of the blocks at 0 and at 8 MiB.
     let mut bytes = table_at(MIB, &[0xff]);
     set(&mut bytes, 4, MIB, 4);
     let table = UnacceptedTable::new(bytes.leak()).expect("a table");

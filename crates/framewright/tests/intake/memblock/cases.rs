@@ -10,7 +10,7 @@ use framewright::memblock::{
 use framewright::units::{NodeId, PAGE_SIZE, PHYSICAL_ADDRESS_END, PfnRange, PhysRange};
 
 const MIB: u64 = 1 << 20;
-/// Where the arena of most tests begins.
+/// The start of the arena in most tests.
 const BASE: u64 = 0x1000_0000;
 const END: u64 = BASE + 8 * MIB;
 
@@ -34,7 +34,7 @@ fn plain() -> (Early, &'static FakePlatform) {
     (Early::new(platform, memory, &topology(&[])).unwrap(), platform)
 }
 
-/// Node 0 has the lower 4 MiB, node 1 the upper.
+/// Node 0 has the lower 4 MiB, node 1 the upper 4 MiB.
 fn two_nodes() -> Early {
     let platform = FakePlatform::leak(BASE, END - BASE);
     let half = BASE + 4 * MIB;
@@ -42,7 +42,7 @@ fn two_nodes() -> Early {
     Early::new(platform, map(&[(range(BASE, END), Conventional)]), &topology).unwrap()
 }
 
-/// What is reserved above frame 0.
+/// Returns what is reserved above frame 0.
 fn reserved(early: &Early) -> &[Region] {
     let (first, rest) = early.reserved().split_first().unwrap();
     assert_eq!(*first, taken(0, PAGE_SIZE));
@@ -98,7 +98,7 @@ fn memory_is_what_is_present_with_node_and_flags() {
 
 #[test]
 fn claims_that_agree_are_one_region() {
-    // Frames that firmware gave to no node fall to the node below them, in a range of their own
+    // Frames that firmware assigned to no node go to the node below them, as a range of their own
     // that joins.
     let platform = FakePlatform::leak(BASE, END - BASE);
     let topology =
@@ -130,7 +130,7 @@ fn reservations_join_fill_gaps_and_keep_what_is_there() {
     );
     early.reserve(range(BASE + 0x180, BASE + 0x380)).unwrap();
     assert_eq!(reserved(&early), [taken(BASE + 0xf0, BASE + 0x410)]);
-    // Inside, equal, empty, inverted: nothing new.
+    // Inside, equal, empty and inverted ranges add nothing new.
     let before = sets(&early);
     for again in [
         range(BASE + 0x100, BASE + 0x101),
@@ -142,7 +142,7 @@ fn reservations_join_fill_gaps_and_keep_what_is_there() {
         early.reserve(again).unwrap();
         assert_eq!(sets(&early), before, "{again:?}");
     }
-    // Covering all of it from both sides.
+    // A range that covers all of it on both sides.
     early.reserve(range(BASE, BASE + PAGE_SIZE)).unwrap();
     assert_eq!(reserved(&early), [taken(BASE, BASE + PAGE_SIZE)]);
 }
@@ -189,13 +189,13 @@ fn freeing_affects_the_intersection_alone() {
     early.reserve(range(BASE + 0x1000, BASE + 0x2000)).unwrap();
     early.reserve(range(BASE + 0x3000, BASE + 0x4000)).unwrap();
     early.reserve(range(BASE + 0x5000, BASE + 0x6000)).unwrap();
-    // A hole in one.
+    // A hole in a region.
     early.free(range(BASE + 0x1400, BASE + 0x1800)).unwrap();
     assert_eq!(
         reserved(&early)[..2],
         [taken(BASE + 0x1000, BASE + 0x1400), taken(BASE + 0x1800, BASE + 0x2000)]
     );
-    // The end of one, all of one, the start of one.
+    // The end of one region, all of another, the start of a third.
     early.free(range(BASE + 0x1c00, BASE + 0x5400)).unwrap();
     let rest = [
         taken(BASE + 0x1000, BASE + 0x1400),
@@ -203,7 +203,7 @@ fn freeing_affects_the_intersection_alone() {
         taken(BASE + 0x5400, BASE + 0x6000),
     ];
     assert_eq!(reserved(&early), rest);
-    // What only touches is not affected.
+    // A region that only touches the range is not affected.
     assert_eq!(
         early.free(range(BASE + 0x1400, BASE + 0x1800)),
         Err(MemblockError::NotReserved { range: range(BASE + 0x1400, BASE + 0x1800) })
@@ -252,7 +252,7 @@ fn frame_0_stays_reserved() {
         early.allocate(&low),
         Err(MemblockError::OutOfMemory { largest_bytes: 0, .. })
     ));
-    // An empty allocator knows of frame 0 too.
+    // An empty allocator has frame 0 reserved, too.
     let mut early = Early::empty(platform, &topology(&[]));
     early.add_memory(range(0, 2 * PAGE_SIZE), node(0), false).unwrap();
     assert_eq!(
@@ -302,7 +302,7 @@ fn hand_over_gives_whole_free_frames_by_node() {
         (frames(half, half + 0x1000), node(1)),
     ];
     assert_eq!(free_runs(&early), expected);
-    // The pieces make up the same frames, each as large as it can be.
+    // The pieces cover the same frames, and each is as large as it can be.
     let mut pieces = Vec::new();
     early.for_each_free_piece(&mut |pfn, order, node| pieces.push((pfn, order, node)));
     let mut position = pieces.iter();

@@ -1,4 +1,4 @@
-//! The memblock allocator's sets when they outgrow their storage.
+//! How the memblock allocator's sets grow when they run out of storage.
 
 use super::platform::{DIRT, Early, FakePlatform, assert_well_formed, map, node, sets, topology};
 use framewright::firmware::MemoryKind::{Conventional, HotPluggable, Unaccepted};
@@ -10,7 +10,7 @@ use framewright::units::{Order, PAGE_SIZE, PHYSICAL_ADDRESS_END, Pfn, PfnRange, 
 const MIB: u64 = 1 << 20;
 const BASE: u64 = 0x1000_0000;
 const END: u64 = BASE + 8 * MIB;
-/// Regions before a set grows.
+/// The number of regions before a set grows.
 const FIXED: u64 = 128;
 
 fn range(start: u64, end: u64) -> PhysRange {
@@ -35,14 +35,14 @@ fn comb(early: &mut Early, start: u64, count: u64) {
     }
 }
 
-/// The regions that hold the allocator's arrays.
+/// Returns the regions that hold the allocator's arrays.
 fn own(early: &Early) -> Vec<PhysRange> {
     let kernel =
         early.reserved().iter().filter(|region| region.flags.contains(RegionFlags::KERNEL));
     kernel.map(|region| region.range).collect()
 }
 
-/// The arrays are where the reserved set says, and nowhere else.
+/// Checks that the arrays are where the reserved set says, and nowhere else.
 fn assert_own_is_storage(early: &Early) {
     let mut storage: Vec<_> =
         early.storage().into_iter().filter(|range| !range.is_empty()).collect();
@@ -86,8 +86,8 @@ fn the_reserved_set_grows_into_memory_and_frees_its_old_array() {
 fn a_full_set_that_only_joins_does_not_grow() {
     let (mut early, _) = plain();
     comb(&mut early, BASE, FIXED - 1);
-    // Longer at the end, at the start, and two made one with a new one elsewhere that takes its
-    // entry.
+    // One reservation extends a region's end, one its start, and one joins two regions while a new
+    // region elsewhere takes the entry that becomes free.
     early.reserve(range(BASE + 64, BASE + 72)).unwrap();
     early.reserve(range(BASE + 120, BASE + 128)).unwrap();
     assert_eq!(early.reserved().len(), 128);
@@ -96,8 +96,7 @@ fn a_full_set_that_only_joins_does_not_grow() {
     early.reserve(range(BASE + MIB, BASE + MIB + 1)).unwrap();
     assert_eq!(early.reserved().len(), 128);
     assert!(early.storage()[1].is_empty());
-    // A range over many of them makes one of them all, whatever the order in which its gaps are
-    // filled.
+    // A range over many regions joins all of them, whatever the order in which its gaps are filled.
     early.reserve(range(BASE - 1, BASE + MIB)).unwrap();
     assert_eq!(early.reserved().len(), 2);
     assert!(early.storage()[1].is_empty());
@@ -107,8 +106,8 @@ fn a_full_set_that_only_joins_does_not_grow() {
 fn a_full_set_takes_a_range_that_joins_as_much_as_it_adds() {
     let (mut early, _) = plain();
     early.set_bottom_up(true);
-    // Two allocations, two plain reservations, 64 bytes between each: the first gap adds a region,
-    // the last joins two.
+    // Two allocations and two plain reservations, with 64 bytes between them: filling the first gap
+    // adds a region, filling the last joins two.
     let held = [0, 1].map(|_| early.allocate(&MemblockRequest::new(64, 128)).unwrap());
     assert_eq!(held, [tooth(BASE, 0), tooth(BASE, 1)]);
     early.reserve(tooth(BASE, 2)).unwrap();
@@ -132,7 +131,7 @@ fn a_full_set_takes_a_range_that_joins_as_much_as_it_adds() {
 
 #[test]
 fn one_reservation_may_need_many_entries() {
-    // Allocations have a node and so do not join what is reserved between them.
+    // Allocations have a node, and so do not join with what is reserved between them.
     let (mut early, _) = plain();
     early.set_bottom_up(true);
     for _ in 0..120 {
@@ -142,7 +141,7 @@ fn one_reservation_may_need_many_entries() {
     assert_well_formed(early.reserved());
     assert_eq!(early.reserved().len(), 1 + 240 + 1);
     assert_eq!(own(&early), [range(BASE + MIB, BASE + MIB + early.storage()[1].size())]);
-    // Freeing a hole in the middle of one also needs an entry.
+    // Freeing a hole in the middle of a region also needs an entry.
     let before = early.reserved().len();
     early.free(range(BASE + MIB - 128, BASE + MIB - 64)).unwrap();
     assert_eq!(early.reserved().len(), before + 1);
@@ -159,14 +158,14 @@ fn the_new_array_avoids_what_is_being_reserved() {
         platform.is_full_of(range(BASE + 3 * MIB, END), DIRT),
         "the array went into what was being reserved"
     );
-    // And what is being allocated.
+    // And the memory that is being allocated.
     let (mut early, platform) = plain();
     comb(&mut early, BASE, FIXED - 1);
     let got = early.allocate(&MemblockRequest::new(MIB, 0)).unwrap();
     assert_eq!(got, range(END - MIB, END));
     assert!(platform.is_full_of(got, 0));
     assert_eq!(early.storage()[1].end, END - MIB);
-    // Bottom-up, it goes above.
+    // Bottom-up, the array goes above.
     let (mut early, _) = plain();
     comb(&mut early, END - MIB, FIXED - 1);
     early.set_bottom_up(true);
@@ -180,7 +179,7 @@ fn cutting_a_hole_in_a_full_set_grows_it() {
     early.reserve(range(BASE + MIB, BASE + 2 * MIB)).unwrap();
     comb(&mut early, BASE, FIXED - 2);
     assert_eq!(early.reserved().len(), 128);
-    // Trimming needs no entry, a hole does.
+    // Trimming a region needs no entry; a hole in it does.
     early.free(range(BASE + MIB, BASE + MIB + 8)).unwrap();
     early.free(range(BASE + 2 * MIB - 8, BASE + 3 * MIB)).unwrap();
     assert!(early.storage()[1].is_empty());
@@ -203,7 +202,7 @@ fn without_room_to_grow_nothing_changes() {
     comb(&mut early, BASE, FIXED - 2);
     early.reserve(range(BASE + (FIXED - 2) * 128, END)).unwrap();
     assert_eq!(early.reserved().len(), 128);
-    // None of it is free, so that all else is second choice.
+    // None of it is free, so all other memory is second choice.
     early.mark_mirrored(range(END - 4 * PAGE_SIZE, END - 3 * PAGE_SIZE)).unwrap();
     early.set_mirrored_first(true);
     platform.fill(range(BASE, END), DIRT);
@@ -224,7 +223,7 @@ fn without_room_to_grow_nothing_changes() {
     assert_eq!(sets(&early), before);
     assert_eq!(early.unmirrored_bytes(), 0, "nothing was allocated");
     assert!(platform.is_full_of(range(BASE, END), DIRT));
-    // What needs no entry still works, and with memory freed everything does.
+    // Calls that need no entry still work, and once memory is freed all calls do.
     early.reserve(range(BASE + 64, BASE + 72)).unwrap();
     early.free(range(END - 2 * PAGE_SIZE, END)).unwrap();
     early.reserve(range(BASE + 80, BASE + 90)).unwrap();
@@ -246,7 +245,7 @@ fn arrays_cannot_be_freed_and_outlive_a_reservation_over_them() {
         assert_eq!(early.free(over), Err(MemblockError::OwnStorage { storage }));
     }
     assert_eq!(sets(&early), before);
-    // Whoever reserves the bytes too has them after the array has moved away.
+    // A caller that reserves the array's bytes, too, keeps them after the array has moved away.
     early.reserve(range(storage.start - PAGE_SIZE, storage.start + PAGE_SIZE)).unwrap();
     comb(&mut early, BASE, 600);
     assert_ne!(early.storage()[1], storage);
@@ -256,7 +255,7 @@ fn arrays_cannot_be_freed_and_outlive_a_reservation_over_them() {
         .find(|region| region.range.start <= storage.start && storage.start < region.range.end);
     assert!(kept.is_some(), "the reservation went with the array");
     early.free(range(storage.start - PAGE_SIZE, storage.end)).unwrap();
-    // The same at the end: the array is not given back.
+    // This also holds at the end: the array is not given back.
     let storage = early.storage()[1];
     early.reserve(storage).unwrap();
     assert_eq!(early.discard(), [PhysRange::default(); 2]);
@@ -273,7 +272,7 @@ fn a_reservation_that_makes_the_array_under_it_move_covers_all_its_bytes() {
         index += 1;
     }
     assert_eq!(early.storage()[1], old, "two frames hold 341 regions");
-    // The part below the array needs an entry, the array moves, and the bytes that it leaves are
+    // The part below the array needs an entry, so the array moves, and the bytes that it leaves are
     // reserved as well.
     let over = range(old.start - PAGE_SIZE, old.end - 8);
     early.reserve(over).unwrap();
@@ -292,7 +291,7 @@ fn a_map_of_hundreds_of_ranges_works() {
         let platform = FakePlatform::leak(BASE, END - BASE);
         let piece = |index: u64| PhysRange::with_size(BASE + 2 * PAGE_SIZE * index, PAGE_SIZE);
         let mut ranges: Vec<_> = (0..count - 1).map(|index| (piece(index), Conventional)).collect();
-        // Only the last is large enough for an array of hundreds.
+        // Only the last range is large enough for an array of hundreds of regions.
         ranges.push((range(BASE + 7 * MIB, END), Conventional));
         let mut early = Early::empty(platform, &topology(&[]));
         early.set_bottom_up(bottom_up);
@@ -319,8 +318,8 @@ fn arrays_at_the_start_avoid_all_that_is_reserved() {
         .map(|index| (PhysRange::with_size(BASE + 2 * PAGE_SIZE * index, PAGE_SIZE), Conventional))
         .collect();
     ranges.push((range(BASE + 5 * MIB, END), Conventional));
-    // In no order, with holes between them too small for an array, more of them than fit without
-    // growing.
+    // In random order, with holes between them that are too small for an array, and more ranges
+    // than fit without growing.
     let mut reserved: Vec<_> = (0..400).rev().map(|index| tooth(BASE + 5 * MIB, index)).collect();
     reserved.extend([
         range(BASE + 7 * MIB, END - PAGE_SIZE),
@@ -354,12 +353,12 @@ fn a_start_without_room_leaves_the_allocator_empty() {
         }
     );
     assert!(early.memory().is_empty());
-    // Memory in plenty that is not for arrays.
+    // Plenty of memory that must not hold arrays.
     let mut large = small.clone();
     large.push((range(BASE + 6 * MIB, BASE + 7 * MIB), Unaccepted));
     large.push((range(BASE + 7 * MIB, END), Unaccepted));
     assert_eq!(early.start(map(&large), &[]), Err(error));
-    // Room for the memory set's array, none for the reserved set's.
+    // Room for the memory set's array, but not for the reserved set's.
     large[200] = (range(BASE + 7 * MIB, BASE + 7 * MIB + 2 * PAGE_SIZE), Conventional);
     large.truncate(201);
     let many: Vec<_> = (0..200).map(|index| tooth(BASE, index)).collect();
@@ -415,10 +414,10 @@ fn both_sets_can_grow_in_one_call() {
     assert_eq!(own(&early), []);
     early.add_memory(range(high + 8 * MIB, high + 9 * MIB), node(1), false).unwrap();
     assert_eq!(early.memory().len(), 129);
-    // The memory set's array is chosen first, so it is the higher one.
+    // The memory set's array is placed first, so it is the higher one.
     assert_eq!(early.storage(), [range(END - 0x2000, END), range(END - 0x4000, END - 0x2000)]);
     assert_own_is_storage(&early);
-    // They were one region, and part again when one moves.
+    // The arrays were one region, which splits when one of them moves.
     comb(&mut early, BASE, 400);
     assert_eq!(early.storage()[0], range(END - 0x2000, END));
     assert_own_is_storage(&early);
@@ -438,8 +437,8 @@ fn a_direct_map_that_loses_alignment_is_refused() {
 
 #[test]
 fn memory_runs_out_with_ordinary_errors() {
-    // 256 KiB in pieces that never join, so that the array has to grow again and again in what is
-    // left.
+    // 256 KiB in pieces that never join, so that the array has to grow again and again in the
+    // memory that is left.
     for (size, bottom_up) in [(64, false), (64, true), (200, false), (48, true)] {
         let platform = FakePlatform::leak(BASE, MIB / 4);
         let all = platform.range();
@@ -479,7 +478,7 @@ fn memory_runs_out_with_ordinary_errors() {
         );
         held.sort_by_key(|piece| piece.start);
         assert!(held.windows(2).all(|pair| pair[0].end <= pair[1].start));
-        // Everything can be given back, and is then one run again but for the array.
+        // Everything can be given back, and then forms one run again except for the array.
         for piece in held {
             early.free(piece).unwrap();
         }
@@ -502,7 +501,7 @@ fn pieces_are_the_largest_that_are_aligned() {
     assert_eq!(cut(5, 5), []);
     let last = PHYSICAL_ADDRESS_END / PAGE_SIZE;
     assert_eq!(cut(last - (1 << 18), last), [(last - (1 << 18), 18)]);
-    // No frame has such numbers, but a range can.
+    // No frame has such a number, but a range can.
     assert_eq!(cut(u64::MAX - 1, u64::MAX), [(u64::MAX - 1, 0)]);
     assert_eq!(largest_pieces(PfnRange { start: Pfn(9), end: Pfn(3) }).count(), 0);
     assert_eq!(largest_pieces(PfnRange::new(0, u64::MAX)).next(), Some((Pfn(0), Order::MAX)));

@@ -1,5 +1,5 @@
-//! Random maps of hundreds of ranges: the memblock allocator knows all of them, and its arrays are
-//! where nothing was taken.
+//! Random maps of hundreds of ranges: the memblock allocator keeps all of them, and its arrays lie
+//! in memory that nothing else uses.
 
 use super::platform::{Early, FakePlatform, assert_well_formed, frame_key, map, node};
 use framewright::firmware::{MemoryAffinity, MemoryKind, Topology};
@@ -14,7 +14,7 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// The set is the map, or there was truly no place for it.
+    /// Checks that the set equals the map, or that there really was no place for it.
     #[test]
     fn large_maps_are_taken_in_whole(
         frames in prop::collection::vec((prop::bool::weighted(0.6), 0..2_usize), 500..700),

@@ -1,6 +1,6 @@
-//! A platform for the tests of the memblock allocator: a page-aligned arena is the physical memory
-//! from some base on. An address outside it panics, so memory that must not be touched can be
-//! anywhere.
+//! A platform for the tests of the memblock allocator: a page-aligned arena serves as the physical
+//! memory from some base address on. An access outside the arena panics, so memory that must not be
+//! touched can lie at any address.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use framewright::firmware::{
@@ -14,7 +14,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What the arena is filled with at first.
+/// The initial content of the arena.
 pub const DIRT: u8 = 0xa5;
 
 /// See the file's documentation.
@@ -30,12 +30,12 @@ pub struct FakePlatform {
 unsafe impl Sync for FakePlatform {}
 
 impl FakePlatform {
-    /// `size` bytes of physical memory from `base`, full of [`DIRT`].
+    /// Makes `size` bytes of physical memory from `base`, filled with [`DIRT`].
     pub fn leak(base: u64, size: u64) -> &'static Self {
         Self::leak_skewed(base, size, 0)
     }
 
-    /// [`leak`](Self::leak), seen `skew` bytes further up than its alignment wants.
+    /// Does what [`leak`](Self::leak) does, with the memory `skew` bytes above its alignment.
     pub fn leak_skewed(base: u64, size: u64, skew: u64) -> &'static Self {
         let bytes = usize::try_from(size + PAGE_SIZE).unwrap();
         let layout = Layout::from_size_align(bytes, 4096).unwrap();
@@ -47,12 +47,12 @@ impl FakePlatform {
         Box::leak(Box::new(Self { arena, base, size, limit: AtomicU64::new(u64::MAX), skew }))
     }
 
-    /// All of the arena.
+    /// Returns the whole arena.
     pub fn range(&self) -> PhysRange {
         PhysRange::new(self.base, self.base + self.size)
     }
 
-    /// Sets what [`Platform::direct_limit`] says.
+    /// Sets the value that [`Platform::direct_limit`] returns.
     pub fn set_limit(&self, limit: u64) {
         self.limit.store(limit, Ordering::Relaxed);
     }
@@ -65,7 +65,7 @@ impl FakePlatform {
         unsafe { pointer.write_bytes(byte, usize::try_from(range.size()).unwrap()) };
     }
 
-    /// Whether every byte of `range` is `byte`.
+    /// Returns whether every byte of `range` is `byte`.
     pub fn is_full_of(&self, range: PhysRange, byte: u8) -> bool {
         assert!(range.end <= self.base + self.size);
         let len = usize::try_from(range.size()).unwrap();
@@ -110,7 +110,7 @@ unsafe impl Platform for FakePlatform {
 pub struct Early(Memblock<'static, FakePlatform>);
 
 impl Early {
-    /// One that knows the memory of `map`.
+    /// Makes an allocator that knows the memory of `map`.
     pub fn new(
         platform: &'static FakePlatform,
         map: MemoryMap<'_>,
@@ -119,7 +119,7 @@ impl Early {
         Self::with_reserved(platform, map, topology, &[])
     }
 
-    /// One that knows the memory of `map`, with `reserved` reserved.
+    /// Makes an allocator that knows the memory of `map`, with `reserved` reserved.
     pub fn with_reserved(
         platform: &'static FakePlatform,
         map: MemoryMap<'_>,
@@ -131,13 +131,13 @@ impl Early {
         Ok(early)
     }
 
-    /// One that knows no memory.
+    /// Makes an allocator that knows no memory.
     pub fn empty(platform: &'static FakePlatform, topology: &Topology<'_>) -> Self {
         let storage = Box::leak(Box::new(MemblockStorage::new()));
         Self(Memblock::empty(platform, storage, Box::leak(Box::new(copy_of(topology)))))
     }
 
-    /// Tells it of the memory of `map`.
+    /// Adds the memory of `map`.
     pub fn start(
         &mut self,
         map: MemoryMap<'_>,
@@ -147,7 +147,7 @@ impl Early {
         unsafe { self.0.start(map, reserved) }
     }
 
-    /// Tells it of more memory.
+    /// Adds more memory.
     pub fn add_memory(
         &mut self,
         range: PhysRange,
@@ -179,7 +179,7 @@ impl DerefMut for Early {
     }
 }
 
-/// The claims of `topology`, and four nodes at least.
+/// Returns the claims of `topology`, for at least four nodes.
 fn copy_of(topology: &Topology<'_>) -> Topology<'static> {
     let mut copy = Topology::new(vec![MemoryAffinity::EMPTY; topology.memory().len()].leak());
     copy.declare_node(topology.node_count().max(4) - 1).unwrap();
@@ -194,7 +194,7 @@ pub fn node(index: usize) -> NodeId {
     NodeId::new(index).unwrap()
 }
 
-/// The map of these ranges; storage is leaked.
+/// Builds the map of these ranges; its storage is leaked.
 pub fn map(ranges: &[(PhysRange, MemoryKind)]) -> MemoryMap<'static> {
     let storage = vec![MapRange::EMPTY; 2 * ranges.len() + 16];
     let mut builder = MapBuilder::new(storage.leak());
@@ -204,7 +204,7 @@ pub fn map(ranges: &[(PhysRange, MemoryKind)]) -> MemoryMap<'static> {
     builder.finish().unwrap()
 }
 
-/// The nodes that own these ranges, each with whether it may be taken out.
+/// The nodes that own these ranges, each with whether the range is hot-pluggable.
 pub fn topology(claims: &[(PhysRange, usize, bool)]) -> Topology<'static> {
     let storage = vec![MemoryAffinity::EMPTY; 2 * claims.len() + 16];
     let mut topology = Topology::new(storage.leak());
@@ -217,7 +217,7 @@ pub fn topology(claims: &[(PhysRange, usize, bool)]) -> Topology<'static> {
 /// Node and flags of bytes that a region covers.
 pub type Key = Option<(Option<NodeId>, RegionFlags)>;
 
-/// What memory a frame is, asked frame by frame.
+/// Says what kind of memory each frame is, frame by frame.
 pub fn frame_key(map: MemoryMap<'_>, topology: &Topology<'_>, frame: PhysRange) -> Key {
     let entry = map.ranges().iter().find(|entry| entry.range.intersection(frame) == frame)?;
     let owner = topology.owner(frame.start);
@@ -231,12 +231,12 @@ pub fn frame_key(map: MemoryMap<'_>, topology: &Topology<'_>, frame: PhysRange) 
     Some((Some(owner.node), flags))
 }
 
-/// All that an allocator shows of itself, to compare before and after.
+/// Everything observable about an allocator, to compare before and after.
 pub fn sets(early: &Early) -> (Vec<Region>, Vec<Region>, [PhysRange; 2]) {
     (early.memory().to_vec(), early.reserved().to_vec(), early.storage())
 }
 
-/// Sorted, disjoint, not empty, joined.
+/// Checks that regions are sorted, disjoint, not empty, and joined.
 pub fn assert_well_formed(regions: &[Region]) {
     for region in regions {
         assert!(region.range.start < region.range.end, "empty region {region:?}");

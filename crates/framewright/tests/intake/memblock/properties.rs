@@ -1,8 +1,8 @@
-//! Random machines and random calls against a model that knows every 32 bytes by themselves.
+//! Random machines and random calls against a model that keeps the state of every 32 bytes.
 //!
-//! The model predicts every answer exactly: the place, whether the reserved set grows and to where,
-//! and which error. What it cannot predict is how large a grown array is, so that is taken from the
-//! allocator and held to a lower bound.
+//! The model predicts every answer exactly: the address, whether the reserved set grows and to
+//! where, and which error is returned. It cannot predict the size of a grown array, so it takes the
+//! size from the allocator and checks it against a lower bound.
 
 mod any;
 
@@ -15,12 +15,13 @@ use framewright::memblock::{
 use framewright::units::{NodeId, PAGE_SIZE, PHYSICAL_ADDRESS_END, PhysRange};
 use proptest::prelude::*;
 
-/// Bytes that the model knows as one; every address of a call is a multiple.
+/// The model's unit, in bytes; every address of a call is a multiple of it.
 const UNIT: u64 = 32;
 const FRAMES: u64 = 96;
 const UNITS: usize = (FRAMES * PAGE_SIZE / UNIT) as usize;
 const SIZE: u64 = FRAMES * PAGE_SIZE;
-/// Where the machine's memory is: at address 0, somewhere, at the end of all addresses.
+/// The start of the machine's memory: at address 0, in the middle, or at the end of the address
+/// space.
 const BASES: [u64; 3] = [0, 0x1234_5000, PHYSICAL_ADDRESS_END - SIZE];
 
 const PLAIN: Key = Some((None, RegionFlags::NONE));
@@ -32,7 +33,7 @@ enum Call {
         start: u64,
         len: u64,
     },
-    /// Every second piece of `tooth` units is reserved: this makes regions by the hundred.
+    /// Reserves every second piece of `tooth` units, which makes hundreds of regions.
     Comb {
         start: u64,
         tooth: u64,
@@ -85,7 +86,7 @@ struct Model {
     kept: bool,
 }
 
-/// What a place must be like, as in the allocator but in units.
+/// The requirements on a place, as in the allocator but in units.
 struct Wish {
     units: u64,
     align: u64,
@@ -117,8 +118,8 @@ impl Model {
         keys
     }
 
-    /// Whether the unit can be given away by this wish, and so whether it can be in one piece with
-    /// the unit below it.
+    /// Returns whether the unit can be handed out to this wish, and whether it can form one piece
+    /// with the unit below it.
     fn is_candidate(&self, index: usize, wish: &Wish, avoid: &std::ops::Range<usize>) -> bool {
         let Some((owner, flags)) = self.memory[index] else { return false };
         self.reserved[index].is_none()
@@ -204,7 +205,7 @@ impl Model {
         if self.movable_node && !is_wanted { &[false, true] } else { &[true] }
     }
 
-    /// Memory of nodes in which something is reserved is not hot-pluggable.
+    /// Memory of nodes that have reservations is not hot-pluggable.
     fn keep_nodes_in_use(&mut self) {
         let is_array = |flags: RegionFlags| flags.contains(RegionFlags::KERNEL);
         let in_use =
@@ -217,14 +218,14 @@ impl Model {
         }
     }
 
-    /// Whether mirrored memory alone is looked at, search after search.
+    /// Returns for each search in turn whether it is limited to mirrored memory.
     fn mirrored(&self) -> &'static [bool] {
         let is_mirrored = |key: &Key| key.is_some_and(|(_, flags)| is_mirrored(flags));
         let some = cfg!(feature = "moving") && self.memory.iter().any(is_mirrored);
         if self.mirrored_first && some { &[true, false] } else { &[false] }
     }
 
-    /// Regions in the reserved set, were this what it covers.
+    /// Returns the number of regions in the reserved set if it covered these units.
     fn regions(&self, reserved: &[Key]) -> usize {
         let starts = (0..UNITS).filter(|&index| {
             reserved[index].is_some() && (index == 0 || reserved[index - 1] != reserved[index])
@@ -258,7 +259,7 @@ impl Pair {
         let mut storage = [MemoryAffinity::EMPTY; 32];
         let mut topology = Topology::new(&mut storage);
         for &(start, frames, owner, hot_pluggable) in &machine.claims {
-            // Claims of different nodes that overlap are refused; the others make the topology.
+            // Overlapping claims of different nodes are refused; the others form the topology.
             let _ = topology.add_memory(
                 PhysRange::with_size(frame(start), frames * PAGE_SIZE),
                 node(owner),
@@ -313,7 +314,7 @@ impl Pair {
                     if range.end > self.model.base + SIZE {
                         break;
                     }
-                    // Only calls that may grow the set are worth the whole check each.
+                    // The full check is worthwhile only for calls that may grow the set.
                     if self.early.reserved().len() + 1 < self.capacity()
                         && self
                             .early
@@ -354,7 +355,7 @@ impl Pair {
             Call::MarkMirrored { start, len } => {
                 let range = PhysRange::new(at(start), at(start + len));
                 self.early.mark_mirrored(range).unwrap();
-                // Frames that it covers wholly.
+                // The frames that it covers completely.
                 for index in self.model.indices(range.whole_frames().to_phys()) {
                     if let Some((_, flags)) = &mut self.model.memory[index] {
                         *flags = flags.union(RegionFlags::MIRRORED);
@@ -445,8 +446,8 @@ impl Pair {
         }
     }
 
-    /// Compares growth and failure with what the model says of a call after which `expected` is
-    /// reserved, and makes the model's arrays follow. Returns whether the call succeeded.
+    /// Compares growth and failure with the model's prediction for a call after which `expected` is
+    /// reserved, and updates the model's arrays. Returns whether the call succeeded.
     fn settle(
         &mut self,
         expected: &[Key],
@@ -499,7 +500,7 @@ impl Pair {
         self.model.reserved[new].fill(Some((owner, RegionFlags::KERNEL)));
     }
 
-    /// Gives what is free in `range` to a new owner, who writes into it.
+    /// Gives the free memory in `range` to a new owner, who writes into it.
     fn stamp_uncovered(&mut self, range: PhysRange, key: Key) {
         self.model.next_stamp = self.model.next_stamp.wrapping_add(1);
         for index in self.model.indices(range) {

@@ -1,5 +1,5 @@
-//! Memory maps as other crates describe them: each kind of range becomes what it is, and what is in
-//! use is named.
+//! Memory maps as other crates describe them: each kind of range maps to the right kind here, and
+//! memory in use is named.
 //!
 //! Runs with `cargo test -p framewright --all-features`.
 
@@ -13,7 +13,7 @@ use uefi_raw::table::boot::{MemoryAttribute, MemoryDescriptor, MemoryType};
 
 const MIB: u64 = 1 << 20;
 
-/// The ranges of a map above 1 MiB, by MiB: first, one past the last, kind.
+/// Returns the ranges of a map above 1 MiB, in MiB: first, one past the last, kind.
 fn ranges(
     fill: impl FnOnce(&mut MapBuilder<'_>) -> Result<(), MapError>,
 ) -> Vec<(u64, u64, MemoryKind)> {
@@ -30,7 +30,8 @@ fn mib(start: u64, end: u64) -> PhysRange {
     PhysRange::new(start * MIB, end * MIB)
 }
 
-/// What all four say here: usable memory with the kernel at its start, ACPI's, and something else.
+/// What all four maps say here: usable memory with the kernel at its start, ACPI's, and another
+/// kind.
 const EXPECTED: [(u64, u64, MemoryKind); 4] = [
     (16, 64, MemoryKind::Conventional),
     (64, 65, MemoryKind::AcpiReclaimable),
@@ -47,7 +48,7 @@ fn regions_of_bootloader_api() {
             MemoryRegionKind::UnknownBios(4),
             MemoryRegionKind::UnknownBios(2),
         ),
-        // Boot services' memory that the loader did not call usable is none.
+        // Memory of boot services that the loader did not call usable is not used.
         (
             MemoryRegionKind::UnknownUefi(9),
             MemoryRegionKind::UnknownUefi(10),
@@ -65,7 +66,7 @@ fn regions_of_bootloader_api() {
         assert_eq!(ranges(|builder| bootloader::add(builder, &regions)), EXPECTED);
         assert_eq!(bootloader::in_use(&regions).collect::<Vec<_>>(), [mib(16, 20)]);
     }
-    // An end before its start is nothing.
+    // A range that ends before its start is empty.
     let reversed = [region(9, 8, MemoryRegionKind::Bootloader)];
     let mut room = [MapRange::EMPTY; 8];
     assert_eq!(bootloader::add(&mut MapBuilder::new(&mut room), &reversed), Ok(()));
@@ -136,7 +137,7 @@ fn descriptors_of_uefi() {
         descriptor(65, 66, MemoryType::ACPI_NON_VOLATILE, cached),
         descriptor(66, 67, MemoryType::RUNTIME_SERVICES_DATA, MemoryAttribute::MORE_RELIABLE),
         descriptor(67, 68, MemoryType::MMIO, MemoryAttribute::UNCACHEABLE),
-        // What cannot be cached is no memory, and nobody knows these two.
+        // Uncacheable memory is not used, and the other two kinds are unknown.
         descriptor(68, 70, MemoryType::CONVENTIONAL, MemoryAttribute::UNCACHEABLE),
         descriptor(70, 75, MemoryType(0x7000_0001), cached),
         descriptor(75, 80, MemoryType(0x8000_0000), cached),

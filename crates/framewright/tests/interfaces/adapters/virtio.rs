@@ -1,5 +1,5 @@
-//! The adapter for the crate `virtio-drivers`: memory is zeroed, apart, within reach and accounted
-//! for, and a real driver runs on it.
+//! The adapter for the crate `virtio-drivers`: its memory is zeroed, disjoint, within the device's
+//! reach and accounted for, and a real driver runs on it.
 //!
 //! Runs with `cargo test -p framewright --all-features`.
 
@@ -29,14 +29,14 @@ fn take(dma: Dma<'_, FakeMachine>, machine: &FakeMachine, pages: usize) -> Optio
     Some(paddr)
 }
 
-/// [`Dma::free`] of what a test took.
+/// Calls [`Dma::free`] for memory that a test took.
 fn give_back(dma: Dma<'_, FakeMachine>, start: PhysAddr, pages: usize) -> Result<(), FreeError> {
     // SAFETY: the tests look at memory only right after they took it, and no device knows of it
     // (invariant 42).
     unsafe { dma.free(start, pages) }
 }
 
-/// [`Dma::dma_dealloc`] of the same.
+/// Calls [`Dma::dma_dealloc`] for such memory.
 fn dealloc(
     dma: Dma<'_, FakeMachine>,
     (paddr, vaddr): (PhysAddr, NonNull<u8>),
@@ -51,7 +51,7 @@ fn any_count_is_zeroed_every_time() {
     let machine = FakeMachine::builder().ram(mib(1, 65)).build();
     let manager = bring_up(machine);
     let (dma, before) = (Dma::new(&manager), settled(&manager));
-    // Twice, so that the second round gets what the first left dirty.
+    // The test runs twice, so that the second round gets the memory that the first left dirty.
     for _ in 0..2 {
         let counts = [1, 2, 3, 5, 8, 17, 100, 511, 512, 513, 1000];
         let taken: Vec<_> = counts
@@ -237,8 +237,8 @@ fn a_real_driver_comes_up_on_it_and_leaves_nothing_behind() {
     };
     for _ in 0..3 {
         let driver = VirtIORng::<FakeHal, _>::new(device()).expect("the driver comes up");
-        // The queue's two parts, each rounded up to pages, are all that is in use, and the device
-        // was told where they are.
+        // Only the queue's two parts, each rounded up to pages, are in use, and the device was told
+        // where they are.
         assert_eq!(in_use(manager), 2);
         for offset in [Registers::QUEUE_DESC_LOW, Registers::QUEUE_DEVICE_LOW] {
             // SAFETY: a block of registers.
@@ -254,7 +254,7 @@ fn a_real_driver_comes_up_on_it_and_leaves_nothing_behind() {
         assert_eq!(settled(manager), before, "the driver gave its queue back");
     }
 
-    // With all memory in use the driver says so.
+    // With all memory in use the driver returns an error.
     let mut taken = Vec::new();
     while let Some((start, _)) = dma().allocate(1) {
         taken.push(start);

@@ -1,5 +1,5 @@
-//! The adapter for the crate `x86_64`: every size, exhaustion, frames taken apart, refusal, and a
-//! mapper that really maps.
+//! The adapter for the crate `x86_64`: every size, exhaustion, runs taken apart frame by frame,
+//! refusals, and a mapper that really maps.
 //!
 //! Runs with `cargo test -p framewright --all-features`.
 
@@ -25,8 +25,8 @@ fn give<S: PageSize>(mut manager: &Fake, frame: PhysFrame<S>) {
     unsafe { manager.deallocate_frame(frame) };
 }
 
-/// Takes frames until there are none, checks that they are whole, apart and counted, and gives them
-/// back.
+/// Takes frames until there are none, checks that they are whole, disjoint and counted, and gives
+/// them back.
 fn takes_all<S: PageSize>(manager: &Fake) -> usize {
     let before = settled(manager);
     let mut starts = BTreeSet::new();

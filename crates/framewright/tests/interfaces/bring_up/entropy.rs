@@ -1,4 +1,4 @@
-//! What the shuffle begins with, and what the log says of it.
+//! Where the shuffle gets its seed, and what the log says about it.
 
 use crate::common::{bring_up_with, gib, parameters};
 use framewright::bootlog::{self, BootLog};
@@ -14,7 +14,8 @@ impl BootLog for Lines {
     }
 }
 
-/// Where the seed came from, how often the machine was asked for entropy, and what the log says.
+/// Returns the source of the seed, how often the machine was asked for entropy, and what the log
+/// says.
 fn boot(machine: Builder, line: &str) -> (Option<ShuffleSeed>, u64, Vec<String>) {
     let machine = machine.ram(gib(4, 5)).build();
     let parameters = parameters(line);

@@ -1,4 +1,5 @@
-//! Pages of 1 GiB on the command line: the manager's own tables break none that memory has whole.
+//! Pages of 1 GiB on the command line: the manager's own tables never break up a GiB that the
+//! machine has whole.
 
 use crate::common::{Fake, bring_up_with, check, gib, mib, parameters};
 use framewright::firmware::{MemoryMap, Topology};
@@ -40,7 +41,7 @@ fn whole(map: MemoryMap<'_>, topology: &Topology<'_>, node: Option<usize>) -> u6
     (0..64).filter(|&gibibyte| owned(gibibyte)).count() as u64
 }
 
-/// Free blocks of 1 GiB after bring-up, in all or on a node.
+/// Returns the free blocks of 1 GiB after bring-up, of all nodes or of one.
 fn free(manager: &Fake, node: Option<usize>) -> u64 {
     let zones =
         manager.views().filter(|zone| node.is_none_or(|node| zone.id().node.index() == node));
@@ -96,7 +97,7 @@ fn tables_stay_near_unless_each_gib_counts() {
     assert_eq!((free(&far, Some(0)), free(&far, Some(1))), (2, 4));
     let named = up(pc(8, 2), "hugepagesz=1G hugepages=0:2", "eager");
     assert_eq!(free(&named, Some(0)), 2);
-    // Nobody wants any: low memory is left to those who need it.
+    // No page of 1 GiB is requested: low memory is left to requests that need it.
     let plain = up(pc(8, 2), "", "eager");
     assert!(all_near(&plain));
     let node_0 = NodeId::new(0).expect("a node");

@@ -1,5 +1,5 @@
-//! Machines whose firmware says of all memory that it may be taken out, as Hyper-V does, and the
-//! parameter `movable_node`.
+//! Machines whose firmware marks all memory as hot-pluggable, as Hyper-V does, and the parameter
+//! `movable_node`.
 
 use crate::common::{Fake, bring_up_with, check, gib, mib, order, parameters, unmovable};
 use framewright::units::{NodeId, Pfn, PhysRange};
@@ -89,7 +89,7 @@ fn a_machine_with_nothing_but_hot_pluggable_memory_has_unmovable_memory_where_th
         manager.vmemmap().initialise_deferred(&framewright_jobs::NoHelpers);
         assert_eq!(starts(&manager), [None, Some(Pfn(1 << 20))]);
         assert_eq!(unmovable_on(&manager), node(0));
-        // All of its node is the kernel's, not only what lies below a border.
+        // All memory of its node is the kernel's, not only the memory below a border.
         let free = |node_id| {
             let zones = manager.zones().iter().filter(move |zone| zone.id().node == node_id);
             zones.map(|zone| zone.free_pages()).sum::<u64>()
@@ -101,7 +101,7 @@ fn a_machine_with_nothing_but_hot_pluggable_memory_has_unmovable_memory_where_th
     }
 }
 
-/// Two nodes of 1 GiB, of which firmware says that they may go. Frame 0 is no memory.
+/// Two nodes of 1 GiB that firmware marks as hot-pluggable. Frame 0 is no memory.
 fn both_may_go() -> &'static FakeMachine {
     let machine = FakeMachine::builder().ram(gib(1, 3)).hot_pluggable_node(gib(1, 2), 0);
     machine.hot_pluggable_node(gib(2, 3), 1).cpus(1).build()
@@ -116,7 +116,7 @@ fn the_node_that_holds_the_kernel_cannot_go() {
         tables(manager).iter().all(|tables| tables.intersection(range) == *tables)
     };
     let (image, initrd) = (mib(1024 + 16, 1024 + 32), mib(2048 + 64, 2048 + 65));
-    // Our tables go where the image is.
+    // The manager's tables go where the image is.
     let manager = up(&[image]);
     assert_eq!(starts(&manager), [None, Some(Pfn(2 << 18))]);
     assert_eq!(unmovable_on(&manager), node(0));
@@ -125,13 +125,13 @@ fn the_node_that_holds_the_kernel_cannot_go() {
     assert_eq!(starts(&manager), [Some(Pfn(1 << 18)), None]);
     assert_eq!(unmovable_on(&manager), node(1));
     assert!(tables_are_in(&manager, gib(2, 3)));
-    // What is reserved on both keeps both.
+    // Reservations on both nodes keep both nodes.
     assert_eq!(starts(&up(&[image, initrd])), [None, None]);
 }
 
 #[test]
 fn where_movable_node_leaves_the_kernel_nothing_it_gets_less() {
-    // Nothing is reserved but our tables, which each node has.
+    // Nothing is reserved except the manager's tables, which each node has.
     let manager = bring_up_with(both_may_go(), &[], &parameters("movable_node")).expect("bring-up");
     assert_eq!(starts(&manager), [None, None]);
     let _ = unmovable_on(&manager);
@@ -151,7 +151,7 @@ fn movable_memory_leaves_the_kernel_as_much_as_it_needs_to_start() {
         let image = mib(0, 64 - free_mib);
         let manager =
             bring_up_with(machine, &[image], &parameters("movable_node")).expect("bring-up");
-        // Our tables are on node 0, so they are no reason for node 1 to stay.
+        // The manager's tables are on node 0, so they are no reason for node 1 to stay.
         assert!(tables(&manager).iter().all(|tables| tables.end <= mib(0, 64).end));
         match starts(&manager) {
             [None, None] => without += 1,
@@ -188,7 +188,7 @@ fn movable_node_keeps_tables_out_of_nodes_that_may_go() {
     };
     assert!(reserved(&near) > 0);
     assert_eq!(reserved(&far), 0);
-    // Where the rest has no room, they go there after all.
+    // If other memory has no room, the tables go there after all.
     let tight = FakeMachine::builder().ram(mib(0, 32)).ram(gib(1, 2)).node(mib(0, 1024), 0);
     let tight = tight.hot_pluggable_node(gib(1, 2), 1).cpus(1).build();
     let manager =

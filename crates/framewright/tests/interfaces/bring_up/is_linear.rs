@@ -1,11 +1,12 @@
-//! What bring-up asks of the platform grows with CPUs, not with their square. Calls are counted,
-//! not time; what ranges of firmware cost is counted where they are taken in (`firmware::map`).
+//! The work that bring-up asks of the platform grows linearly with the number of CPUs, not with its
+//! square. The test counts calls, not time; the cost of firmware's ranges is counted where they are
+//! taken in (`firmware::map`).
 
 use crate::common::{check, gib};
 use framewright::{BringUp, Manager, Parameters};
 use framewright_testkit::FakeMachine;
 
-/// Calls of `cpu_node` at bring-up of a machine whose CPUs are on one node after the other, in
+/// Returns how often bring-up calls `cpu_node` on a machine whose CPUs are assigned to nodes in
 /// turn.
 fn calls(cpus: u32, nodes: u32) -> u64 {
     let node = |node: u32| usize::try_from(node).expect("small");

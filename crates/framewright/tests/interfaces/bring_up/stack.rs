@@ -1,5 +1,5 @@
-//! What bring-up takes of the stack: a kernel that boots has 16 to 64 KiB of it, and says nothing
-//! when it was not enough.
+//! How much stack bring-up uses: a booting kernel has 16 to 64 KiB of it, and an overflow goes
+//! unreported.
 #![cfg(not(miri))]
 
 use framewright::memblock::Memblock;
@@ -11,17 +11,17 @@ use std::thread;
 
 type FakeManager = Box<Manager<FakeMachine>>;
 
-/// What a kernel has to have: where the compiler leaves everything on the stack, and where it does
-/// not.
+/// The stack that every kernel must have: in builds where the compiler leaves everything on the
+/// stack, and in optimised builds.
 const LIMIT_BYTES: usize = if cfg!(debug_assertions) { 16 << 10 } else { 8 << 10 };
-/// Of the thread, of which most is painted.
+/// The stack of the test's thread, most of which is painted.
 const STACK_BYTES: usize = 4 << 20;
 const PAINTED_BYTES: usize = 2 << 20;
-/// Below the top of what is measured and not painted, as frames are there that are in use.
+/// The bytes right below the measured top that are not painted because active frames lie there.
 const LEFT_BYTES: usize = 4 << 10;
 const PAINT: u64 = 0xA5A5_A5A5_A5A5_A5A5;
 
-/// The words that are painted, from the lowest on.
+/// The painted words, from the lowest on.
 fn below(top: usize) -> impl Iterator<Item = *mut u64> {
     (top - PAINTED_BYTES..top - LEFT_BYTES).step_by(8).map(std::ptr::with_exposed_provenance_mut)
 }
@@ -35,7 +35,7 @@ fn paint(top: usize) {
     }
 }
 
-/// How far below `top` the stack was used since it was painted, in bytes.
+/// Returns how far below `top` the stack was used since it was painted, in bytes.
 #[inline(never)]
 fn used(top: usize) -> usize {
     // SAFETY: of this thread's stack; whatever is there is a number.
@@ -43,7 +43,8 @@ fn used(top: usize) -> usize {
     first.map_or(LEFT_BYTES, |word| top - word.addr())
 }
 
-/// As a kernel does it: its frame counts, as the manager is on its way to where it stays.
+/// Brings up as a kernel does: the caller's frame counts because the manager is moved to its final
+/// place through it.
 #[inline(never)]
 fn bring_up(early: Memblock<'static, FakeMachine>, parameters: &Parameters) -> FakeManager {
     let input = BringUp { parameters, started_ns: None };

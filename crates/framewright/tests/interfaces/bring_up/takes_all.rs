@@ -1,5 +1,6 @@
-//! Bring-up takes the memblock allocator with all that it knows: the manager has the memory of one
-//! allocator, added memory and tables in it included, and a failure gives the allocator back.
+//! Bring-up takes over the memblock allocator with all that it knows: the manager gets the memory
+//! of that one allocator, including added memory and the tables in it, and a failure gives the
+//! allocator back.
 
 use crate::common::{check, gib, mib};
 use framewright::memblock::{MemblockError, MemblockRequest};
@@ -11,8 +12,8 @@ fn node(index: usize) -> NodeId {
     NodeId::new(index).expect("a node")
 }
 
-/// A machine of two nodes, whose second has `extra` only if somebody adds it: another machine's map
-/// does not have it.
+/// A machine of two nodes. The second node has `extra` only if it is added, because `extra` is in
+/// another machine's map.
 fn with_extra(extra: PhysRange) -> (&'static FakeMachine, &'static FakeMachine) {
     let small =
         || FakeMachine::builder().ram(mib(0, 256)).node(mib(0, 256), 0).node(mib(256, 4096), 1);
@@ -36,7 +37,7 @@ fn memory_that_was_added_reaches_the_manager() {
     let of_node_1 = manager.zones().iter().filter(|zone| zone.id().node == node(1));
     assert_eq!(of_node_1.map(|zone| zone.present_pages()).sum::<u64>(), extra.size() / PAGE_SIZE);
     assert_eq!(manager.nodes()[1].span, extra.whole_frames());
-    // The tables of node 1's zone lie in what was added, and count as reserved there.
+    // The tables of node 1's zone lie in the added memory, and count as reserved there.
     let zone =
         manager.zones().iter().find(|zone| zone.id().node == node(1)).expect("it has memory");
     assert_eq!(zone.table_memory().intersection(extra), zone.table_memory());

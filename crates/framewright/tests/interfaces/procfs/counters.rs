@@ -1,5 +1,5 @@
-//! Counters of `/proc/vmstat` and `numastat` that name what was handed out, taken back and
-//! described: they agree with one another and with what was done.
+//! Counters of `/proc/vmstat` and `numastat` that count what was handed out, taken back and
+//! described: they agree with one another and with what the test did.
 
 use crate::common::{Fake, bring_up, bring_up_with, gib, mib, order, parameters};
 use framewright::Request;
@@ -49,7 +49,7 @@ fn two_nodes() -> Fake {
     bring_up(builder.node(mib(0, 3072), 0).node(gib(4, 5), 1).build())
 }
 
-/// Pages handed out by zones of each kind, and pages that came back.
+/// Counts pages handed out, by kind of zone, and pages that came back.
 fn flow(manager: &Fake) -> [u64; 4] {
     let counts = vmstat(manager);
     ["pgalloc_dma", "pgalloc_dma32", "pgalloc_normal", "pgfree"].map(|name| counts[name])
@@ -65,7 +65,7 @@ fn what_left_zones_and_came_back_is_counted_exactly() {
     let after = flow(&manager);
     let grown =
         |after: [u64; 4], before: [u64; 4]| [0, 1, 2, 3].map(|place| after[place] - before[place]);
-    // All of 1024 pages are taken for the odd one, and the rest comes back.
+    // All of the 1024 pages are taken for the odd size, and the rest comes back.
     let [dma, dma32, normal, freed] = grown(after, before);
     assert_eq!((dma, dma32 + normal, freed), (0, 5 * 2048 + 1024, 324));
     for range in large {
@@ -119,14 +119,14 @@ fn nodes_say_whose_pages_they_gave() {
         [0, 1, 2, 3, 4, 5].map(|place| now[place] - before[node][place])
     };
     // Orders that no cache keeps. CPU 0 is on node 0: what it takes there by choice or by default
-    // is local, what it asks of node 1 is not.
+    // is local; what it requests from node 1 is not.
     machine.run_on(0, || {
         manager.allocate(&request(NodeChoice::Any)).expect("is free");
         manager.allocate(&request(NodeChoice::Exact(on(0)))).expect("is free");
         manager.allocate(&request(NodeChoice::Preferred(on(1)))).expect("is free");
     });
     assert_eq!((grown(0), grown(1)), ([2048, 0, 0, 0, 2048, 0], [1024, 0, 0, 0, 0, 1024]));
-    // Node 1 has no more: node 0 gives in its place.
+    // Node 1 has no more: node 0 serves in its place.
     let mut taken = 1024;
     machine.run_on(2, || {
         while manager.allocate(&request(NodeChoice::Exact(on(1)))).is_ok() {

@@ -1,4 +1,4 @@
-//! Indices of fragmentation and the settings of compaction as files.
+//! Fragmentation indices and compaction settings as files.
 
 use crate::common::{Fake, bring_up, check, mib};
 use framewright::manager::SettingsError;
@@ -44,7 +44,7 @@ fn indices(manager: &Fake, file: &str) -> Vec<(String, Vec<i64>)> {
         .collect()
 }
 
-/// Both indices from counts, after their definitions.
+/// Computes both indices from counts by their definitions.
 fn expected(areas: &FreeAreas, order: usize) -> (i64, i64) {
     let runs = areas.by_order();
     let pages = |orders: std::ops::Range<usize>| -> i64 {
@@ -82,16 +82,16 @@ fn indices_say_why_a_request_fails() {
     let manager = bring_up(FakeMachine::builder().ram(mib(0, 64)).cpus(1).build());
     compare(&manager);
     let of_dma32 = |file| indices(&manager, file).remove(1).1;
-    // But for what lies beside the tables.
+    // All except what lies beside the tables.
     let before = of_dma32("unusable_index")[9];
     assert!(of_dma32("extfrag_index")[9] == -1000 && before < 100, "{before}");
-    // All of it in use, page by page.
+    // All of it is in use, page by page.
     let mut pages = Vec::new();
     while let Ok(page) = manager.allocate_order(Order::PAGE, MigrateType::Movable) {
         pages.push(page);
     }
     manager.drain().expect("nothing is wrong");
-    // Every second page comes back: there is much, and none of it together.
+    // Every second page is freed: much memory is free, but none of it is contiguous.
     let (back, held): (Vec<_>, Vec<_>) = pages.into_iter().partition(|page| page.0 % 2 == 0);
     let give_back = |pages: Vec<Pfn>| {
         for page in pages {
@@ -119,7 +119,7 @@ fn indices_below_zero_have_their_sign_in_front() {
     while let Ok(page) = manager.allocate_order(Order::PAGE, MigrateType::Movable) {
         pages.push(page);
     }
-    // Half a block is free in one piece, and nothing else.
+    // Only half a block is free, in one piece.
     let half = 0x2000..0x2100;
     let (back, held): (Vec<_>, Vec<_>) = pages.into_iter().partition(|page| half.contains(&page.0));
     assert_eq!(back.len(), 256);

@@ -1,5 +1,5 @@
-//! Control files against the formats of Linux: what reads this machine's own files reads ours, and
-//! the numbers are the manager's.
+//! Control files against Linux's formats: a parser that reads this machine's own files also reads
+//! ours, and the numbers are the manager's.
 
 use crate::common::{Fake, bring_up, bring_up_described, gib, mib, order};
 use framewright::procfs::{FileError, FileSystem, Kind};
@@ -20,7 +20,7 @@ pub(super) fn read(manager: &Fake, path: &str) -> String {
     text
 }
 
-/// The file of the machine that runs the test, if this user may read it.
+/// Returns the file of the machine that runs the test, if this user may read it.
 fn of_this_machine(path: &str) -> Option<String> {
     std::fs::read_to_string(path).ok().filter(|text| !text.is_empty())
 }
@@ -31,13 +31,13 @@ fn two_nodes() -> Fake {
     bring_up(builder.build())
 }
 
-/// `text` without `head`, and the rest.
+/// Returns the rest of `text` after `head`.
 fn after<'a>(text: &'a str, head: &str) -> &'a str {
     text.strip_prefix(head)
         .unwrap_or_else(|| panic!("{head:?} is not at the beginning of {text:?}"))
 }
 
-/// Numbers in columns of at least `width`, each with a blank behind it, and nothing else.
+/// Parses numbers in columns of at least `width`, each followed by a blank, and nothing else.
 fn columns(text: &str, width: usize) -> Vec<u64> {
     let mut rest = text;
     let mut numbers = Vec::new();
@@ -58,7 +58,7 @@ fn columns(text: &str, width: usize) -> Vec<u64> {
     numbers
 }
 
-/// Zones of `/proc/buddyinfo` with their counts.
+/// Parses the zones of `/proc/buddyinfo` with their counts.
 pub(super) fn parse_buddyinfo(text: &str) -> BTreeMap<(u64, String), Vec<u64>> {
     text.lines()
         .map(|line| {
@@ -125,7 +125,7 @@ pub(super) fn parse_pagetypeinfo(text: &str) -> PageTypes {
     found
 }
 
-/// What `/proc/zoneinfo` says of each zone.
+/// The values of one zone in `/proc/zoneinfo`.
 pub(super) fn parse_zoneinfo(text: &str) -> BTreeMap<(u64, String), BTreeMap<String, u64>> {
     let mut zones = BTreeMap::new();
     let mut zone: Option<&mut BTreeMap<String, u64>> = None;
@@ -162,7 +162,7 @@ pub(super) fn parse_zoneinfo(text: &str) -> BTreeMap<(u64, String), BTreeMap<Str
             (name.trim_end(), number.parse::<u64>().unwrap_or_else(|_| panic!("{line:?}")));
         let width = line.len() - number.to_string().len();
         match indent {
-            // `pages free` and what stands under it are in one column.
+            // `pages free` and the values under it are in one column.
             2 if name == "pages free" => assert_eq!(width, 17, "{line:?}"),
             2 if name == "vm stats threshold:" => continue,
             2 => assert_eq!(width, 23, "{line:?}"),
@@ -206,7 +206,7 @@ pub(super) fn parse_meminfo(text: &str, prefix: &str) -> BTreeMap<String, u64> {
     for line in text.lines() {
         let line = after(line, prefix);
         let (name, rest) = line.split_once(':').expect("a colon");
-        // The huge pages of a pool are counted, not measured.
+        // The huge pages of a pool are a count, not a size.
         if name.starts_with("HugePages_") {
             continue;
         }
@@ -217,7 +217,7 @@ pub(super) fn parse_meminfo(text: &str, prefix: &str) -> BTreeMap<String, u64> {
     found
 }
 
-/// Pages of a row of counts.
+/// Returns the pages of a row of counts.
 pub(super) fn pages(counts: &[u64]) -> u64 {
     counts.iter().enumerate().map(|(order, count)| count << order).sum()
 }
@@ -282,7 +282,7 @@ fn small_orders_are_counted_from_the_maps() {
     let start = PfnRange::new(0x12_0000, 0x12_0200).start;
     let page = manager.allocate_at(start, order(0), MigrateType::Movable).expect("free");
     let counts = &parse_buddyinfo(&read(&manager, "/proc/buddyinfo"))[&(0, name(ZoneKind::Normal))];
-    // The page's buddy and the halves above it, up to the run that it came out of.
+    // The page's buddy and the upper halves, up to the run that the page was split from.
     let split =
         (0..counts.len()).find(|&order| counts[order] < before[order]).expect("a run that is gone");
     assert!(split > 9 && counts[split + 1..] == before[split + 1..]);
@@ -296,7 +296,7 @@ fn small_orders_are_counted_from_the_maps() {
     assert_eq!(pages(after), pages(&before));
 }
 
-/// All sums that files have in common, against the manager's own.
+/// Checks all sums that files have in common against the manager's own.
 fn check_sums(manager: &Fake) {
     let totals = manager.totals();
     let buddyinfo = parse_buddyinfo(&read(manager, "/proc/buddyinfo"));
@@ -516,7 +516,7 @@ fn folders_are_listed_in_order() {
     );
     assert_eq!(list("/proc/vmstat").expect("a file")[0].0, "vmstat");
     assert_eq!(list("/nothing"), Err(FileError::NotFound));
-    // Everything that is listed is there.
+    // Every listed file exists.
     let mut folders = vec!["/".to_owned()];
     let mut read_files = 0;
     while let Some(path) = folders.pop() {

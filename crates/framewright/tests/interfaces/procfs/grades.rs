@@ -1,4 +1,4 @@
-//! Memory with a grade as Linux's files show it: a zone `Movable`, and CMA with its areas.
+//! Memory with a grade as Linux's files show it: as zone `Movable`, and as CMA with its areas.
 
 use super::formats::{
     pages, parse_buddyinfo, parse_meminfo, parse_pagetypeinfo, parse_vmstat, parse_zoneinfo, read,
@@ -32,7 +32,7 @@ fn what_only_movable_requests_may_have_is_a_zone_of_its_own() {
     let manager = machine();
     let moving = manager.moving();
     let total: u64 = manager.views().map(|zone| zone.managed_pages()).sum();
-    // In both zones of the first node that have blocks, so that the zone is made of two.
+    // In both zones of the first node that have blocks, so that zone `Movable` is built from two.
     moving.set_grade(blocks(4, 2), Grade::MovableOnly).expect("free");
     moving.set_grade(blocks(512, 64), Grade::MovableOnly).expect("free");
     let page = manager.allocate_at(
@@ -57,7 +57,7 @@ fn what_only_movable_requests_may_have_is_a_zone_of_its_own() {
         assert_eq!(movable[name], value, "{name}");
     }
     assert_eq!(zoneinfo[&key(1, "Movable")]["present"], 0);
-    // Nothing is told twice or lost.
+    // No page is shown twice or left out.
     let sum = |name| zoneinfo.values().map(|zone| zone.get(name).unwrap_or(&0)).sum::<u64>();
     assert_eq!(sum("managed"), total);
     assert_eq!(sum("pages free"), manager.totals().free_pages);
@@ -87,7 +87,7 @@ fn what_only_movable_requests_may_have_is_a_zone_of_its_own() {
     assert_eq!(parse_zoneinfo(&read(&manager, "/proc/zoneinfo"))[&key(0, "Movable")]["managed"], 0);
 }
 
-/// Unaccepted memory is of the zone that it will be free in.
+/// Unaccepted memory counts in the zone in which it will be free.
 #[test]
 fn unaccepted_memory_with_a_grade_is_of_the_zone_movable() {
     for line in ["kernelcore=48M", "kernelcore=48M cma=16M", "kernelcore=480M"] {

@@ -1,5 +1,5 @@
-//! The file that says what every block is used for: against the block table one by one, by what was
-//! done, and while others allocate.
+//! The file that says what every block is used for: it is checked block by block against the block
+//! table, against what the test did, and while other threads allocate.
 
 use crate::common::{Fake, blocks, bring_up, bring_up_with, gib, mib, order, parameters};
 use framewright::manager::{AreaName, Budget};
@@ -20,12 +20,12 @@ fn read(manager: &Fake) -> String {
     text
 }
 
-/// Whether a line tells of grades, areas or what was moved.
+/// Returns whether a line is about grades, areas or what was moved.
 fn is_of_grades(line: &str) -> bool {
     ["grade ", "area ", "moved "].iter().any(|word| line.starts_with(word))
 }
 
-/// Those lines, with those where zones begin and the last.
+/// Returns those lines, and those where zones begin, and the last one.
 fn of_grades(manager: &Fake) -> Vec<String> {
     let text = read(manager);
     let is_shown = |line: &&str| is_of_grades(line) || line.starts_with("zone") || *line == "end";
@@ -33,7 +33,7 @@ fn of_grades(manager: &Fake) -> Vec<String> {
     text.lines().filter(is_shown).map(short).collect()
 }
 
-/// A line of it: first frame, blocks, uses with how many of each in a cell.
+/// A line of the file: first frame, blocks, and uses with the number of each in a cell.
 #[derive(Debug)]
 struct Line {
     first: u64,
@@ -41,7 +41,7 @@ struct Line {
     uses: Vec<(String, u64)>,
 }
 
-/// Blocks in a cell, and lines by zone.
+/// Returns the number of blocks in a cell, and the lines by zone.
 fn parse(text: &str) -> (u64, Vec<(String, Vec<Line>)>) {
     let (mut cell, mut zones) = (0, Vec::new());
     let mut lines = text.lines();
@@ -93,7 +93,7 @@ fn machine() -> &'static FakeMachine {
     builder.node(mib(0, 1024), 0).node(gib(4, 6), 1).build()
 }
 
-/// What the table says of a block, as the file has it.
+/// Returns what the table says about a block, as the file shows it.
 fn expected(state: BlockState) -> String {
     let order = state.order().get();
     match state.state() {
@@ -115,7 +115,7 @@ fn expected(state: BlockState) -> String {
 #[test]
 fn every_block_is_what_the_table_says() {
     let manager = bring_up(machine());
-    // Something of everything, with holes between.
+    // Some blocks of every use, with holes between them.
     let mut held = Vec::new();
     for (index, order_of) in
         [9_u8, 0, 10, 3, 12, 0, 9, 9, 13, 8].into_iter().cycle().take(200).enumerate()
@@ -152,7 +152,7 @@ fn every_block_is_what_the_table_says() {
 
 #[test]
 fn large_machines_have_large_cells_and_short_text() {
-    // 24 TiB, sixteen nodes; only tables are ever touched.
+    // 24 TiB and sixteen nodes; the test touches only tables.
     let tib = 1024;
     let mut builder = FakeMachine::builder().ram(gib(0, 2)).ram(gib(4, 24 * tib));
     for node in 0..16 {
@@ -196,7 +196,7 @@ fn what_is_reserved_and_in_pools_is_shown() {
     assert!(sum('F') > 800);
 }
 
-/// Whatever they are used for: part of a larger free block, allocated whole, split.
+/// Whatever the blocks are used for: part of a larger free block, allocated as a whole, split.
 #[test]
 fn blocks_with_a_grade_are_told_at_the_end_of_their_zone() {
     let manager = bring_up(machine());
@@ -242,7 +242,7 @@ fn blocks_with_a_grade_are_told_at_the_end_of_their_zone() {
         });
     }
     assert_eq!(seen, 3 + 1 + 2 + 1024);
-    // Holes have none, and who reads the cells alone misses nothing.
+    // Holes have none, so a reader of the cells alone misses nothing.
     let (cell, zones) = parse(&read(&manager));
     assert_eq!((cell, zones.len()), (1, parse(&before).1.len()));
 }

@@ -1,4 +1,4 @@
-//! Compaction by control files, and what `/proc/vmstat` says of it.
+//! Compaction triggered by control files, and what `/proc/vmstat` says about it.
 
 use crate::common::{Fake, bring_up, check, mib};
 use framewright::procfs::{FileError, FileSystem};
@@ -13,7 +13,7 @@ fn of_node(node: usize) -> String {
     format!("/sys/devices/system/node/node{node}/compact")
 }
 
-/// Two nodes of 64 MiB. It lives for ever, as movers do.
+/// A machine with two nodes of 64 MiB. It lives for ever, as movers do.
 fn machine() -> &'static Fake {
     let (low, high) = (mib(0, 64), mib(4096, 4096 + 64));
     let builder = FakeMachine::builder().ram(low).ram(high).cpus_on(0, 1).cpus_on(1, 1);
@@ -71,11 +71,11 @@ fn a_node_or_all_memory_is_compacted_and_counted() {
     let counted = ["pgmigrate_success", "pgmigrate_fail", "compact_blocks"];
     let [pages, failed, emptied] = counted.map(|name| moved[name]);
     assert!(memory.ends_with(&format!("\nmoved {pages} {failed} {emptied}\nend\n")), "{memory}");
-    // One page after the other, and nothing was in the way but where the last block ends.
+    // One page after the other; nothing was in the way except where the last block ends.
     assert!(grown("pgmigrate_success") > 2000 && grown("pgmigrate_fail") <= 1);
     assert!(grown("compact_isolated") - grown("pgmigrate_success") <= 1);
     assert!(grown("compact_migrate_scanned") >= grown("compact_isolated"));
-    // Of the last one that is emptied more may be in circulation already.
+    // Other pages of the last block that is emptied may be in circulation already.
     let blocks = grown("compact_blocks");
     assert!(blocks - (one[1] - before[1]) / 512 <= 1, "{blocks} {one:?} {before:?}");
     for name in ["compact_stall", "compact_fail", "compact_success"] {
@@ -98,10 +98,10 @@ fn what_is_refused_is_counted_and_no_error() {
     assert_eq!(write(manager, ALL, "1"), Ok(()));
     let counts = vmstat(manager);
     assert_eq!((counts["pgmigrate_success"], whole(manager)), (0, before));
-    // What nobody answers for is not asked for.
+    // Pages that no mover claims are not asked for.
     let (failed, begun) = (counts["pgmigrate_fail"], manager.moving().events().begun_runs);
     assert!(failed > 1000 && failed - begun < 5, "{failed} {begun}");
-    // The owner gave nothing up.
+    // The owner gave up nothing.
     assert_eq!(counts["compact_isolated"], 0);
     let in_the_way = ["busy", "pinned", "unknown"];
     let of_kind = |kind: &&str| counts[&format!("compact_obstacle_{kind}")];
@@ -110,7 +110,7 @@ fn what_is_refused_is_counted_and_no_error() {
     check(manager);
 }
 
-/// What is isolated is counted in pages, as Linux does, where runs have more than one.
+/// Isolated memory is counted in pages, as in Linux, if runs have more than one page.
 #[test]
 fn isolated_pages_are_counted_and_not_runs() {
     let manager = machine();
@@ -133,7 +133,7 @@ fn isolated_pages_are_counted_and_not_runs() {
 fn wrong_text_and_nobody_who_moves() {
     let manager = machine();
     fill(manager);
-    // Nobody moves contents: what caches keep merges, and that is all.
+    // There is no mover: pages in caches merge, and that is all.
     let before = whole(manager);
     for (path, text, expected) in [
         (ALL.to_owned(), "1", Ok(())),

@@ -34,7 +34,7 @@ fn list(manager: &Fake, path: &str) -> Vec<String> {
     names
 }
 
-/// One number and an end of line, nothing else.
+/// Parses one number and an end of line, and nothing else.
 fn number(manager: &Fake, path: &str) -> u64 {
     let text = read(manager, path).unwrap_or_else(|error| panic!("{path}: {error}"));
     let digits = text.strip_suffix('\n').unwrap_or_else(|| panic!("{path}: {text:?}"));
@@ -45,8 +45,8 @@ fn node_file(node: usize, kbytes: u64, name: &str) -> String {
     format!("/sys/devices/system/node/node{node}/hugepages/hugepages-{kbytes}kB/{name}")
 }
 
-/// The lines about huge pages, each cut in front of its number: the name with all blanks up to the
-/// first column of the number's field, which is where `width` says.
+/// Returns the lines about huge pages, each cut before its number: the name with all blanks up to
+/// the first column of the number's field, which `width` gives.
 fn huge_lines(text: &str, prefix: &str) -> Vec<(String, usize, bool)> {
     text.lines()
         .filter_map(|line| line.strip_prefix(prefix))
@@ -75,7 +75,8 @@ fn what_linux_shows_is_shown_in_its_order_and_columns() {
         assert_eq!(ours.len(), lines, "{path}");
         let Ok(theirs) = std::fs::read_to_string(path) else { continue };
         let theirs = huge_lines(&theirs, prefix);
-        // A kernel without huge pages has none of it. Columns are the same as long as numbers fit.
+        // A kernel without huge pages has none of these lines. Columns are the same while numbers
+        // fit.
         if !theirs.is_empty() {
             assert_eq!(ours, theirs, "{path}");
         }
@@ -155,8 +156,8 @@ fn sys_shows_what_there_is_and_proc_what_is_to_stay() {
     assert_eq!(number(&manager, "/proc/sys/vm/nr_hugepages"), 4);
     assert_eq!(number(&manager, &format!("{SYS}surplus_hugepages")), 2);
     assert_eq!(number(&manager, &format!("{SYS}free_hugepages")), 0);
-    // Below what is in use: the rest is surplus, whatever overcommit says, and leaves when it is
-    // freed.
+    // The target is below the pages in use: the rest becomes surplus, whatever overcommit says, and
+    // leaves the pool when it is freed.
     assert_eq!(write(&manager, &format!("{SYS}nr_overcommit_hugepages"), "0"), Ok(()));
     assert_eq!(write(&manager, "/proc/sys/vm/nr_hugepages", "1"), Ok(()));
     assert_eq!(
@@ -164,14 +165,14 @@ fn sys_shows_what_there_is_and_proc_what_is_to_stay() {
         ([6, 0, 0, 5, 1], 1)
     );
     check(&manager);
-    // Growing makes pages of those.
+    // Growing the pool turns surplus pages into its own.
     assert_eq!(write(&manager, "/proc/sys/vm/nr_hugepages_mempolicy", "3"), Ok(()));
     assert_eq!(numbers(&pool), [6, 0, 0, 3, 3]);
     pages.into_iter().for_each(|page| pool.give_back_page(page).expect("allocated"));
     assert_eq!(numbers(&pool), [3, 3, 0, 0, 3]);
     pool.reserve(2, framewright::hugetlb::NodeMask::ALL).expect("free");
     assert_eq!(number(&manager, &format!("{SYS}resv_hugepages")), 2);
-    // What is promised stays.
+    // Reserved pages stay.
     assert_eq!(write(&manager, &format!("{SYS}nr_hugepages"), "0"), Ok(()));
     assert_eq!((numbers(&pool)[0], numbers(&pool)[2]), (2, 2));
     pool.unreserve(2).expect("reserved");
@@ -197,7 +198,7 @@ fn nodes_have_their_own() {
         }
         assert_eq!(write(&manager, &node_file(1, kbytes, "nr_hugepages"), "1"), Ok(()));
         assert_eq!(nr_of(&pool), [1, 1]);
-        // A node without memory takes what it can get, and a node that there is not is no file.
+        // A node without memory takes what it can get; a node that does not exist has no file.
         assert_eq!(write(&manager, &node_file(2, kbytes, "nr_hugepages"), "9"), Ok(()));
         assert_eq!(number(&manager, &node_file(2, kbytes, "nr_hugepages")), 0);
         assert_eq!(
@@ -256,7 +257,7 @@ fn demotion_is_a_write() {
     assert_eq!(write(&manager, &node_file(1, 1_048_576, "demote"), "9"), Ok(()));
     assert_eq!(number(&manager, &node_file(1, 1_048_576, "nr_hugepages")), 0);
     assert_eq!(manager.pool(TWO).counts().all.nr, 512 * (1 + of_node));
-    // There is nothing smaller than 2 MiB.
+    // No size is smaller than 2 MiB.
     assert_eq!(write(&manager, &format!("{SYS}demote"), "1"), Err(FileError::NotFound));
     check(&manager);
 }
@@ -442,8 +443,8 @@ fn the_group_that_may_share_is_kept() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Whatever is written anywhere, the books are right, and a number that was taken is what is
-    /// read, as far as there is memory.
+    /// Whatever is written to any file, the books are right, and an accepted number reads back as
+    /// far as there is memory for it.
     #[test]
     fn any_writes_leave_the_books_right(
         writes in prop::collection::vec((0_usize..9, 0_u64..40, prop::bool::weighted(0.1)), 1..20),

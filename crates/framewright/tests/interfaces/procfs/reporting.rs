@@ -102,7 +102,7 @@ fn counters_are_those_of_the_reporter() {
     for (name, count) in manager.reporting_counters().named() {
         assert_eq!(counter(&manager, name), count, "{name}");
     }
-    // None of them is there twice.
+    // None of them appears twice.
     let text = read(&manager, "/proc/vmstat");
     let mut names: Vec<&str> = text.lines().filter_map(|line| line.split(' ').next()).collect();
     let count = names.len();

@@ -1,4 +1,5 @@
-//! Writes to control files: what is right takes effect, nonsense is refused and changes nothing.
+//! Writes to control files: a valid write takes effect; an invalid one is refused and changes
+//! nothing.
 
 use crate::common::{Fake, bring_up, check, gib, mib};
 use framewright::Request;
@@ -65,7 +66,7 @@ fn marks_that_are_raised_are_kept_at_once_and_lowered_ones_help_at_once() {
     let request = Request::new(Order::BLOCK);
     assert_eq!(write(&manager, "/proc/sys/vm/min_free_kbytes", "2000000"), Ok(()));
     assert!(manager.allocate(&request).is_err());
-    // What failed is known to fail, until somebody changes something.
+    // An allocation that failed is known to fail until something changes.
     assert!(manager.allocate(&request).is_err());
     assert_eq!(write(&manager, "/proc/sys/vm/min_free_kbytes", "128"), Ok(()));
     let taken = manager.allocate(&request).expect("memory");
@@ -183,7 +184,7 @@ fn a_reader_that_fails_ends_the_read() {
     check(&manager);
 }
 
-/// Somebody else with files, some of which others have, too.
+/// Another provider of files, some of which the manager has, too.
 struct Other(AtomicU64);
 
 impl Other {
@@ -251,7 +252,7 @@ proptest! {
             let before = (marks(manager), read(manager, path), manager.totals());
             match write(manager, path, &text) {
                 Ok(()) => {
-                    // It was a number after all: each word of it reads back.
+                    // The text was a number after all: each word of it reads back.
                     if let Ok(now) = read(manager, path) {
                         for (word, now) in text.split_whitespace().zip(now.split_whitespace()) {
                             assert_eq!(parse_number(word), parse_number(now));

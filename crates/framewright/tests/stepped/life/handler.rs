@@ -1,4 +1,4 @@
-//! The interrupt handler: a caller of its own, on the same CPU, without a heap.
+//! The interrupt handler: a separate caller on the same CPU that uses no heap.
 
 use super::Stepped;
 use super::model::Model;
@@ -7,10 +7,10 @@ use framewright::zone::MigrateType;
 use framewright_testkit::Owner;
 use framewright_testkit::workload::Random;
 
-/// Runs that the handler holds at most.
+/// The number of runs that the handler holds at most.
 const MOST: usize = 24;
 
-/// What the handler holds.
+/// The runs that the handler holds.
 pub struct Handler {
     runs: [Option<(PfnRange, Order)>; MOST],
     random: Random,
@@ -23,7 +23,8 @@ impl Default for Handler {
 }
 
 impl Handler {
-    /// What an interrupt does: gets some, gives some, at times empties the cache of its CPU.
+    /// Does the work of an interrupt: allocates some, frees some, and sometimes empties the cache
+    /// of its CPU.
     pub fn interrupt(&mut self, manager: &Stepped, model: &mut Model) {
         if self.random.one_in(16) {
             assert!(manager.drain().is_ok(), "only good frames are cached");
@@ -56,12 +57,12 @@ impl Handler {
         }
     }
 
-    /// What the handler holds.
+    /// Returns the runs that the handler holds.
     pub fn runs(&self) -> impl Iterator<Item = PfnRange> + '_ {
         self.runs.iter().flatten().map(|&(range, _)| range)
     }
 
-    /// Takes one of its runs away.
+    /// Takes one of the handler's runs away from it.
     pub fn take(&mut self) -> Option<(PfnRange, Order)> {
         self.runs.iter_mut().find_map(Option::take)
     }

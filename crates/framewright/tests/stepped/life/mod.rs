@@ -1,5 +1,5 @@
-//! What the lives of a memory consist of: the machine, the model of who has what, the steps, and
-//! the interrupt handler.
+//! The parts of a test that runs lives of a memory: the machine, the model of who owns what, the
+//! steps, and the interrupt handler.
 
 mod handler;
 mod model;
@@ -25,7 +25,7 @@ pub type Stepped = Manager<SteppedMachine>;
 /// that it finds them all the same.
 const WRITTEN: usize = 61;
 
-/// Debug aids of a life.
+/// The debug aids of a life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Aids {
     Off,
@@ -49,8 +49,8 @@ const fn mib(start: u64, end: u64) -> PhysRange {
     PhysRange::new(start << 20, end << 20)
 }
 
-/// Two nodes with whole GiBs, GiBs in pieces and holes, over the memory of `before` if there was a
-/// life before.
+/// Builds a machine of two nodes with whole GiBs, GiBs in pieces and holes, over the memory of
+/// `before` if there was a life before.
 pub fn machine(before: Option<&'static FakeMachine>) -> &'static FakeMachine {
     let builder = FakeMachine::builder()
         .ram(PhysRange::new(0x1000, 0x9_f000))
@@ -68,7 +68,7 @@ pub fn machine(before: Option<&'static FakeMachine>) -> &'static FakeMachine {
     }
 }
 
-/// One manager, from bring-up until nothing is held.
+/// One manager, from bring-up until nothing is held any more.
 pub struct Life {
     manager: &'static Stepped,
     array: Option<&'static FakeVmemmap>,
@@ -81,16 +81,16 @@ pub struct Life {
     isolated: Vec<BlockRange>,
     now_ns: u64,
     deferred: bool,
-    /// With page owners a free must name what one call allocated.
+    /// With page owners, a free must name exactly what one call allocated.
     whole_frees: bool,
-    /// Memory is written to over its whole size when it is freed or handed out.
+    /// Every page of memory is written when it is freed or handed out.
     fills: bool,
     /// Frames lost to memory errors.
     lost_pages: u64,
 }
 
 impl Life {
-    /// Brings `machine` up. What its memory holds is what the life before left.
+    /// Brings `machine` up. Its memory holds what the life before left there.
     pub fn begin(machine: &'static FakeMachine, line: &str, aids: Aids, seed: u64) -> Self {
         // Every second array takes its frames from the machine.
         let array = line
@@ -109,7 +109,7 @@ impl Life {
             FakeHost::new(machine, Traits { stride: WRITTEN, ..Traits::default() });
         host.answer(Answer::After(1));
         let reporter = match aids {
-            // Poisoned and cleared memory must not be discarded by this host.
+            // This host must not discard poisoned or cleared memory.
             Aids::OwnersAndPoison | Aids::Clearing => None,
             Aids::Off | Aids::Shuffle => {
                 let registered = manager.register_reporting(device);
@@ -186,7 +186,8 @@ impl Life {
         self.check();
         let totals = self.manager.totals();
         assert_eq!(self.model.owned_pages(), 0);
-        // What the array took of the memblock allocator is reserved, the rest the manager's.
+        // The frames that the array took from the memblock allocator are reserved; the rest are the
+        // manager's.
         let descriptor_pages = self.array.map_or(0, |array| array.counts().frames);
         let nobodys = totals.allocated_pages - self.lost_pages;
         assert!(

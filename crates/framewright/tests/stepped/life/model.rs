@@ -1,21 +1,21 @@
-//! Who has each frame, and stamps that say so in memory.
+//! Who owns each frame, and stamps in memory that name the owner.
 
 use framewright::units::{Order, Pfn, PfnRange};
 use framewright_testkit::FakeMachine;
 
-/// What a run that somebody has is.
+/// The kind of a run that has an owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// Frames of `allocate` and its like; of this order where one call gave it and all of it is
-    /// there.
+    /// Frames from `allocate` and similar calls; with an order if one call returned the run and all
+    /// of it is still there.
     Plain(Option<Order>),
-    /// A counted run with so many references.
+    /// A counted run with this many references.
     Counted(u32),
     /// A huge page of a pool.
     Pool(framewright::hugetlb::PoolSize),
 }
 
-/// Frames that the test has.
+/// Frames that the test owns.
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
     pub range: PfnRange,
@@ -25,9 +25,9 @@ pub struct Run {
 /// See the module documentation.
 pub struct Model {
     machine: &'static FakeMachine,
-    /// A bit a frame: somebody has it.
+    /// One bit per frame: set while the frame has an owner.
     owned: Vec<u64>,
-    /// A bit a block: nobody gets a frame of it.
+    /// One bit per block: set while no frame of the block may be handed out.
     isolated: Vec<bool>,
 }
 
@@ -41,7 +41,7 @@ impl Model {
         }
     }
 
-    /// Somebody got `range`. Uses no heap: the interrupt handler calls it.
+    /// Records that `range` was handed out. Uses no heap because the interrupt handler calls it.
     pub fn got(&mut self, range: PfnRange) {
         assert!(!range.is_empty(), "an empty run");
         for frame in range.start.0..range.end.0 {
@@ -57,7 +57,7 @@ impl Model {
         self.stamp(range);
     }
 
-    /// Nobody has `range` from now on, whose owner looks at the stamps first.
+    /// Records that `range` has no owner from now on. Its owner checks the stamps first.
     pub fn gives(&mut self, range: PfnRange) {
         self.look(range);
         for frame in range.start.0..range.end.0 {
@@ -88,7 +88,8 @@ impl Model {
         u32::try_from(self.isolated.len()).expect("small")
     }
 
-    /// Frames that carry a stamp: of small runs all, of large ones each whose number chance likes.
+    /// Returns the frames of a run that carry a stamp: all of a small run, a random selection of a
+    /// large one.
     fn stamped(range: PfnRange) -> impl Iterator<Item = Pfn> {
         let all = range.pages() <= 64;
         (range.start.0..range.end.0)
@@ -96,7 +97,7 @@ impl Model {
             .map(Pfn)
     }
 
-    /// Writes stamps into frames that somebody has.
+    /// Writes stamps into frames that have an owner.
     pub fn stamp(&self, range: PfnRange) {
         for frame in Self::stamped(range) {
             for offset in [0, 4088] {
@@ -107,7 +108,7 @@ impl Model {
         }
     }
 
-    /// Finds stamps that somebody wrote over.
+    /// Finds stamps that were overwritten.
     pub fn look(&self, range: PfnRange) {
         for frame in Self::stamped(range) {
             for offset in [0, 4088] {

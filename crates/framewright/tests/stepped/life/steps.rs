@@ -16,13 +16,13 @@ use framewright_testkit::{Owner, PoolOwner};
 
 const TYPES: [MigrateType; 3] =
     [MigrateType::Unmovable, MigrateType::Movable, MigrateType::Reclaimable];
-/// Runs held at most.
+/// The number of runs held at most.
 const MOST_RUNS: usize = 400;
-/// Pages of a bulk request.
+/// The number of pages of a bulk request.
 const BULK: usize = 70;
 
 impl Life {
-    /// Does one thing.
+    /// Does one random step.
     pub fn step(&mut self) {
         let full = self.runs.len() >= MOST_RUNS;
         match self.random.below(100) {
@@ -60,14 +60,14 @@ impl Life {
         }
     }
 
-    /// Runs an operation of the manager, with an interrupt somewhere in it every now and then.
+    /// Runs an operation of the manager, now and then with an interrupt somewhere inside it.
     fn interrupted<R>(&mut self, operation: impl FnOnce(&Stepped) -> R) -> R {
         let manager = self.manager;
         if !self.random.one_in(6) {
             return operation(manager);
         }
-        // A stop after an instruction takes some microseconds. Most operations are over after a few
-        // hundred.
+        // A stop after an instruction takes some microseconds. Most operations end after a few
+        // hundred instructions.
         let far = if self.random.one_in(12) { 8 } else { 4 };
         let most = 1 << (4 + self.random.below(far) + 1);
         let instruction = 1 + self.random.below(most);
@@ -75,7 +75,7 @@ impl Life {
         let mut interrupt = || handler.interrupt(manager, model);
         let (result, _) =
             manager.platform().interrupt_after(instruction, || operation(manager), &mut interrupt);
-        // The host's books take a lock, which no handler may.
+        // The host's books take a lock, which no handler may do.
         self.handler.runs().for_each(|range| self.host.handed_out(range));
         result
     }
@@ -174,7 +174,7 @@ impl Life {
         }
     }
 
-    /// Gives a run back in the way that its kind asks for.
+    /// Gives a run back in the way that its kind requires.
     pub fn give_back_run(&mut self, index: usize) {
         let Run { range, kind } = self.runs.swap_remove(index);
         match kind {
@@ -204,7 +204,7 @@ impl Life {
         }
     }
 
-    /// Gives something back out of the middle of a run.
+    /// Gives back a part from the middle of a run.
     fn give_back_part(&mut self, index: usize) {
         let Run { range, kind } = self.runs[index];
         if !matches!(kind, Kind::Plain(_)) || self.whole_frees {
@@ -214,7 +214,7 @@ impl Life {
         let start = range.start.add(self.random.below(range.pages()));
         let end = start.add(1 + self.random.below(range.end.0 - start.0));
         let part = PfnRange { start, end };
-        // Small runs carry a stamp in every frame, of which a large one has but some.
+        // Small runs carry a stamp in every frame, large runs only in some.
         self.model.look(range);
         self.model.stamp(part);
         self.model.gives(part);
@@ -238,7 +238,7 @@ impl Life {
         }
     }
 
-    /// References to frames of all kinds: only what is counted may be had.
+    /// Asks for references to frames of all kinds: only frames of counted runs may give one.
     fn references(&mut self) {
         let frame = self.some_frame();
         let frame = Pfn(frame.0.min(u64::from(self.model.blocks()) * PAGES_PER_BLOCK - 1));
@@ -312,7 +312,7 @@ impl Life {
             let taken = match pool.allocate(NodeChoice::Any, true) {
                 Ok(taken) => taken,
                 Err(error) => {
-                    // What is isolated stays in the pool, counted as free, and is not handed out.
+                    // Isolated pages stay in the pool, count as free, and are not handed out.
                     let free = pool.counts().all.free;
                     assert!(self.isolated_in_pool(size) >= free, "it is promised: {error}");
                     return pool.unreserve(pages).expect("it is promised still");
@@ -332,7 +332,7 @@ impl Life {
         }
     }
 
-    /// Pages of a pool that nobody has and that are isolated.
+    /// Returns the pool's pages that have no owner and are isolated.
     fn isolated_in_pool(&self, size: PoolSize) -> u64 {
         let blocks = self.isolated.iter().flat_map(|range| range.start.0..range.end.0);
         let is_page = |block: &BlockNumber| {
@@ -352,7 +352,7 @@ impl Life {
         }
     }
 
-    /// Empties the pools, for the end.
+    /// Empties the pools at the end of a life.
     pub fn empty_pools(&mut self) {
         for size in PoolSize::ALL {
             let resized =
@@ -361,7 +361,7 @@ impl Life {
         }
     }
 
-    /// Gives back what the handler holds, for the end.
+    /// Gives back what the handler holds at the end of a life.
     pub fn empty_handler(&mut self) {
         while let Some((range, order)) = self.handler.take() {
             self.model.gives(range);
@@ -433,7 +433,7 @@ impl Life {
         }
     }
 
-    /// Gives the memory map of a run back, or makes it present again.
+    /// Gives back the memory map of a run, or makes it present again.
     fn change_vmemmap(&mut self) {
         let index = self.random.index(self.runs.len());
         let Some(&Run { range, kind: Kind::Plain(_) }) = self.runs.get(index) else { return };
@@ -447,7 +447,7 @@ impl Life {
         });
     }
 
-    /// Calls that only look.
+    /// Makes calls that only read.
     fn look(&mut self) {
         let frame = self.some_frame();
         let manager = self.manager;
@@ -471,7 +471,7 @@ impl Life {
         manager.hugetlb().set_optimize_vmemmap(self.random.one_in(2));
     }
 
-    /// Brings up what is still withheld.
+    /// Brings up the memory that is still withheld.
     pub fn initialise_deferred(&mut self) {
         if self.deferred {
             self.deferred = false;
@@ -479,7 +479,8 @@ impl Life {
         }
     }
 
-    /// Calls that must be refused whatever there is: reversed, empty and far beyond memory.
+    /// Makes calls that must always be refused: reversed ranges, empty ranges, and ranges far
+    /// beyond memory.
     fn wrong_calls(&mut self) {
         let frame = self.some_frame();
         let manager = self.manager;

@@ -1,4 +1,4 @@
-//! Where an allocation lies: alignment, direction, limits, nodes, hot-pluggable memory.
+//! Where an allocation is placed: alignment, direction, limits, nodes, hot-pluggable memory.
 
 use super::*;
 
@@ -57,7 +57,8 @@ fn top_down_takes_the_highest_place_that_fits() {
     let (mut early, _) = plain();
     early.reserve(range(END - 0x3000, END - 0x2800)).unwrap();
     early.reserve(range(END - 0x1000, END)).unwrap();
-    // Free from above: 0x1800 bytes, not all of them aligned; then everything below END - 0x3000.
+    // Free memory, from above: 0x1800 bytes, not all of them aligned; then everything below END -
+    // 0x3000.
     assert_eq!(early.allocate(&MemblockRequest::new(0x1001, 0x1000)).unwrap().start, END - 0x5000);
     assert_eq!(early.allocate(&MemblockRequest::new(0x1000, 0x1000)).unwrap().start, END - 0x2000);
     assert_eq!(early.allocate(&MemblockRequest::new(0x800, 1)).unwrap().start, END - 0x2800);
@@ -81,7 +82,7 @@ fn an_allocation_stays_inside_one_region() {
     let mut early = two_nodes();
     let half = BASE + 4 * MIB;
     early.reserve(range(half + 0x1000, END)).unwrap();
-    // The free run around the middle is larger than either half of it, but it is two nodes' memory.
+    // The free run around the middle is larger than either half of it, but it belongs to two nodes.
     assert_eq!(early.allocate(&MemblockRequest::new(0x2000, 0)).unwrap().start, half - 0x2000);
     assert_eq!(reserved(&early)[0].node, Some(node(0)));
 }
@@ -108,7 +109,7 @@ fn limits_bind_and_the_lower_one_is_dropped_last() {
             largest_bytes: 0,
         })
     );
-    // Limits that exclude one another leave the upper one.
+    // If the limits exclude each other, the upper one counts.
     let crossed = MemblockRequest {
         min_address: END,
         max_address: BASE + 0x9000,
@@ -129,7 +130,7 @@ fn nodes_fall_back_within_the_limits_before_the_lower_limit_falls() {
     assert_eq!(early.allocate(&on(NodeChoice::Preferred(node(0)))).unwrap().start, half - 2 * MIB);
     assert_eq!(early.allocate(&on(NodeChoice::Any)).unwrap().start, END - MIB);
     // Node 0 has room only below the limit: a preferred node gives way before the limit does, an
-    // exact one after it.
+    // exact node after it.
     let limited = |choice| MemblockRequest { min_address: half - MIB, ..on(choice) };
     assert_eq!(
         early.allocate(&limited(NodeChoice::Preferred(node(0)))).unwrap().start,
@@ -142,7 +143,7 @@ fn nodes_fall_back_within_the_limits_before_the_lower_limit_falls() {
         Err(MemblockError::OutOfMemory { largest_bytes: 0, .. })
     ));
     assert_eq!(early.allocate(&on(NodeChoice::Preferred(node(5)))).unwrap().start, END - 3 * MIB);
-    // With the upper node full the limit falls, and the preferred node is asked first again.
+    // With the upper node full, the limit is dropped and the preferred node is asked first again.
     let high = MemblockRequest { min_address: END - MIB, ..on(NodeChoice::Preferred(node(0))) };
     assert_eq!(early.allocate(&high).unwrap().start, BASE);
     assert!(matches!(
@@ -167,13 +168,13 @@ fn movable_node_keeps_hot_pluggable_memory_for_those_who_ask_and_unaccepted_is_f
     );
     let any = MemblockRequest { hot_pluggable: true, ..MemblockRequest::new(0x1000, 0) };
     assert_eq!(early.allocate(&any).unwrap().start, BASE + 2 * MIB - 0x1000);
-    // Neither kind of memory has so much; the unaccepted has.
+    // Neither kind of memory has this much. Only the unaccepted memory has.
     assert!(
         early
             .allocate(&MemblockRequest { min_address: BASE + MIB, ..MemblockRequest::new(MIB, 0) })
             .is_err()
     );
-    // Hot-pluggable memory is handed over, unaccepted is not.
+    // Hot-pluggable memory is handed over; unaccepted memory is not.
     let runs = free_runs(&early);
     let expected = [frames(BASE, BASE + MIB - 0x1000), frames(BASE + MIB, BASE + 2 * MIB - 0x1000)]
         .map(|run| (run, node(0)));
@@ -190,8 +191,8 @@ fn hot_pluggable_memory_is_memory_and_under_movable_node_a_last_resort() {
     let mut early = start();
     early.set_movable_node(true);
     assert_eq!(early.allocate(&page).unwrap().end, BASE + MIB);
-    // Other memory below the lower limit is better, and what fits nowhere else goes there after
-    // all.
+    // Other memory below the lower limit is preferred; an allocation that fits nowhere else is
+    // placed in hot-pluggable memory after all.
     let high = MemblockRequest { min_address: BASE + MIB, ..page };
     assert_eq!(early.allocate(&high).unwrap().end, BASE + MIB - 0x1000);
     assert_eq!(early.allocate(&MemblockRequest::new(MIB, 0)).unwrap().end, END);
@@ -226,7 +227,7 @@ fn what_is_touched_lies_below_the_direct_limit() {
     let (mut early, platform) = plain();
     platform.set_limit(BASE + 0x4000);
     assert_eq!(early.allocate(&MemblockRequest::new(0x1000, 0)).unwrap().end, BASE + 0x4000);
-    // The caller will touch it, and so will the memory map.
+    // The caller will touch the memory, and so will the memory map.
     let raw = MemblockRequest { zeroed: false, ..MemblockRequest::new(0x1000, 0) };
     assert_eq!(early.allocate(&raw).unwrap().end, BASE + 0x3000);
     let marked = MemblockRequest { no_init: true, ..MemblockRequest::new(0x1000, 0) };
@@ -239,7 +240,7 @@ fn what_is_touched_lies_below_the_direct_limit() {
         Err(MemblockError::OutOfMemory { largest_bytes: 0x1000, max_address, .. })
             if max_address == BASE + 0x4000
     ));
-    // Arrays are touched too.
+    // Arrays are touched, too.
     platform.set_limit(BASE);
     comb(&mut early, BASE + MIB, 124);
     let before = sets(&early);
@@ -266,23 +267,23 @@ fn mirrored_memory_comes_first_where_somebody_wants_that() {
     let page = MemblockRequest::new(0x1000, 0);
     let mut early = start();
     early.set_mirrored_first(true);
-    // Nothing is mirrored: memory is as usual.
+    // Nothing is mirrored: the allocation uses ordinary memory.
     assert_eq!(early.allocate(&page).unwrap().end, END);
-    // Bytes that fill no frame are left out.
+    // Bytes that do not fill a frame are left out.
     early.mark_mirrored(range(BASE + 0x2800, BASE + 0x4000)).unwrap();
     assert_eq!(early.memory().len(), 3);
     let flags: Vec<_> = early.memory().iter().map(|region| region.flags).collect();
     assert_eq!(flags, [RegionFlags::NONE, RegionFlags::MIRRORED, RegionFlags::NONE]);
     assert_eq!(early.allocate(&page).unwrap().start, BASE + 0x3000);
     assert_eq!(early.unmirrored_bytes(), 0);
-    // There is no more of it.
+    // There is no more mirrored memory.
     assert_eq!(early.allocate(&page).unwrap().end, END - 0x1000);
     assert_eq!(early.unmirrored_bytes(), 0x1000);
     early.mark_mirrored(range(BASE, END)).unwrap();
     assert_eq!(early.memory().len(), 1);
     early.set_mirrored_first(false);
     assert_eq!(early.allocate(&page).unwrap().end, END - 0x2000);
-    // What is no memory does not become any, and a range may end before it begins.
+    // Addresses that are no memory do not become memory, and a range may end before it begins.
     early.mark_mirrored(range(0, u64::MAX)).unwrap();
     early.mark_mirrored(PhysRange { start: END, end: BASE }).unwrap();
     assert_eq!(early.memory_bytes(), END - BASE);

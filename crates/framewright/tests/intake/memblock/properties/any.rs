@@ -87,8 +87,8 @@ pub(super) fn any_call() -> impl Strategy<Value = Call> {
     ]
 }
 
-/// Keeps a call inside the machine, except at the end of all addresses: there, what reaches further
-/// is clipped.
+/// Keeps a call inside the machine, except at the end of the address space, where the part beyond
+/// the end is clipped.
 pub(super) fn place_call(call: Call, base: u64) -> Call {
     let units = UNITS as u64;
     let bound = |start: u64, len: u64| if base == BASES[2] { len } else { len.min(units - start) };
