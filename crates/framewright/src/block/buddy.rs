@@ -24,7 +24,7 @@ use super::random::Random;
 use super::reported::{ReportedBitmap, ReportedBits, WasReported};
 use super::segment::{self, Segment};
 use super::state::{BlockState, State};
-use super::table::{BlockEntry, BlockTable, GROUP};
+use super::table::{BlockEntry, BlockTable, GROUP, largest_piece};
 use crate::sync::add_fields::add_fields;
 use crate::sync::in_place::{each, write_fields};
 use crate::sync::table_atomic::AtomicU64;
@@ -433,8 +433,8 @@ impl Buddy {
         let (mut occupied, mut ready, mut heads) = (0, u32::MAX, 0_u64);
         let mut next = blocks.start;
         while next < blocks.end {
-            let level = next.trailing_zeros().min((blocks.end - next).ilog2());
-            let level = level.min(u32::from(MAX_ORDER - BLOCK_ORDER)) as usize;
+            let order = largest_piece(next, blocks.end, Order::MAX);
+            let level = slot(order);
             let index = next.wrapping_add(shift);
             next += 1 << level;
             if level < BLOCK_ORDERS - 1 && index / GROUP != ready {
@@ -443,8 +443,6 @@ impl Buddy {
                 (ready, heads) = (index / GROUP, 0);
             }
             let entry = table.cold_entry(index);
-            #[expect(clippy::cast_possible_truncation, reason = "a level of ten")]
-            let order = Order::new(BLOCK_ORDER + level as u8).unwrap_or(Order::BLOCK);
             entry.set_state(BlockState::head(State::Free, order, MigrateType::Movable));
             let list = &mut lists[level];
             list.link_last(|other| table.cold_entry(other), entry, index);

@@ -332,16 +332,3 @@ pub(crate) fn divide_whole(table: &BlockTable, index: u32, end: u32) -> Option<O
         second.set_links(count, owner);
     }
 }
-
-/// Returns the largest order, at most `most`, of a piece that begins at `index` and ends by `end`.
-pub(crate) fn largest_piece(index: u32, end: u32, most: Order) -> Order {
-    let mut order = Order::BLOCK;
-    while order < most
-        && let Some(next) = Order::new(order.get() + 1)
-        && index.is_multiple_of(blocks_of(next))
-        && blocks_of(next) <= end - index
-    {
-        order = next;
-    }
-    order
-}

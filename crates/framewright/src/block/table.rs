@@ -27,6 +27,18 @@ pub(crate) const fn blocks_of(order: Order) -> u32 {
     1 << (order.get() - BLOCK_ORDER)
 }
 
+/// Returns the largest order, at most `most`, of an aligned piece that begins at `first` and ends
+/// by `end`, both numbers or indices of blocks.
+#[inline]
+pub(crate) fn largest_piece(first: u32, end: u32, most: Order) -> Order {
+    let fits = (end - first).checked_ilog2().unwrap_or(0);
+    let level =
+        first.trailing_zeros().min(fits).min(u32::from(most.get().saturating_sub(BLOCK_ORDER)));
+    #[expect(clippy::cast_possible_truncation, reason = "a level of ten")]
+    let order = Order::new(BLOCK_ORDER + level as u8);
+    order.unwrap_or(Order::BLOCK)
+}
+
 /// The hot data of one block: 16 bytes, four to a cache line.
 #[repr(C, align(16))]
 pub struct BlockEntry {

@@ -18,12 +18,12 @@
 
 use super::segment::{self, Segment};
 use super::{Zone, ZoneRun};
-use crate::block::table::{BlockEntry, BlockTable};
+use crate::block::table::{BlockEntry, BlockTable, blocks_of, largest_piece};
 use crate::block::{BlockState, MigrateType, State};
 use crate::firmware::MemoryKind;
 use crate::page::{Partial, Partials, in_block};
 use crate::sync::table_atomic::{AtomicU64, Ordering};
-use crate::units::{BLOCK_ORDER, Order, PAGES_PER_BLOCK, PfnRange};
+use crate::units::{Order, PAGES_PER_BLOCK, PfnRange};
 use crate::vmemmap_space::BlockNumber;
 use core::ops::Range;
 
@@ -93,18 +93,14 @@ pub(crate) fn edges(range: PfnRange) -> [PfnRange; 2] {
 /// the first block and the order of each.
 #[inline]
 fn pieces(blocks: Range<u32>, most: Order) -> impl Iterator<Item = (u32, Order)> {
-    let (mut next, end) = (blocks.start, blocks.end);
-    let most = u32::from(most.get() - BLOCK_ORDER);
+    let mut next = blocks.start;
     core::iter::from_fn(move || {
-        if next >= end {
-            return None;
-        }
         let block = next;
-        let level = block.trailing_zeros().min((end - block).ilog2()).min(most);
-        next += 1 << level;
-        #[expect(clippy::cast_possible_truncation, reason = "a level of ten")]
-        let order = Order::new(BLOCK_ORDER + level as u8);
-        Some((block, order.unwrap_or(Order::BLOCK)))
+        (block < blocks.end).then(|| {
+            let order = largest_piece(block, blocks.end, most);
+            next += blocks_of(order);
+            (block, order)
+        })
     })
 }
 
