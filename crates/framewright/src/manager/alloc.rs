@@ -29,15 +29,16 @@ impl<P: Platform> Manager<P> {
     ///
     /// # Errors
     /// See [`AllocateError`].
-    #[inline]
+    #[inline(always)]
     #[track_caller]
     pub fn allocate(&self, request: &Request) -> Result<PfnRange, AllocateError> {
-        if !self.pressure.epoch.wants_attention()
-            && let Some(taken) = self.allocate_plain(request)
-        {
-            return Ok(taken);
-        }
-        self.allocate_any(request, Location::caller())
+        // Most callers build the request at the call and free what they are given as it is: inlined
+        // here, both know its size, and a free that follows does not compute the order again.
+        let start = match self.take_plain(request) {
+            Some(start) => start,
+            None => self.allocate_any(request, Location::caller())?.start,
+        };
+        Ok(PfnRange { start, end: Pfn(start.0.wrapping_add(request.pages)) })
     }
 
     /// [`allocate`](Self::allocate) where the fast path has not served.

@@ -46,7 +46,7 @@ impl<P: Platform> Manager<P> {
     fn allocate_odd(&self, pages: u64, align: Order) -> Result<PfnRange, AllocateError> {
         // Runs in the cache are aligned to the next larger order.
         if (align == Order::PAGE || Order::for_pages(pages).is_some_and(|order| order >= align))
-            && let Some(start) = self.take_odd(pages)
+            && let Some(start) = self.take_odd(pages, MigrateType::Movable)
         {
             return Ok(PfnRange { start, end: start.add(pages) });
         }
@@ -61,7 +61,7 @@ impl<P: Platform> Manager<P> {
         align: Order,
     ) -> Result<PfnRange, AllocateError> {
         let place = Location::caller();
-        match self.allocate(&Request { align, ..Request::pages(pages) }) {
+        match self.allocate_any(&Request { align, ..Request::pages(pages) }, place) {
             Ok(taken) => Ok(taken),
             Err(error) => self.or_neighbours(pages, align, error, place),
         }

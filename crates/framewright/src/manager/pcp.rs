@@ -65,35 +65,21 @@ impl<P: Platform> Manager<P> {
         order: Order,
         migrate_type: MigrateType,
     ) -> Result<Pfn, AllocateError> {
-        // Checked first, so that a request that is known to fail does nothing else. A debug aid
-        // that is on stays on from bring-up to the end.
+        // A debug aid that is on stays on from bring-up to the end.
         if self.pressure.epoch.wants_attention() {
+            // A request that is known to fail does nothing else.
             if self.pressure.is_lost(order, migrate_type) {
                 return Err(AllocateError::OutOfMemory { order });
             }
             return self.allocate_with_attention(order, migrate_type, Location::caller());
         }
-        self.allocate_unseen(order, migrate_type)
-    }
-
-    /// [`allocate_order`](Self::allocate_order) without debug aids.
-    #[inline]
-    fn allocate_unseen(
-        &self,
-        order: Order,
-        migrate_type: MigrateType,
-    ) -> Result<Pfn, AllocateError> {
         if order > Order::BLOCK {
             return self.allocate_large(order, migrate_type);
         }
-        if let Some(inside) = self.enter() {
-            let start = inside.cache.get(order, migrate_type);
-            inside.leave();
-            if let Some(start) = start {
-                return Ok(start);
-            }
+        match self.take_run_anyway(order, migrate_type) {
+            Some(start) => Ok(start),
+            None => self.allocate_slowly(order, migrate_type),
         }
-        self.allocate_slowly(order, migrate_type)
     }
 
     /// Allocates orders that no cache keeps.
@@ -133,7 +119,14 @@ impl<P: Platform> Manager<P> {
         migrate_type: MigrateType,
         place: Place,
     ) -> Result<Pfn, AllocateError> {
-        let start = self.allocate_unseen(order, migrate_type)?;
+        let start = if order > Order::BLOCK {
+            self.allocate_large(order, migrate_type)?
+        } else {
+            match self.take_run_anyway(order, migrate_type) {
+                Some(start) => start,
+                None => self.allocate_slowly(order, migrate_type)?,
+            }
+        };
         let taken = PfnRange::of_order(start, order);
         self.after_allocation(core::iter::once(taken), false, place)?;
         Ok(start)
@@ -333,25 +326,6 @@ impl<P: Platform> Manager<P> {
             return self.free_large(start, order, false, Location::caller());
         }
         self.check_and_free(start, order, Location::caller())
-    }
-
-    /// Caches a run if its block's state shows that this cache may keep it and there is room.
-    #[inline(always)]
-    pub(super) fn keep(&self, cache: &CpuCache, start: Pfn, order: Order) -> Put {
-        if self.pressure.epoch.wants_attention() {
-            return Put::Full;
-        }
-        match cache.lot(start, order) {
-            Some(lot) => cache.put(start, order, lot),
-            None => self.keep_elsewhere(cache, start, order),
-        }
-    }
-
-    /// [`keep`](Self::keep) of a run whose block only the manager's directory knows.
-    #[inline(never)]
-    fn keep_elsewhere(&self, cache: &CpuCache, start: Pfn, order: Order) -> Put {
-        self.come_home_if_possible(cache);
-        self.lot(cache, start, order).map_or(Put::Full, |lot| cache.put_slowly(start, order, lot))
     }
 
     /// The lot of a cache to which a run belongs, wherever the run lies.

@@ -14,20 +14,16 @@ use crate::units::{NodeId, Order, Pfn, PfnRange};
 use crate::zone::{FreeError, ZoneKind};
 
 impl Request {
-    /// Returns the order if the request is of the most common kind: a power of two of pages,
-    /// anywhere near the caller, with any content. Takes few instructions, as every such request
-    /// executes them.
+    /// Returns whether the request is of the most common kind but for its size and alignment:
+    /// anywhere near the caller, with any content.
     #[inline(always)]
-    fn plain_order(&self) -> Option<Order> {
-        let order = PfnRange::new(0, self.pages).plain_order()?;
+    fn is_plain(&self) -> bool {
         // Combined without a branch for each condition.
-        let is_plain = (self.align <= order)
-            & (self.boundary_pages == 0)
+        (self.boundary_pages == 0)
             & (self.max_address == u64::MAX)
             & (self.zone == ZoneKind::Normal)
             & !self.zeroed
-            & (self.node == NodeChoice::Any);
-        is_plain.then_some(order)
+            & (self.node == NodeChoice::Any)
     }
 
     /// Returns the order whose cached runs can serve the request: none for more than a block, nor
@@ -60,49 +56,46 @@ impl PfnRange {
     #[inline(always)]
     fn plain_order(self) -> Option<Order> {
         let pages = self.end.0.wrapping_sub(self.start.0);
-        let is_order = pages.is_power_of_two()
-            && pages <= Order::BLOCK.pages()
-            && self.start.0 & (pages - 1) == 0;
-        #[expect(clippy::cast_possible_truncation, reason = "at most 9")]
-        let order = pages.trailing_zeros() as u8;
-        Order::new(order).filter(|_| is_order)
+        let is_kept = pages <= Order::BLOCK.pages() && self.start.0 & pages.wrapping_sub(1) == 0;
+        order_of(pages).filter(|_| is_kept)
     }
 }
 
+/// Returns the order of a run of just so many pages, if there is one. Takes few instructions.
+#[inline(always)]
+fn order_of(pages: u64) -> Option<Order> {
+    #[expect(clippy::cast_possible_truncation, reason = "at most 64")]
+    let order = pages.trailing_zeros() as u8;
+    Order::new(order).filter(|_| pages.is_power_of_two())
+}
+
 impl<P: Platform> Manager<P> {
-    /// [`allocate`](Self::allocate) for the most common kind of request, if the CPU's cache can
-    /// serve it.
+    /// Takes the run for a request of the most common kind out of the CPU's cache, if there is one.
     #[inline(always)]
-    pub(super) fn allocate_plain(&self, request: &Request) -> Option<PfnRange> {
-        let order = request.plain_order()?;
-        let start = self.inside(|cache| cache.get(order, request.migrate_type)).flatten()?;
-        Some(PfnRange::of_order(start, order))
+    pub(super) fn take_plain(&self, request: &Request) -> Option<Pfn> {
+        if !request.is_plain() {
+            return None;
+        }
+        match order_of(request.pages) {
+            Some(order) if request.align <= order => self.take_run(order, request.migrate_type),
+            None if request.align == Order::PAGE => {
+                self.take_odd(request.pages, request.migrate_type)
+            }
+            _ => None,
+        }
     }
 
     /// [`free`](Self::free), into the CPU's cache if that takes the range at once.
     #[inline(always)]
     pub(super) fn free_plain(&self, range: PfnRange, place: Place) -> Result<(), FreeError> {
         match range.plain_order() {
-            Some(Order::BLOCK) => self.free_block(range.start, place),
+            // Its zone shows it to the host.
+            Some(Order::BLOCK) if self.reporting.is_registered() => {
+                self.free_any(range, None, place)
+            }
             Some(order) => self.free_near::<true>(range.start, order, place),
             None => self.free_odd_range(range, place),
         }
-    }
-
-    /// [`free_plain`](Self::free_plain) of a block, which is never part of the word that comes
-    /// next.
-    #[inline(never)]
-    fn free_block(&self, start: Pfn, place: Place) -> Result<(), FreeError> {
-        let put = if self.reporting.is_registered() {
-            None
-        } else {
-            self.inside(|cache| self.keep(cache, start, Order::BLOCK))
-        };
-        if put == Some(Put::Cached) {
-            return Ok(());
-        }
-        let end = Pfn(start.0.wrapping_add(Order::BLOCK.pages()));
-        self.free_any(PfnRange { start, end }, put, place)
     }
 
     /// [`free_plain`](Self::free_plain) of a range that is no single power-of-two run.

@@ -1,7 +1,9 @@
 //! Runs in a CPU's cache whose size is no power of two: a stack of 280 pages, a buffer of three.
 //!
 //! Whoever frees such a run will probably want one like it, so the cache keeps it whole for a
-//! request of exactly that many pages. There are a few entries of one word each, oldest first.
+//! request of exactly that many pages. There are a few, oldest first. What a request is compared
+//! with is apart from the first frame: it includes the type of the run's block, which a free has to
+//! look up, and who is given the run soon afterwards need not wait for that.
 //!
 //! Orders of memory: Relaxed: only the CPU that has the cache touches them (invariant 16). A look
 //! from elsewhere is a guess.
@@ -15,29 +17,25 @@ use crate::units::{Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 const MOST: usize = if cfg!(any(loom, shuttle)) { 2 } else { 8 };
 /// The most pages of all runs together.
 pub(super) const MOST_PAGES: u64 = MOST as u64 * (PAGES_PER_BLOCK - 1);
-/// Bits of an entry below the first frame: for the number of pages, which is less than a block's,
-/// and for the migrate type.
-const PAGES_BITS: u32 = 10;
+/// The bits of a key that say the migrate type.
 const TYPE_BITS: u32 = 3;
-const _: () = assert!(PAGES_PER_BLOCK < 1 << PAGES_BITS);
 
-/// A run and the migrate type of its block.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Run {
-    range: PfnRange,
-    migrate_type: u64,
-}
+/// What a request determines of a run: the number of its pages, less than a block's, and the
+/// migrate type of its block.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Key(u32);
 
-impl Run {
-    const fn packed(self) -> u64 {
-        (self.range.start.0 << PAGES_BITS | self.range.pages()) << TYPE_BITS | self.migrate_type
+impl Key {
+    #[inline(always)]
+    fn new(pages: u64, migrate_type: MigrateType) -> Option<Self> {
+        let pages =
+            u32::try_from(pages).ok().filter(|&pages| u64::from(pages) < PAGES_PER_BLOCK)?;
+        Some(Self(pages << TYPE_BITS | migrate_type as u32))
     }
 
-    const fn of(entry: u64) -> Self {
-        let pages = entry >> TYPE_BITS & ((1 << PAGES_BITS) - 1);
-        let start = Pfn(entry >> (TYPE_BITS + PAGES_BITS));
-        let range = PfnRange { start, end: start.add(pages) };
-        Self { range, migrate_type: entry & ((1 << TYPE_BITS) - 1) }
+    #[inline(always)]
+    fn pages(self) -> u64 {
+        u64::from(self.0 >> TYPE_BITS)
     }
 }
 
@@ -48,7 +46,8 @@ pub(super) struct OddRuns {
     /// none.
     old: AtomicU32,
     limit_pages: AtomicU32,
-    entries: [AtomicU64; MOST],
+    keys: [AtomicU32; MOST],
+    starts: [AtomicU64; MOST],
 }
 
 impl OddRuns {
@@ -58,7 +57,8 @@ impl OddRuns {
             len: AtomicU32::new(0),
             old: AtomicU32::new(0),
             limit_pages: AtomicU32::new(limit_pages),
-            entries: core::array::from_fn(|_| AtomicU64::new(0)),
+            keys: core::array::from_fn(|_| AtomicU32::new(0)),
+            starts: core::array::from_fn(|_| AtomicU64::new(0)),
         }
     }
 
@@ -72,66 +72,88 @@ impl OddRuns {
             && Order::for_pages(pages).is_some_and(|order| range.start.is_aligned(order))
     }
 
-    fn runs(&self) -> impl Iterator<Item = Run> {
-        let len = self.len.load(Ordering::Relaxed) as usize;
-        self.entries.iter().take(len).map(|entry| Run::of(entry.load(Ordering::Relaxed)))
+    /// The number of runs, as an index.
+    #[inline(always)]
+    fn len(&self) -> usize {
+        (self.len.load(Ordering::Relaxed) as usize).min(MOST)
+    }
+
+    #[inline(always)]
+    fn set_len(&self, len: usize) {
+        self.len.store(u32::try_from(len).unwrap_or(0), Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    fn key(&self, at: usize) -> Key {
+        Key(self.keys[at].load(Ordering::Relaxed))
+    }
+
+    #[inline(always)]
+    fn start(&self, at: usize) -> Pfn {
+        Pfn(self.starts[at].load(Ordering::Relaxed))
+    }
+
+    #[inline(always)]
+    fn set(&self, at: usize, key: Key, start: Pfn) {
+        self.keys[at].store(key.0, Ordering::Relaxed);
+        self.starts[at].store(start.0, Ordering::Relaxed);
+    }
+
+    fn runs(&self) -> impl Iterator<Item = PfnRange> {
+        (0..self.len()).map(|at| {
+            let start = self.start(at);
+            PfnRange { start, end: start.add(self.key(at).pages()) }
+        })
     }
 
     /// Takes the newest run of exactly `pages` pages for this type.
     #[inline]
     pub(super) fn get(&self, pages: u64, migrate_type: MigrateType) -> Option<Pfn> {
-        let len = self.len.load(Ordering::Relaxed) as usize;
-        let entries = self.entries.get(..len)?;
-        // The request determines all bits of an entry but the first frame.
-        let wanted = pages << TYPE_BITS | migrate_type as u64;
-        let known = (1 << (PAGES_BITS + TYPE_BITS)) - 1;
-        let at = entries.iter().rposition(|e| e.load(Ordering::Relaxed) & known == wanted)?;
-        let found = Run::of(entries[at].load(Ordering::Relaxed));
+        let wanted = Key::new(pages, migrate_type)?;
+        let at = (0..self.len()).rev().find(|&at| self.key(at) == wanted)?;
+        let start = self.start(at);
         self.remove(at);
-        Some(found.range.start)
+        Some(start)
     }
 
     #[inline]
     fn remove(&self, at: usize) {
-        let len = self.len.load(Ordering::Relaxed) as usize;
-        for next in at + 1..len.min(MOST) {
-            self.entries[next - 1]
-                .store(self.entries[next].load(Ordering::Relaxed), Ordering::Relaxed);
+        let len = self.len();
+        for next in at + 1..len {
+            self.set(next - 1, self.key(next), self.start(next));
         }
-        self.len.store(u32::try_from(len.saturating_sub(1)).unwrap_or(0), Ordering::Relaxed);
+        self.set_len(len.saturating_sub(1));
         let old = self.old.load(Ordering::Relaxed);
-        self.old.store(old - u32::from(at < old as usize), Ordering::Relaxed);
+        if at < old as usize {
+            self.old.store(old - 1, Ordering::Relaxed);
+        }
     }
 
     /// Keeps a run that [`takes`](Self::takes) accepts, if there is room.
     #[inline]
     pub(super) fn put(&self, range: PfnRange, migrate_type: MigrateType) -> Put {
-        let len = self.len.load(Ordering::Relaxed) as usize;
-        let mut pages = range.pages();
-        // Compares packed entries, which takes only a few instructions each.
-        for entry in self.entries.get(..len).unwrap_or(&[]) {
-            let entry = entry.load(Ordering::Relaxed);
-            if entry >> (TYPE_BITS + PAGES_BITS) == range.start.0 {
+        let len = self.len();
+        let Some(key) = Key::new(range.pages(), migrate_type) else { return Put::Full };
+        let mut pages = key.pages();
+        for at in 0..len {
+            if self.start(at) == range.start {
                 return Put::DoubleFree;
             }
-            pages += entry >> TYPE_BITS & ((1 << PAGES_BITS) - 1);
+            pages += self.key(at).pages();
         }
-        match self.entries.get(len) {
-            Some(entry) if pages <= self.limit_pages() => {
-                let run = Run { range, migrate_type: migrate_type as u64 };
-                entry.store(run.packed(), Ordering::Relaxed);
-                self.len.store(u32::try_from(len + 1).unwrap_or(0), Ordering::Relaxed);
-                Put::Cached
-            }
-            _ => Put::Full,
+        if len == MOST || pages > self.limit_pages() {
+            return Put::Full;
         }
+        self.set(len, key, range.start);
+        self.set_len(len + 1);
+        Put::Cached
     }
 
     /// Gives up the oldest run.
     pub(super) fn give_up(&self) -> Option<PfnRange> {
         let oldest = self.runs().next()?;
         self.remove(0);
-        Some(oldest.range)
+        Some(oldest)
     }
 
     /// Gives up the oldest run if it was here already when the last call gave up none.
@@ -145,13 +167,13 @@ impl OddRuns {
 
     /// Returns the first frame of `range` that is in one of the runs.
     pub(super) fn find(&self, range: PfnRange) -> Option<Pfn> {
-        let meets = |run: &Run| run.range.start < range.end && range.start < run.range.end;
-        self.runs().find(meets).map(|run| run.range.start.max(range.start))
+        let meets = |run: &PfnRange| run.start < range.end && range.start < run.end;
+        self.runs().find(meets).map(|run| run.start.max(range.start))
     }
 
     /// Returns the number of pages of all runs.
     pub(super) fn pages(&self) -> u64 {
-        self.runs().map(|run| run.range.pages()).sum()
+        self.runs().map(PfnRange::pages).sum()
     }
 
     /// Returns the most pages that the runs may have.
