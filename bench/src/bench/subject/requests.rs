@@ -35,13 +35,14 @@ impl<const ODD: bool> Subject for Requests<'_, ODD> {
         self.0.sit(cpu)
     }
 
-    #[inline]
+    // Inlined, like the calls for an order, which these rows are compared with.
+    #[inline(always)]
     fn get(&self, order: Order) -> Option<u64> {
         let request = Request::pages(Self::pages(order));
         self.0.manager().allocate(&request).ok().map(|range| range.start.0)
     }
 
-    #[inline]
+    #[inline(always)]
     fn put(&self, pfn: u64, order: Order) {
         let start = Pfn(pfn);
         let range = PfnRange { start, end: start.add(Self::pages(order)) };

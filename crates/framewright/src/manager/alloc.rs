@@ -41,7 +41,7 @@ impl<P: Platform> Manager<P> {
         Ok(PfnRange { start, end: Pfn(start.0.wrapping_add(request.pages)) })
     }
 
-    /// [`allocate`](Self::allocate) where the fast path has not served.
+    /// [`allocate`](Self::allocate) where the fast path has not served, or would hardly ever serve.
     #[inline(never)]
     pub(super) fn allocate_any(
         &self,

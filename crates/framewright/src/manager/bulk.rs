@@ -101,7 +101,7 @@ impl<P: Platform> Manager<P> {
     /// Puts frames into the cache, up to the first that it does not take at once. Returns how many.
     fn keep_some(&self, pages: &[Pfn]) -> usize {
         let kept = self.inside(|cache| {
-            let kept = |&&page: &&Pfn| self.put_another(cache, page, Order::PAGE) == Put::Cached;
+            let kept = |&&page: &&Pfn| self.keep(cache, page, Order::PAGE) == Put::Cached;
             pages.iter().take_while(kept).count()
         });
         kept.unwrap_or(0)

@@ -280,7 +280,7 @@ impl<P: Platform> Manager<P> {
     #[inline(never)]
     fn come_home_if_there_is_room(&self, cache: &CpuCache) {
         if let Some(home) = self.zones().get(cache.zone())
-            && let high_pages = home.watermarks().high_pages
+            && let high_pages = home.high_pages()
             // The home part's own share first: while the node is full, this reads no other part's
             // counters.
             && home.free_pages().saturating_mul(u64::from(home.parts())) > high_pages
@@ -293,7 +293,7 @@ impl<P: Platform> Manager<P> {
     /// Whether a CPU may keep more blocks of a zone than usual: not where memory is short, nor
     /// while free memory is to be reported to a hypervisor.
     fn may_keep_more(&self, zone: &Zone) -> bool {
-        self.is_above(zone, zone.watermarks().high_pages) && !self.reporting.is_registered()
+        self.is_above(zone, zone.high_pages()) && !self.reporting.is_registered()
     }
 
     /// Frees what [`allocate_order`](Self::allocate_order) allocated, or an aligned part of it.
@@ -326,6 +326,25 @@ impl<P: Platform> Manager<P> {
             return self.free_large(start, order, false, Location::caller());
         }
         self.check_and_free(start, order, Location::caller())
+    }
+
+    /// Caches a run if its block's state shows that this cache may keep it and there is room.
+    #[inline(always)]
+    pub(super) fn keep(&self, cache: &CpuCache, start: Pfn, order: Order) -> Put {
+        if self.pressure.epoch.wants_attention() {
+            return Put::Full;
+        }
+        match cache.lot(start, order) {
+            Some(lot) => cache.put(start, order, lot),
+            None => self.keep_elsewhere(cache, start, order),
+        }
+    }
+
+    /// [`keep`](Self::keep) of a run whose block only the manager's directory knows.
+    #[inline(never)]
+    fn keep_elsewhere(&self, cache: &CpuCache, start: Pfn, order: Order) -> Put {
+        self.come_home_if_possible(cache);
+        self.lot(cache, start, order).map_or(Put::Full, |lot| cache.put_slowly(start, order, lot))
     }
 
     /// The lot of a cache to which a run belongs, wherever the run lies.

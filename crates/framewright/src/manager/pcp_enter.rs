@@ -74,7 +74,7 @@ impl<P: Platform> Manager<P> {
 
     /// Takes a run, if the cache has one. Gets its arguments in registers and returns the run in
     /// them, which a [`Result`] would not.
-    #[inline(never)]
+    #[inline]
     pub(super) fn take_run_anyway(&self, order: Order, migrate_type: MigrateType) -> Option<Pfn> {
         let inside = self.enter()?;
         let start = inside.cache.get(order, migrate_type);
@@ -82,14 +82,21 @@ impl<P: Platform> Manager<P> {
         start
     }
 
-    /// Takes a movable page, if the cache has one and nothing wants attention.
+    /// Takes a movable page, if the cache has one and nothing wants attention. Inlined, with an
+    /// order that is a constant, as most requests are for one page.
     #[inline(always)]
     pub(super) fn take_page(&self) -> Option<Pfn> {
-        self.take_run(Order::PAGE, MigrateType::Movable)
+        if self.pressure.epoch.wants_attention() {
+            return None;
+        }
+        let inside = self.enter()?;
+        let start = inside.cache.get(Order::PAGE, MigrateType::Movable);
+        inside.leave();
+        start
     }
 
     /// Takes a run of `pages` pages, not a power of two, as [`take_run`](Self::take_run) does.
-    #[inline(never)]
+    #[inline]
     pub(super) fn take_odd(&self, pages: u64, migrate_type: MigrateType) -> Option<Pfn> {
         if self.pressure.epoch.wants_attention() {
             return None;
@@ -100,8 +107,10 @@ impl<P: Platform> Manager<P> {
         start
     }
 
-    /// Frees at most a block. `RANGE` says whether a run that cannot be kept goes back as
-    /// [`free`](Self::free) does it, not as [`free_order`](Self::free_order) does.
+    /// Frees at most a block. A run of the word that is handed out from next goes into that word;
+    /// any other run goes on from inside the cache. Nothing here branches on the order, which no
+    /// branch predictor can guess in mixed traffic. `RANGE` says whether a run that cannot be kept
+    /// goes back as [`free`](Self::free) does it, not as [`free_order`](Self::free_order) does.
     #[inline(always)]
     pub(super) fn free_near<const RANGE: bool>(
         &self,
@@ -109,85 +118,100 @@ impl<P: Platform> Manager<P> {
         order: Order,
         place: Place,
     ) -> Result<(), FreeError> {
-        match self.put_run(start, order) {
-            Put::Cached => Ok(()),
-            put => self.free_elsewhere::<RANGE>(start, order, put, place),
-        }
-    }
-
-    /// Puts at most a block into the cache. A run of the word that is handed out from next goes
-    /// into that word; any other run goes on from inside the cache, out of line. Nothing here
-    /// branches on the order, which no branch predictor can guess in mixed traffic.
-    #[inline(always)]
-    fn put_run(&self, start: Pfn, order: Order) -> Put {
-        let Some(Inside { cache, platform, cpu }) = self.enter() else { return Put::Full };
+        let Some(Inside { cache, platform, cpu }) = self.enter() else {
+            return self.free_elsewhere::<RANGE>(start, order, None, place);
+        };
         if self.pressure.epoch.wants_attention() || cache.has_strays() {
-            return self.put_inside(cache, cpu, start, order);
+            return self.free_inside::<RANGE>(cache, cpu, start, order, place);
         }
         match cache.put_next(start, order) {
             Some(Put::Cached) => {
                 Inside { cache, platform, cpu }.leave();
-                Put::Cached
+                Ok(())
             }
-            Some(_) => self.put_inside(cache, cpu, start, order),
-            None => self.put_other_word(cache, cpu, start, order),
+            Some(_) => self.free_inside::<RANGE>(cache, cpu, start, order, place),
+            None => self.free_other_word::<RANGE>(cache, cpu, start, order, place),
         }
     }
 
-    /// [`put_run`](Self::put_run) of a run of another word than the next one; still inside the
+    /// [`free_near`](Self::free_near) of a run of another word than the next one; still inside the
     /// cache. Takes its arguments in registers, and passes them on unchanged if it cannot serve.
     #[inline(never)]
-    fn put_other_word(&self, cache: &CpuCache, cpu: PinnedCpu, start: Pfn, order: Order) -> Put {
+    fn free_other_word<const RANGE: bool>(
+        &self,
+        cache: &CpuCache,
+        cpu: PinnedCpu,
+        start: Pfn,
+        order: Order,
+        place: Place,
+    ) -> Result<(), FreeError> {
         match cache.lot(start, order).map(|lot| cache.put_not_next(start, order, lot)) {
-            Some(Put::DoubleFree) | None => self.put_inside(cache, cpu, start, order),
-            Some(put) => {
+            Some(Put::Cached) => {
                 Inside { cache, platform: self.platform, cpu }.leave();
-                put
+                Ok(())
             }
+            Some(Put::Full) => self.free_from_full::<RANGE>(cache, cpu, start, order, place),
+            _ => self.free_inside::<RANGE>(cache, cpu, start, order, place),
         }
     }
 
-    /// [`put_run`](Self::put_run) where more has to be done, or something is wrong.
+    /// [`free_near`](Self::free_near) where the cache is full.
     #[inline(never)]
-    fn put_inside(&self, cache: &CpuCache, cpu: PinnedCpu, start: Pfn, order: Order) -> Put {
-        let put = self.put_kept(cache, start, order);
+    fn free_from_full<const RANGE: bool>(
+        &self,
+        cache: &CpuCache,
+        cpu: PinnedCpu,
+        start: Pfn,
+        order: Order,
+        place: Place,
+    ) -> Result<(), FreeError> {
         Inside { cache, platform: self.platform, cpu }.leave();
-        put
+        self.free_elsewhere::<RANGE>(start, order, Some(Put::Full), place)
     }
 
-    /// [`put_run`](Self::put_run) for a caller that is inside the cache and stays there.
-    #[inline]
-    pub(super) fn put_another(&self, cache: &CpuCache, start: Pfn, order: Order) -> Put {
-        if !self.pressure.epoch.wants_attention()
-            && !cache.has_strays()
-            && let Some(lot) = cache.lot(start, order)
-        {
-            return cache.put(start, order, lot);
-        }
-        self.put_kept(cache, start, order)
-    }
-
-    /// Caches a run of frames that the cache [keeps](CpuCache::covers), wherever they lie, unless
-    /// something wants attention. Takes few instructions: while a CPU's node is full, all its frees
-    /// come here.
+    /// [`free_near`](Self::free_near) where more has to be done, or something is wrong.
     #[inline(never)]
-    fn put_kept(&self, cache: &CpuCache, start: Pfn, order: Order) -> Put {
-        if self.pressure.epoch.wants_attention() {
-            return Put::Full;
+    fn free_inside<const RANGE: bool>(
+        &self,
+        cache: &CpuCache,
+        cpu: PinnedCpu,
+        start: Pfn,
+        order: Order,
+        place: Place,
+    ) -> Result<(), FreeError> {
+        let put = self.keep_and_leave(Inside { cache, platform: self.platform, cpu }, start, order);
+        if put == Put::Cached {
+            return Ok(());
         }
+        self.free_elsewhere::<RANGE>(start, order, Some(put), place)
+    }
+
+    /// The first step of both variants of [`free_inside`](Self::free_inside), compiled once.
+    #[inline(never)]
+    fn keep_and_leave(&self, inside: Inside<'_, P>, start: Pfn, order: Order) -> Put {
+        let put = if self.pressure.epoch.wants_attention() {
+            None
+        } else {
+            self.put_kept(inside.cache, start, order)
+        };
+        inside.leave();
+        put.unwrap_or(Put::Full)
+    }
+
+    /// Caches a run of frames that the cache [keeps](CpuCache::covers), wherever they lie. Takes
+    /// few instructions: while a CPU's node is full, all its frees come here.
+    #[inline(always)]
+    fn put_kept(&self, cache: &CpuCache, start: Pfn, order: Order) -> Option<Put> {
         self.come_home_if_possible(cache);
         // No frame has a number near the largest.
         let run = PfnRange { start, end: Pfn(start.0.saturating_add(order.pages())) };
-        if !start.is_aligned(order) || !cache.covers(run) {
-            return Put::Full;
+        if !start.is_aligned(order) || !cache.covers_away(run) {
+            return None;
         }
         if let Some(put) = cache.put_next(start, order) {
-            return put;
+            return Some(put);
         }
-        match self.lot_of_block(start, order) {
-            Some(lot) => cache.put_not_next(start, order, lot),
-            None => Put::Full,
-        }
+        Some(cache.put_not_next(start, order, self.lot_of_block(start, order)?))
     }
 
     #[inline(always)]
@@ -195,15 +219,15 @@ impl<P: Platform> Manager<P> {
         &self,
         start: Pfn,
         order: Order,
-        put: Put,
+        put: Option<Put>,
         place: Place,
     ) -> Result<(), FreeError> {
         if RANGE {
             // A range that ends before it begins may get here.
             let end = Pfn(start.0.wrapping_add(order.pages()));
-            self.free_any(PfnRange { start, end }, Some(put), place)
+            self.free_any(PfnRange { start, end }, put, place)
         } else {
-            self.free_slowly(start, order, Some(put), false, place)
+            self.free_slowly(start, order, put, false, place)
         }
     }
 
@@ -211,17 +235,19 @@ impl<P: Platform> Manager<P> {
     #[inline(never)]
     pub(super) fn free_far(&self, start: Pfn, order: Order, place: Place) -> Result<(), FreeError> {
         self.check_order_when_debugging(start, order)?;
-        match self.put_far(start, order) {
-            Put::Cached => Ok(()),
-            // The range may consist of several allocations.
-            put => self.free_slowly(start, order, Some(put), true, place),
+        let put = self.enter().map(|inside| {
+            let put = self.keep(inside.cache, start, order);
+            inside.leave();
+            put
+        });
+        if put == Some(Put::Cached) {
+            return Ok(());
         }
-    }
-
-    /// [`put_run`](Self::put_run) of a run that is hardly ever in the word that comes next.
-    #[inline(never)]
-    pub(super) fn put_far(&self, start: Pfn, order: Order) -> Put {
-        self.put_run(start, order)
+        if put == Some(Put::DoubleFree) {
+            return Err(FreeError::free_already(start));
+        }
+        // The range may consist of several allocations.
+        self.free_slowly(start, order, put, true, place)
     }
 
     /// Runs [`check_free_order`](Self::check_free_order) in builds with debug assertions.

@@ -89,13 +89,26 @@ impl<P: Platform> Manager<P> {
     #[inline(always)]
     pub(super) fn free_plain(&self, range: PfnRange, place: Place) -> Result<(), FreeError> {
         match range.plain_order() {
-            // Its zone shows it to the host.
-            Some(Order::BLOCK) if self.reporting.is_registered() => {
-                self.free_any(range, None, place)
-            }
+            Some(Order::BLOCK) => self.free_block(range.start, place),
             Some(order) => self.free_near::<true>(range.start, order, place),
             None => self.free_odd_range(range, place),
         }
+    }
+
+    /// [`free_plain`](Self::free_plain) of a block, which is never part of the word that comes
+    /// next.
+    #[inline(never)]
+    fn free_block(&self, start: Pfn, place: Place) -> Result<(), FreeError> {
+        let put = if self.reporting.is_registered() {
+            None
+        } else {
+            self.inside(|cache| self.keep(cache, start, Order::BLOCK))
+        };
+        if put == Some(Put::Cached) {
+            return Ok(());
+        }
+        let end = Pfn(start.0.wrapping_add(Order::BLOCK.pages()));
+        self.free_any(PfnRange { start, end }, put, place)
     }
 
     /// [`free_plain`](Self::free_plain) of a range that is no single power-of-two run.

@@ -26,11 +26,12 @@ const TYPE_BITS: u32 = 3;
 struct Key(u32);
 
 impl Key {
+    /// The key of a run of less than a block.
     #[inline(always)]
-    fn new(pages: u64, migrate_type: MigrateType) -> Option<Self> {
-        let pages =
-            u32::try_from(pages).ok().filter(|&pages| u64::from(pages) < PAGES_PER_BLOCK)?;
-        Some(Self(pages << TYPE_BITS | migrate_type as u32))
+    const fn new(pages: u64, migrate_type: MigrateType) -> Self {
+        #[expect(clippy::cast_possible_truncation, reason = "less than a block's")]
+        let pages = pages as u32;
+        Self(pages << TYPE_BITS | migrate_type as u32)
     }
 
     #[inline(always)]
@@ -109,7 +110,10 @@ impl OddRuns {
     /// Takes the newest run of exactly `pages` pages for this type.
     #[inline]
     pub(super) fn get(&self, pages: u64, migrate_type: MigrateType) -> Option<Pfn> {
-        let wanted = Key::new(pages, migrate_type)?;
+        if pages >= PAGES_PER_BLOCK {
+            return None;
+        }
+        let wanted = Key::new(pages, migrate_type);
         let at = (0..self.len()).rev().find(|&at| self.key(at) == wanted)?;
         let start = self.start(at);
         self.remove(at);
@@ -122,7 +126,7 @@ impl OddRuns {
         for next in at + 1..len {
             self.set(next - 1, self.key(next), self.start(next));
         }
-        self.set_len(len.saturating_sub(1));
+        self.set_len(len.wrapping_sub(1));
         let old = self.old.load(Ordering::Relaxed);
         if at < old as usize {
             self.old.store(old - 1, Ordering::Relaxed);
@@ -133,7 +137,7 @@ impl OddRuns {
     #[inline]
     pub(super) fn put(&self, range: PfnRange, migrate_type: MigrateType) -> Put {
         let len = self.len();
-        let Some(key) = Key::new(range.pages(), migrate_type) else { return Put::Full };
+        let key = Key::new(range.pages(), migrate_type);
         let mut pages = key.pages();
         for at in 0..len {
             if self.start(at) == range.start {

@@ -319,7 +319,7 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
             add(zone.free_pages());
             add(zone.unreported_pages());
             add(zone.graded_pages());
-            add(zone.watermarks().low_pages);
+            add(zone.low_pages());
         }
         if self.reports_pools() {
             (0..self.manager.hugetlb().lists())

@@ -443,6 +443,11 @@ impl Zone {
         self.limits.watermarks[1].load(Ordering::Relaxed)
     }
 
+    /// The high watermark alone.
+    pub(crate) fn high_pages(&self) -> u64 {
+        self.limits.watermarks[2].load(Ordering::Relaxed)
+    }
+
     /// The min watermark alone.
     pub(crate) fn min_pages(&self) -> u64 {
         self.limits.watermarks[0].load(Ordering::Relaxed)

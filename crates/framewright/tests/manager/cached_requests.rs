@@ -3,12 +3,12 @@
 
 use super::HERE;
 use crate::common::{Fake, bring_up_with, check, gib, idle_pages, mib, order, settled, with_pages};
-use framewright::Request;
 use framewright::memblock::NodeChoice;
 use framewright::parameters::Pages;
 use framewright::units::{NodeId, Order, PAGE_SIZE, Pfn, PfnRange};
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright::zone::{FreeError, MigrateType, ZoneKind};
+use framewright::{AllocateError, Request};
 use framewright_testkit::{FakeMachine, Owner};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -64,6 +64,32 @@ fn what_was_freed_comes_again_without_the_zone() {
     }
     assert_eq!(settled(&manager).allocated_pages, 0);
     assert_eq!(idle_pages(&manager), free);
+    check(&manager);
+}
+
+/// The cache compares numbers of pages in fewer bits than a request has.
+#[test]
+fn no_cached_run_serves_a_request_that_is_absurdly_large() {
+    let manager = HERE.bring_up(FakeMachine::builder().ram(gib(0, 6)).build());
+    for pages in [3, 280] {
+        for bit in 10..64 {
+            let absurd = 1 << bit | pages;
+            let calls: [&dyn Fn() -> Result<PfnRange, AllocateError>; 2] =
+                [&|| manager.allocate_pages(absurd, Order::PAGE), &|| {
+                    manager.allocate(&Request::pages(absurd))
+                }];
+            for call in calls {
+                // Requests that fail empty the cache.
+                let range = take(&manager, &Request::pages(pages));
+                manager.give_back(range).expect("allocated");
+                if let Ok(taken) = call() {
+                    assert!(absurd < 1 << 21 && taken.pages() == absurd, "{absurd:#x}: {taken:?}");
+                    manager.give_back(taken).expect("allocated");
+                }
+            }
+        }
+    }
+    assert_eq!(settled(&manager).allocated_pages, 0);
     check(&manager);
 }
 

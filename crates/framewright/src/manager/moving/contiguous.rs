@@ -22,6 +22,7 @@ use crate::units::{Order, Pfn, PfnRange};
 use crate::vmemmap_space::{BlockNumber, BlockRange};
 use crate::zone::{IsolateError, Zone, ZoneKind};
 use core::fmt;
+use core::panic::Location;
 
 /// How many places of a zone are tried.
 const ATTEMPTS: usize = 8;
@@ -172,7 +173,7 @@ impl<'m, P: Platform> Moving<'m, P> {
                 fail_fast: true,
                 ..Request::pages(request.pages)
             };
-            if let Ok(taken) = self.manager.allocate(&free) {
+            if let Ok(taken) = self.manager.allocate_any(&free, Location::caller()) {
                 return Ok(taken);
             }
         }

@@ -64,7 +64,7 @@ impl<P: Platform> Moving<'_, P> {
         };
         // Allocate before the mission begins, so that moves of this request do not count as others'
         // moves.
-        let to = self.manager.allocate(&request);
+        let to = self.manager.allocate_any(&request, Location::caller());
         let mut ignored = |_| {};
         let mut mission = Mission::new(self, Purpose::Vacate, Budget::UNLIMITED, &mut ignored);
         let Ok(to) = to else {

@@ -36,7 +36,7 @@ impl<P: Platform> Targets<P> for Anywhere {
             fail_fast: true,
             ..Request::pages(run.pages())
         };
-        manager.allocate(&request).ok().map(|to| to.start)
+        manager.allocate_any(&request, Location::caller()).ok().map(|to| to.start)
     }
 
     fn take_singles(&mut self, manager: &Manager<P>, pages: &mut [Pfn]) -> usize {
