@@ -111,11 +111,17 @@ impl<'a, P: Platform> ManagedMemory<'a, P> {
     }
 }
 
+/// The range that a device names. Nothing is cut off that is beyond all addresses, so that the
+/// manager refuses the whole.
+fn whole(start_bytes: u64, size_bytes: u64) -> PhysRange {
+    PhysRange::new(start_bytes, start_bytes.saturating_add(size_bytes))
+}
+
 // SAFETY: the manager does not touch memory that it has removed, and neither do those whom it had
 // given it to. It does not touch memory that it refuses either.
 unsafe impl<P: Platform> PluggableMemory for ManagedMemory<'_, P> {
     unsafe fn add(&mut self, start_bytes: u64, size_bytes: u64) -> u64 {
-        let range = PhysRange::with_size(start_bytes, size_bytes);
+        let range = whole(start_bytes, size_bytes);
         let added = match self.grade(range) {
             // SAFETY: the caller keeps this function's promise.
             Some(grade) => unsafe { self.hotplug().add(range, self.node, grade) },
@@ -167,7 +173,7 @@ unsafe impl<P: Platform> PluggableMemory for ManagedMemory<'_, P> {
     }
 
     unsafe fn put_back(&mut self, start_bytes: u64, size_bytes: u64) -> bool {
-        let range = PhysRange::with_size(start_bytes, size_bytes);
+        let range = whole(start_bytes, size_bytes);
         // The grade it had; if that is no longer known, the grade of new memory.
         let grade = self.grade(range);
         // SAFETY: the caller keeps this function's promise.

@@ -138,7 +138,10 @@ unsafe impl<P: Platform, const RANGES: usize> RegionInit for LazyManager<P, RANG
     }
 
     unsafe fn add_usable(&self, base: usize, len: usize) {
-        // SAFETY: passed on to the caller. Memory that cannot be taken is counted.
-        let _ = unsafe { self.add(PhysRange::with_size(base as u64, len as u64)) };
+        let (start, size_bytes) = (base as u64, len as u64);
+        // Nothing is cut off, so that all that is refused is counted.
+        let range = PhysRange::new(start, start.saturating_add(size_bytes));
+        // SAFETY: passed on to the caller.
+        let _ = unsafe { self.add(range) };
     }
 }

@@ -47,6 +47,8 @@ pub(crate) fn spread(
             if left == 0 || room(node) <= shares[index] {
                 continue;
             }
+            // Room may have come since the rounds were counted.
+            let each = each.min(left);
             shares[index] += each;
             left -= each;
             if rounds == 0 && left == 0 {
@@ -96,6 +98,22 @@ mod tests {
             prop_assert_eq!(given, all);
             prop_assert!(next < MAX_NODES);
             prop_assert!(shares[rooms.len()..].iter().all(|&share| share == 0));
+        }
+    }
+
+    /// Memory that is added makes room at any moment.
+    #[test]
+    fn room_that_comes_in_between_is_not_taken_twice() {
+        let two = NodeMask::only(NodeId::ZERO).with(NodeId::new(1).expect("a node"));
+        for looks in 0..6 {
+            let looked = std::cell::Cell::new(0);
+            let room = |node: NodeId| {
+                looked.set(looked.get() + usize::from(node != NodeId::ZERO));
+                if node == NodeId::ZERO || looked.get() > looks { 10 } else { 0 }
+            };
+            let (shares, given, _) = spread(15, 0, two, &room);
+            assert_eq!(shares.iter().sum::<u64>(), given, "{looks}");
+            assert!((10..=15).contains(&given) && shares.iter().all(|&share| share <= 10));
         }
     }
 

@@ -387,8 +387,11 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
     }
 
     #[cold]
+    #[inline(never)]
     fn lose(&self, pages: u64) {
-        self.lost_pages.fetch_add(pages, Ordering::Relaxed);
+        // A refused call may name any number.
+        let more = |lost: u64| Some(lost.saturating_add(pages));
+        let _ = self.lost_pages.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
     }
 
     /// Returns how much memory there is; none before bring-up.

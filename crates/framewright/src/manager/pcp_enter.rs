@@ -72,8 +72,8 @@ impl<P: Platform> Manager<P> {
         self.take_run_anyway(order, migrate_type)
     }
 
-    /// Takes a run, if the cache has one. Gets its arguments in registers and returns the run in
-    /// them, which a [`Result`] would not.
+    /// Takes a run, if the cache has one. Where this is a call, arguments and run are in registers;
+    /// a [`Result`] would be in memory.
     #[inline]
     pub(super) fn take_run_anyway(&self, order: Order, migrate_type: MigrateType) -> Option<Pfn> {
         let inside = self.enter()?;

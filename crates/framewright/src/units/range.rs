@@ -16,13 +16,14 @@ impl Pfn {
         Self(address >> PAGE_SHIFT)
     }
 
-    /// The first physical address of the frame.
+    /// The first physical address of the frame. A number of 2^52 or more, which no frame has, loses
+    /// its highest bits.
     #[must_use]
     pub const fn address(self) -> u64 {
         self.0 << PAGE_SHIFT
     }
 
-    /// The frame `pages` frames further up.
+    /// The frame `pages` frames further up. The sum must be less than 2^64.
     #[must_use]
     pub const fn add(self, pages: u64) -> Self {
         Self(self.0 + pages)

@@ -74,9 +74,9 @@ pub fn lowmem_reserve(
     ratio: u64,
 ) -> [u64; ZoneKind::COUNT] {
     let mut reserve = [0; ZoneKind::COUNT];
-    let mut above = 0;
+    let mut above = 0_u64;
     for highest in kind as usize + 1..ZoneKind::COUNT {
-        above += managed[highest];
+        above = above.saturating_add(managed[highest]);
         reserve[highest] = above.checked_div(ratio).unwrap_or(0);
     }
     reserve

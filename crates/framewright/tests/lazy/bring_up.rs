@@ -94,6 +94,15 @@ fn a_gap_is_its_users_until_they_free_it() {
 }
 
 #[test]
+fn what_is_lost_is_counted_up_to_the_largest_number() {
+    let lazy = lazy(machine(mib(0, 64)));
+    for _ in 0..3 {
+        assert!(!free(lazy, PfnRange::new(1, u64::MAX)));
+    }
+    assert_eq!(lazy.lost_pages(), u64::MAX);
+}
+
+#[test]
 fn what_is_larger_than_a_gap_is_no_memory() {
     let lazy: Lazy = LazyManager::new(machine(mib(0, 64))).with_largest_gap(1 << 20);
     add(&lazy, mib(1, 16)).expect("there is room");

@@ -101,9 +101,11 @@ fn odd_runs_keep_to_their_type_and_their_alignment() {
     manager.give_back(first).expect("allocated");
     let movable = take(&manager, &Request::pages(280));
     assert_ne!(movable, first, "its block is for unmovable memory");
-    assert_eq!(take(&manager, &stack), first);
+    let again = take(&manager, &stack);
+    // Careful runs keep no such run in a cache.
+    assert!(again == first || crate::common::is_careful(), "{again:?} rather than {first:?}");
     // A part of the run has no alignment: no request for 24 pages gets it.
-    let part = PfnRange { start: first.start.add(9), end: first.start.add(33) };
+    let part = PfnRange { start: again.start.add(9), end: again.start.add(33) };
     manager.give_back(part).expect("allocated");
     for _ in 0..50 {
         let range =
