@@ -73,6 +73,16 @@ impl<P: Platform> Manager<P> {
             }
             return self.allocate_with_attention(order, migrate_type, Location::caller());
         }
+        self.allocate_unseen(order, migrate_type)
+    }
+
+    /// [`allocate_order`](Self::allocate_order) without debug aids.
+    #[inline(always)]
+    fn allocate_unseen(
+        &self,
+        order: Order,
+        migrate_type: MigrateType,
+    ) -> Result<Pfn, AllocateError> {
         if order > Order::BLOCK {
             return self.allocate_large(order, migrate_type);
         }
@@ -119,14 +129,7 @@ impl<P: Platform> Manager<P> {
         migrate_type: MigrateType,
         place: Place,
     ) -> Result<Pfn, AllocateError> {
-        let start = if order > Order::BLOCK {
-            self.allocate_large(order, migrate_type)?
-        } else {
-            match self.take_run_anyway(order, migrate_type) {
-                Some(start) => start,
-                None => self.allocate_slowly(order, migrate_type)?,
-            }
-        };
+        let start = self.allocate_unseen(order, migrate_type)?;
         let taken = PfnRange::of_order(start, order);
         self.after_allocation(core::iter::once(taken), false, place)?;
         Ok(start)

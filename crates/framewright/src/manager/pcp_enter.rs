@@ -76,6 +76,11 @@ impl<P: Platform> Manager<P> {
     /// a [`Result`] would be in memory.
     #[inline]
     pub(super) fn take_run_anyway(&self, order: Order, migrate_type: MigrateType) -> Option<Pfn> {
+        self.take_run_here(order, migrate_type)
+    }
+
+    #[inline(always)]
+    fn take_run_here(&self, order: Order, migrate_type: MigrateType) -> Option<Pfn> {
         let inside = self.enter()?;
         let start = inside.cache.get(order, migrate_type);
         inside.leave();
@@ -89,10 +94,7 @@ impl<P: Platform> Manager<P> {
         if self.pressure.epoch.wants_attention() {
             return None;
         }
-        let inside = self.enter()?;
-        let start = inside.cache.get(Order::PAGE, MigrateType::Movable);
-        inside.leave();
-        start
+        self.take_run_here(Order::PAGE, MigrateType::Movable)
     }
 
     /// Takes a run of `pages` pages, not a power of two, as [`take_run`](Self::take_run) does.
@@ -205,7 +207,7 @@ impl<P: Platform> Manager<P> {
         self.come_home_if_possible(cache);
         // No frame has a number near the largest.
         let run = PfnRange { start, end: Pfn(start.0.saturating_add(order.pages())) };
-        if !start.is_aligned(order) || !cache.covers_away(run) {
+        if !start.is_aligned(order) || !cache.covers(run) {
             return None;
         }
         if let Some(put) = cache.put_next(start, order) {

@@ -251,13 +251,6 @@ impl CpuCache {
         self.is_own(range) || self.away.covers(range)
     }
 
-    /// [`covers`](Self::covers), fastest for frames of another node.
-    #[inline]
-    pub(crate) fn covers_away(&self, range: PfnRange) -> bool {
-        self.contents.touch();
-        self.away.covers(range) || self.is_own(range)
-    }
-
     /// Returns whether all frames of a range are of the cache's own zones.
     #[inline]
     pub(super) fn is_own(&self, range: PfnRange) -> bool {
