@@ -1,6 +1,7 @@
 //! Developer commands. `cargo xtask test` is exactly what continuous integration runs.
 
 mod adopters;
+mod alone;
 mod api;
 mod command;
 mod guest;

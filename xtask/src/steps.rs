@@ -2,7 +2,7 @@
 
 use crate::command::{PANIC, Run};
 use crate::step::{Failure, Passed, Step, Tally};
-use crate::{adopters, api, guest, house, packages, publish, sizes, soak, workspace};
+use crate::{adopters, alone, api, guest, house, packages, publish, sizes, soak, workspace};
 
 /// All steps, in the order in which they run.
 pub const ALL: &[Step] = &[
@@ -285,27 +285,35 @@ fn model_checker(name: &str, packages: &[&str]) -> Result<Passed, Failure> {
     let mut flags = std::env::var("RUSTFLAGS").unwrap_or_default();
     flags.push_str(" --cfg ");
     flags.push_str(name);
-    let (mut tests, mut notes) = (Tally::default(), Vec::new());
+    let mut tests = Tally::default();
     for package in packages {
-        let output = Run::cargo(&["test", "--profile", "model", "--no-fail-fast", "-p", package])
+        let built = Run::cargo(&["test", "--profile", "model", "--no-run", "-p", package])
             .args(["--test", name, "--features", name])
             .args(["--target-dir", &format!("target/{name}")])
+            .args(["--message-format", "json-render-diagnostics"])
             .env("RUSTFLAGS", flags.trim_start())
             .output();
-        // Without the checker's flag, the tests of a package are an empty program, which would
-        // pass.
-        match output.and_then(|output| tested(&output, "")) {
-            Ok(passed) => {
-                tests.add(passed.tests);
-                notes.extend((!passed.note.is_empty()).then_some(passed.note));
+        let run = built.and_then(|built| {
+            let program = guest::executable(&built).ok_or_else(|| {
+                Failure::new(format!("cargo names no program of the tests {name} of {package}\n"))
+            })?;
+            let run = alone::run(&format!("{name} of {package}"), &program)?;
+            // Without the checker's flag, the tests of a package are an empty program, which would
+            // pass.
+            if run.passed == 0 {
+                return Err(Failure::new(format!("no test of {package} ran\n")));
             }
+            Ok(run)
+        });
+        match run {
+            Ok(run) => tests.add(run),
             Err(mut failure) => {
                 failure.tests.add(tests);
                 return Err(failure);
             }
         }
     }
-    Ok(Passed { tests, note: notes.join("; ") })
+    Ok(Passed { tests, note: String::new() })
 }
 
 fn guest_image() -> Result<Passed, Failure> {
