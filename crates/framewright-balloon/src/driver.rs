@@ -114,8 +114,8 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
     /// Resets the device, agrees on features, sets up queues and starts the device.
     ///
     /// # Errors
-    /// See [`StartError`]. The transport is then dropped or, if the device does not complete a
-    /// reset, forgotten: dropping it could wait for ever.
+    /// See [`StartError`]. The transport is never dropped, then or later: see
+    /// [`release`](virtio::release).
     pub fn new(transport: T, settings: Settings) -> Result<Self, StartError> {
         let mut transport = ManuallyDrop::new(transport);
         let (features, queues) = match prepare(&mut *transport, settings) {

@@ -50,8 +50,8 @@ impl<H: PrivateMemory, T: Transport> VirtioMem<H, T> {
     /// the region belongs to the driver.
     ///
     /// # Errors
-    /// See [`StartError`]. The transport is then dropped or, if the device does not complete a
-    /// reset, forgotten: dropping it could wait for ever.
+    /// See [`StartError`]. The transport is never dropped, then or later: see
+    /// [`release`](virtio::release).
     pub fn new(
         transport: T,
         settings: Settings,

@@ -69,16 +69,13 @@ pub fn reset<T: Transport>(transport: &mut T) -> bool {
     (0..RESET_POLLS).any(|_| transport.get_status() == DeviceStatus::empty())
 }
 
-/// Resets a device for good, as [`reset`] does, and drops its transport. Returns false if the reset
-/// is not complete. The transport is then forgotten, because the transports of `virtio-drivers`
-/// wait for the reset without limit when they are dropped.
+/// Resets a device for good, as [`reset`] does. Returns false if the reset is not complete.
+///
+/// The transport is never dropped: when they are dropped, the transports of `virtio-drivers` reset
+/// the device once more and wait for that without limit. They own nothing but the right to use the
+/// registers.
 pub fn release<T: Transport>(transport: T) -> bool {
-    let mut transport = ManuallyDrop::new(transport);
-    let is_reset = reset(&mut *transport);
-    if is_reset {
-        drop(ManuallyDrop::into_inner(transport));
-    }
-    is_reset
+    reset(&mut *ManuallyDrop::new(transport))
 }
 
 /// Agrees on features with a device that has been reset: `choose` gets the features that it offers,

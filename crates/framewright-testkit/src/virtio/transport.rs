@@ -157,14 +157,10 @@ impl<D: Side> Transport for FakeTransport<D> {
     }
 }
 
-/// Waits for a reset, like the transports of `virtio-drivers`, but panics if that would take for
-/// ever.
+/// Panics, because here the transports of `virtio-drivers` reset the device and wait for that
+/// without limit, and a device may complete one reset and not the next.
 impl<D: Side> Drop for FakeTransport<D> {
     fn drop(&mut self) {
-        let never_resets = self.device().line().reset_looks.is_none();
-        assert!(
-            !never_resets || std::thread::panicking(),
-            "dropping the transport would wait for a reset for ever"
-        );
+        assert!(std::thread::panicking(), "dropping the transport could wait for ever");
     }
 }
