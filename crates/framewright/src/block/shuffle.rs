@@ -160,10 +160,11 @@ impl Buddy {
         self.replace_ends(list, first, last);
     }
 
-    /// Takes the free blocks that make up the aligned piece of `order`, above [`SHUFFLE_ORDER`], at
-    /// `index`. All of the piece must be free and available to `migrate_type`.
-    pub(crate) fn gather(
-        &mut self,
+    /// Returns why the aligned piece of `order`, above [`SHUFFLE_ORDER`], at `index` cannot be
+    /// [gathered](Self::gather), if something is in the way: all of the piece must be free and
+    /// available to `migrate_type`.
+    pub(crate) fn can_gather(
+        &self,
         index: u32,
         order: Order,
         migrate_type: MigrateType,
@@ -187,9 +188,19 @@ impl Buddy {
                 return Err(InTheWay { heads, after: next });
             }
         }
-        if next != end {
-            return Err(InTheWay { heads, after: end });
-        }
+        if next == end { Ok(()) } else { Err(InTheWay { heads, after: end }) }
+    }
+
+    /// Takes the free blocks that make up a piece, if they [can be
+    /// gathered](Self::can_gather).
+    pub(crate) fn gather(
+        &mut self,
+        index: u32,
+        order: Order,
+        migrate_type: MigrateType,
+    ) -> Result<(), InTheWay> {
+        self.can_gather(index, order, migrate_type)?;
+        let end = index + blocks_of(order);
         for found in self.table.heads(index..end) {
             self.remove(found.head);
             self.retype(found.state.migrate_type(), migrate_type, found.end() - found.head);

@@ -85,7 +85,7 @@ pub struct MapBuilder<'a> {
     len: usize,
     /// The number of entries after them that are still as they came.
     waiting: usize,
-    steps: Steps,
+    pub(super) steps: Steps,
 }
 
 impl<'a> MapBuilder<'a> {
@@ -188,6 +188,19 @@ impl<'a> MapBuilder<'a> {
         self.cover(range, |old| {
             old.map(|kind| if kind.is_usable() { MemoryKind::Unaccepted } else { kind })
         })
+    }
+
+    /// Returns the first usable memory from an address on, up to the end of its range.
+    pub(super) fn next_usable(&mut self, from: u64) -> Option<PhysRange> {
+        self.settle();
+        let first = self.settled().partition_point(|entry| entry.range.end <= from);
+        self.steps.count(1);
+        let mut above = self.settled()[first..].iter();
+        let entry = above.find(|entry| {
+            self.steps.count(1);
+            entry.kind.is_usable()
+        })?;
+        Some(PhysRange::new(entry.range.start.max(from), entry.range.end))
     }
 
     /// Returns the ranges so far: sorted and disjoint, in bytes.

@@ -205,11 +205,60 @@ impl<'a> UnacceptedTable<'a> {
     /// [`MapError::TooManyRanges`]; some of the memory may then be marked.
     pub fn mark(&self, map: &mut MapBuilder<'_>) -> Result<(), MapError> {
         let mut from = 0;
-        while let Some(run) = self.first_run(from..self.units()) {
-            from = run.end;
-            let end = self.address(run.end).min(PHYSICAL_ADDRESS_END);
-            map.leave_unaccepted(PhysRange::new(self.address(run.start).min(end), end))?;
+        while let Some(memory) = map.next_usable(from) {
+            let Some(run) = self.first_run(self.units_of(memory, false)) else {
+                from = memory.end;
+                continue;
+            };
+            let run = PhysRange::new(self.address(run.start), self.address(run.end));
+            let unaccepted = memory.intersection(run);
+            map.leave_unaccepted(unaccepted)?;
+            from = unaccepted.end;
         }
         Ok(())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::firmware::MemoryKind;
+    use crate::firmware::map::MapRange;
+    use std::vec;
+    use std::vec::Vec;
+
+    #[test]
+    fn bits_for_what_is_no_memory_cost_nothing() {
+        let mut storage = [MapRange::EMPTY; 8];
+        let mut map = MapBuilder::new(&mut storage);
+        map.add(1 << 20, 64 << 20, MemoryKind::Conventional).expect("there is room");
+        map.add(1 << 32, 1 << 20, MemoryKind::Reserved).expect("there is room");
+        map.add(1 << 40, 4 << 20, MemoryKind::Conventional).expect("there is room");
+        // Every second unit of 2 MiB is not accepted, up to 16 TiB.
+        let mut table = vec![0x55; 24 + (1 << 20)];
+        table[..24].fill(0);
+        (table[0], table[6], table[18]) = (1, 0x20, 0x10);
+        let table = UnacceptedTable::new(&mut table).expect("it is valid");
+        // The first range has 33 units, 17 of which are not accepted: there is no room for these.
+        assert!(table.mark(&mut map).is_err());
+        let mut storage = [MapRange::EMPTY; 80];
+        let mut map = MapBuilder::new(&mut storage);
+        map.add(1 << 20, 64 << 20, MemoryKind::Conventional).expect("there is room");
+        map.add(1 << 32, 1 << 20, MemoryKind::Reserved).expect("there is room");
+        map.add(1 << 40, 4 << 20, MemoryKind::Conventional).expect("there is room");
+        table.mark(&mut map).expect("there is room");
+        let unaccepted: Vec<PhysRange> = map
+            .ranges()
+            .iter()
+            .filter(|entry| entry.kind == MemoryKind::Unaccepted)
+            .map(|entry| entry.range)
+            .collect();
+        // The first unit begins below its range.
+        assert_eq!(unaccepted.len(), 17 + 1);
+        assert_eq!(unaccepted[0], PhysRange::new(1 << 20, 2 << 20));
+        assert_eq!(unaccepted[16], PhysRange::new(64 << 20, 65 << 20));
+        assert_eq!(unaccepted[17], PhysRange::new(1 << 40, (1 << 40) + (2 << 20)));
+        let steps = map.steps.counted();
+        assert!(steps < 18 * 8 * 80, "{steps} steps");
     }
 }

@@ -10,7 +10,7 @@ use crate::manager::state::Manager;
 use crate::memblock::NodeChoice;
 use crate::page::{CpuCache, Lot, Put};
 use crate::platform::Platform;
-use crate::units::{NodeId, Order, Pfn, PfnRange};
+use crate::units::{Order, Pfn, PfnRange};
 use crate::zone::{FreeError, ZoneKind};
 
 impl Request {
@@ -137,7 +137,7 @@ impl<P: Platform> Manager<P> {
             end = end.min(Pfn::containing(self.platform.direct_limit()));
         }
         let start = self.inside(|cache| {
-            if request.node != NodeChoice::Any && !self.is_of_node(cache, request.node) {
+            if !self.is_of_node(cache, request.node) {
                 return None;
             }
             if order.pages() != request.pages {
@@ -159,23 +159,22 @@ impl<P: Platform> Manager<P> {
     }
 
     /// Whether a run that came out of the cache lies where the request wants it.
-    #[inline]
     fn fits(&self, cache: &CpuCache, run: PfnRange, request: &Request, end: Pfn) -> bool {
         run.end <= end
-            && match request.node {
-                NodeChoice::Exact(node) => {
-                    cache.is_near(run.start) || self.is_on_node(run.start, node)
-                }
-                NodeChoice::Any | NodeChoice::Preferred(_) => true,
-            }
+            && (request.node == NodeChoice::Any
+                || cache.is_near(run.start)
+                || self.is_far_one_wanted(cache, run.start, request.node))
     }
 
-    /// Whether a frame whose block the cache does not know is on this node: another node's memory
-    /// may lie in a hole of the cache's zone, and a refill may bring frames from anywhere.
+    /// Whether a request that names the cache's own node gets a frame whose block the cache does
+    /// not know: another node's memory may lie in a hole of the cache's zone, and a refill may
+    /// bring frames from anywhere. A request that prefers the node gets another node's frame only
+    /// while the own node has none left for ordinary requests.
     #[cold]
-    #[inline(never)]
-    fn is_on_node(&self, pfn: Pfn, node: NodeId) -> bool {
-        self.block_of(pfn).is_some_and(|(zone, _)| zone.id().node == node)
+    fn is_far_one_wanted(&self, cache: &CpuCache, pfn: Pfn, choice: NodeChoice) -> bool {
+        let Some(home) = self.zones().get(cache.zone()) else { return false };
+        matches!(choice, NodeChoice::Preferred(_)) && !self.is_above(home, home.low_pages())
+            || self.block_of(pfn).is_some_and(|(zone, _)| zone.id().node == home.id().node)
     }
 
     /// [`allocate_cached`](Self::allocate_cached) for a number of pages that is no power of two.
@@ -211,10 +210,13 @@ impl<P: Platform> Manager<P> {
     }
 
     /// Puts a run that lies elsewhere than the request wants back into the cache that it came from.
+    /// If the request prefers the own node, which has memory again, the run goes back to its zone,
+    /// so that such requests do not find it again and again.
     #[cold]
     #[inline(never)]
     fn put_back(&self, cache: &CpuCache, range: PfnRange, request: &Request) {
         let put = match range.as_order() {
+            _ if matches!(request.node, NodeChoice::Preferred(_)) => Put::Full,
             Some(order) => match Lot::of_type(request.migrate_type) {
                 Some(lot) => cache.put_slowly(range.start, order, lot),
                 None => Put::Full,

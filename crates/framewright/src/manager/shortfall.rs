@@ -109,7 +109,10 @@ impl<P: Platform> Manager<P> {
                 let is_allowed = self.allows(mark, part, &search, order);
                 let areas = part.free_areas_below(self.platform, below);
                 let of = request.migrate_type;
-                let run = largest_run(&areas, of);
+                let mut run = largest_run(&areas, of);
+                if part.gathers(order) && part.can_gather(self.platform, order, of, below) {
+                    run = run.max(Some(order));
+                }
                 if is_allowed
                     && (run >= Some(order)
                         || part.has_withheld() && part.withholds(self.platform, order, of, below))

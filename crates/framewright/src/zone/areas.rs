@@ -144,6 +144,9 @@ impl Zone {
         let kind = if isolated { MigrateType::Isolate } else { state.migrate_type() } as usize;
         let order = state.order().max(Order::BLOCK);
         let end = (head + blocks_of(order)).max(index + 1);
+        if cfg!(feature = "hotplug") && state.is(State::Offline) {
+            return end;
+        }
         areas.blocks[kind] += u64::from(end - index);
         // If a free block grew downwards meanwhile, its beginning was counted as it was before.
         if head == index {

@@ -10,7 +10,7 @@ use crate::block::{BLOCK_ORDERS, BlockState, MigrateType, State};
 use crate::block::{Chain, PageList, first_link};
 use crate::platform::Platform;
 use crate::units::{Order, Pfn, PfnRange};
-use crate::vmemmap_space::BlockNumber;
+use crate::vmemmap_space::{BlockNumber, VMEMMAP_PAGES_PER_BLOCK};
 use core::ops::RangeInclusive;
 
 /// How many free blocks are taken, or runs of pages given back, under one hold of the lock.
@@ -56,11 +56,17 @@ impl Zone {
     ) -> PageList {
         let ForPool { order, most, keep_pages, least } = *wanted;
         let mut list = PageList::EMPTY;
+        let needed_pages = keep_pages.saturating_add(order.pages());
+        // The spare gives back the frames of its descriptors when it is merged.
+        let of_spare = self.descriptor_pages().min(VMEMMAP_PAGES_PER_BLOCK);
         // Read without the lock, so that a full zone is refused at once.
-        if self.free_pages() < keep_pages.saturating_add(order.pages()) {
+        if self.free_pages() + of_spare < needed_pages {
             return list;
         }
         let mut locked = self.lock_coalesced(platform);
+        if locked.free_pages() < needed_pages {
+            locked.release_spare();
+        }
         for _ in 0..RUNS_AT_ONCE {
             let spare = locked.free_pages().saturating_sub(keep_pages) / order.pages();
             let Some(most_order) = largest_order(order, spare.min(most - list.pages())) else {

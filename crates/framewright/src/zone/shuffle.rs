@@ -2,9 +2,10 @@
 
 use super::Zone;
 use crate::block::MigrateType;
+use crate::block::buddy::Buddy;
 use crate::block::list::ListId;
 use crate::block::random::Random;
-use crate::block::shuffle::SHUFFLE_ORDER;
+use crate::block::shuffle::{InTheWay, SHUFFLE_ORDER};
 use crate::block::table::blocks_of;
 use crate::platform::Platform;
 use crate::units::{Order, Pfn, PfnRange};
@@ -106,7 +107,7 @@ impl Zone {
 
     /// Whether pieces of `order` have to be gathered from several free blocks.
     #[inline]
-    pub(super) const fn gathers(&self, order: Order) -> bool {
+    pub(crate) const fn gathers(&self, order: Order) -> bool {
         if !cfg!(feature = "debug") {
             return false;
         }
@@ -114,8 +115,7 @@ impl Zone {
     }
 
     /// Takes 2^`order` pages, where `order` is above the shuffled one, that end at or below `max`.
-    /// Takes the lowest that are free. The lock is released after some heads, and each head is
-    /// looked at once.
+    /// Takes the lowest that are free.
     #[cold]
     pub(super) fn allocate_gathered<P: Platform>(
         &self,
@@ -123,6 +123,34 @@ impl Zone {
         order: Order,
         migrate_type: MigrateType,
         max: Pfn,
+    ) -> Option<PfnRange> {
+        self.gathered(platform, order, max, &mut |buddy, index| {
+            buddy.gather(index, order, migrate_type)
+        })
+    }
+
+    /// Whether [`allocate_gathered`](Self::allocate_gathered) finds pages.
+    #[cold]
+    pub(crate) fn can_gather<P: Platform>(
+        &self,
+        platform: &P,
+        order: Order,
+        migrate_type: MigrateType,
+        max: Pfn,
+    ) -> bool {
+        let look = &mut |buddy: &mut Buddy, index| buddy.can_gather(index, order, migrate_type);
+        self.gathered(platform, order, max, look).is_some()
+    }
+
+    /// Returns the lowest piece of `order` that ends at or below `max` and for whose index `gather`
+    /// finds nothing in the way. The lock is released after some heads, and each head is looked at
+    /// once.
+    fn gathered<P: Platform>(
+        &self,
+        platform: &P,
+        order: Order,
+        max: Pfn,
+        gather: &mut dyn FnMut(&mut Buddy, u32) -> Result<(), InTheWay>,
     ) -> Option<PfnRange> {
         let blocks = blocks_of(order);
         let mut released = false;
@@ -140,7 +168,7 @@ impl Zone {
                     if start.add(order.pages()) > max {
                         return None;
                     }
-                    match locked.buddy.gather(index, order, migrate_type) {
+                    match gather(&mut locked.buddy, index) {
                         Ok(()) => return Some(PfnRange::of_order(start, order)),
                         Err(in_the_way) => {
                             looked_at += in_the_way.heads.max(1);

@@ -4,7 +4,8 @@ use crate::add::{add, machine, node};
 use crate::common::{check, gib, idle_pages, mib, settled};
 use framewright::manager::{Budget, HotplugError, ObstacleKind, RangeError, Removal, VacateError};
 use framewright::units::{Order, Pfn, PhysRange};
-use framewright::zone::{Grade, MigrateType, Presence};
+use framewright::vmemmap_space::{BlockNumber, BlockRange};
+use framewright::zone::{Grade, MigrateType, Presence, ZoneId, ZoneKind};
 use framewright_testkit::Owner;
 use framewright_testkit::workload::Handles;
 
@@ -254,4 +255,21 @@ fn a_thousand_rounds_leave_nothing_behind() {
     assert_eq!(books(&manager), books_before);
     assert_eq!(manager.metadata_bytes(), metadata);
     assert_eq!(manager.hotplug().windows_left(), 7);
+}
+
+#[test]
+fn blocks_that_are_gone_do_not_count_while_one_is_isolated() {
+    let manager = machine(gib(4, 6), "");
+    add(&manager, mib(4096, 4096 + 256), 0, Grade::Any).expect("added");
+    remove(&manager, mib(4096 + 128, 4096 + 256)).expect("it is free");
+    let normal = ZoneId { node: node(0), kind: ZoneKind::Normal };
+    let counted = || manager.view(normal).expect("it has memory").free_areas().blocks;
+    let before = counted();
+    let first = BlockNumber::containing(Pfn((4096 << 20) / 4096));
+    let one = BlockRange { start: first, end: BlockNumber(first.0 + 1) };
+    manager.isolation().isolate(one).expect("it is free");
+    assert_eq!(counted().iter().sum::<u64>(), before.iter().sum::<u64>());
+    manager.isolation().unisolate(one).expect("it is isolated");
+    assert_eq!(counted(), before);
+    check(&manager);
 }

@@ -2,11 +2,12 @@
 //! long as its own node is full and no longer.
 
 use super::HERE;
-use crate::common::{Fake, bring_up_with, check, is_careful, mib, settled};
+use crate::common::{Fake, bring_up_with, check, is_careful, mib, parameters, settled};
 use framewright::Request;
+use framewright::manager::{InterleaveCursor, NumaPolicy};
 use framewright::memblock::NodeChoice;
 use framewright::parameters::Parameters;
-use framewright::units::{NodeId, Order, PfnRange};
+use framewright::units::{NodeId, NodeMask, Order, PfnRange};
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright::zone::MigrateType;
 use framewright_testkit::{FakeMachine, Owner};
@@ -311,4 +312,62 @@ fn cpus_of_a_node_without_memory_count() {
     let cached = manager.caches().pages();
     assert!(cached <= managed_pages / 4, "{cached} of {managed_pages} are kept");
     check(&manager);
+}
+
+/// While the cache still has frames of the other node, requests that name the own node, which has
+/// memory again, get frames of the own node.
+#[test]
+fn a_node_with_memory_again_serves_who_prefers_it() {
+    let manager = bring_up_with(machine(1024), &[], &parameters("")).expect("bring-up");
+    let taken = manager.platform().run_on(0, || {
+        let taken = fill_own(&manager);
+        let one = manager.allocate(&Request::new(Order::PAGE)).expect("node 1 has memory");
+        manager.give_back(one).expect("allocated");
+        // Each refill brings more.
+        for _ in 0..2500 {
+            manager.allocate(&Request::new(Order::PAGE)).expect("node 1 has memory");
+        }
+        taken
+    });
+    // Another CPU frees all of node 0, so that the first CPU's cache does not learn of it.
+    manager.platform().run_on(3, || give_all(&manager, taken));
+    manager.platform().run_on(0, || {
+        let near = Request { node: NodeChoice::Preferred(node(0)), ..Request::new(Order::PAGE) };
+        let only = NodeMask::only(node(0));
+        let mut cursor = InterleaveCursor::START;
+        for _ in 0..100 {
+            let range = manager.allocate(&near).expect("there is memory");
+            assert!(!is_of_other(range), "{range:?}");
+            for policy in [NumaPolicy::preferred(node(0)), NumaPolicy::interleave(only)] {
+                let placed =
+                    manager.numa().allocate(&Request::new(Order::PAGE), &policy, &mut cursor);
+                assert!(placed.expect("there is memory").is_hit(), "{policy:?}");
+            }
+        }
+    });
+    check(&manager);
+}
+
+/// While the own node is full, requests that prefer it come out of the cache, too.
+#[test]
+fn a_full_node_leaves_who_prefers_it_what_is_cached() {
+    if is_careful() {
+        return;
+    }
+    let manager = bring_up_with(machine(1024), &[], &parameters("")).expect("bring-up");
+    manager.platform().run_on(0, || {
+        let _taken = fill_own(&manager);
+        let near = Request { node: NodeChoice::Preferred(node(0)), ..Request::new(Order::PAGE) };
+        // Until something is freed, no cache is refilled.
+        let one = manager.allocate(&Request::new(Order::PAGE)).expect("node 1 has memory");
+        manager.give_back(one).expect("allocated");
+        for _ in 0..3 {
+            manager.allocate(&Request::new(Order::PAGE)).expect("node 1 has memory");
+        }
+        let before = free_there(&manager);
+        for _ in 0..2 {
+            assert!(is_of_other(manager.allocate(&near).expect("node 1 has memory")));
+        }
+        assert_eq!(free_there(&manager), before, "they came out of the cache");
+    });
 }

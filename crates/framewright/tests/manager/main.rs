@@ -68,6 +68,7 @@ mod pool_fill;
 mod pool_leftovers;
 mod pool_maps;
 mod pool_model;
+mod pool_spare;
 mod pool_threads;
 mod pool_vacate;
 mod pools;

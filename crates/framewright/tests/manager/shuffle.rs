@@ -2,8 +2,12 @@
 
 use crate::common::{bring_up_with, check, gib, mib, order, parameters, settled};
 use framewright::Request;
+use framewright::hugetlb::PoolSize;
+use framewright::manager::Shortfall;
+use framewright::memblock::NodeChoice;
 use framewright::units::{NodeId, Order, Pfn, PfnRange, PhysRange};
 use framewright::zone::{Grade, MigrateType};
+use framewright_jobs::NoHelpers;
 use framewright_testkit::{FakeMachine, Owner};
 
 const SHUFFLED: &str = "page_alloc.shuffle=1 page_alloc.shuffle_seed=5";
@@ -189,4 +193,43 @@ fn traffic_of_all_orders() {
             before.free_pages + before.descriptor_pages
         );
     }
+}
+
+/// No free block is as large as a GiB, so a pool has to gather its pages as requests do.
+#[test]
+fn pools_get_pages_of_a_gib() {
+    let parameters = parameters("hugepagesz=1G hugepages=2 page_alloc.shuffle=1");
+    let machine = FakeMachine::builder().ram(gib(4, 8)).build();
+    let manager = bring_up_with(machine, &[], &parameters).expect("bring-up");
+    manager.vmemmap().initialise_deferred(&NoHelpers);
+    let fill = manager.hugetlb().fill(&parameters, &NoHelpers);
+    assert_eq!(fill.pools[1].got, 2);
+    let pool = manager.pool(PoolSize::OneGib);
+    assert_eq!(pool.resize(3, &NoHelpers).expect("nobody else resizes").reached, 3);
+    // What a pool does not get says nothing about other requests for as much.
+    let gib_page = Request {
+        node: NodeChoice::Exact(NodeId::ZERO),
+        migrate_type: MigrateType::Unmovable,
+        ..Request::new(Order::MAX)
+    };
+    assert_eq!(pool.resize(0, &NoHelpers).expect("nobody else resizes").reached, 0);
+    let taken: Vec<PfnRange> = std::iter::from_fn(|| manager.allocate(&gib_page).ok()).collect();
+    assert!(taken.len() >= 3, "{}", taken.len());
+    assert_eq!(pool.resize(1, &NoHelpers).expect("nobody else resizes").reached, 0);
+    taken.into_iter().for_each(|range| manager.give_back(range).expect("allocated"));
+    manager.allocate(&gib_page).expect("it is free again");
+    check(&manager);
+}
+
+#[test]
+fn the_explanation_knows_that_runs_are_gathered() {
+    let machine = FakeMachine::builder().ram(gib(4, 6)).build();
+    let manager = bring_up_with(machine, &[], &parameters(SHUFFLED)).expect("bring-up");
+    let request = Request { fail_fast: true, ..Request::new(Order::MAX) };
+    let free_pages = manager.totals().free_pages;
+    assert_eq!(manager.shortfall(&request), Ok(Shortfall::None));
+    assert_eq!(manager.totals().free_pages, free_pages, "nothing was taken");
+    while manager.allocate(&request).is_ok() {}
+    assert_ne!(manager.shortfall(&request), Ok(Shortfall::None));
+    check(&manager);
 }
