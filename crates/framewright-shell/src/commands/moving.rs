@@ -89,9 +89,10 @@ pub(super) fn vacate<P: Platform, H: Host>(
         };
         io.fail(format_args!("{error}; {}{took}", Moved(moved)))
     })?;
-    // All of the range is free and isolated, so only bad memory can be in the way.
+    // All of the range is free and isolated: only bad memory can be in the way, or memory that has
+    // come online in the range since.
     let claimed = shell.manager.isolation().claim(range).map_err(|error| {
-        let _ = shell.manager.isolation().unisolate(range);
+        let _ = shell.manager.isolation().unisolate_rest(range);
         io.fail(format_args!("{error}; {}{took}", Moved(moved)))
     })?;
     keep(shell, claimed, moved.moved_pages, &took, io)?;

@@ -400,7 +400,8 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
             let totals = manager.totals();
             let kept = totals.descriptor_pages + totals.isolated_pages;
             Usage {
-                total_pages: totals.managed_pages - kept,
+                // Read one after the other while memory may come and go.
+                total_pages: totals.managed_pages.saturating_sub(kept),
                 free_pages: totals.free_pages + manager.caches().pages(),
             }
         })

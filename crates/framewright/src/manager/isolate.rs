@@ -42,7 +42,8 @@ impl<'m, P: Platform> Isolation<'m, P> {
     /// handed out as soon as it comes up, so nothing else could keep it.
     ///
     /// Reserved blocks, and blocks that are not memory, are left alone: memory that is released or
-    /// comes online there meanwhile is in circulation.
+    /// comes online there meanwhile is in circulation. An isolation has no owner: if somebody else
+    /// isolates that memory, it ends when either of the two puts it back.
     ///
     /// Frees into isolated blocks bypass the caches of CPUs, and as long as any block is isolated
     /// so do frees next to it. So isolate blocks for a while, not for ever.
@@ -110,12 +111,29 @@ impl<'m, P: Platform> Isolation<'m, P> {
         }
     }
 
-    /// Puts back those of the blocks that are still isolated; others have changed some of them.
-    #[cold]
-    pub(super) fn unisolate_rest(self, range: BlockRange) {
+    /// Puts back those of the blocks that are isolated. For where
+    /// [`unisolate`](Self::unisolate) fails because some are not: memory came online or was
+    /// released in the range after it was isolated.
+    ///
+    /// # Errors
+    /// [`IsolateError::Empty`], [`IsolateError::Place`].
+    pub fn unisolate_rest(self, range: BlockRange) -> Result<(), IsolateError> {
+        self.pages_of_blocks(range).map(|_| self.put_back_rest(range))
+    }
+
+    /// [`unisolate_rest`](Self::unisolate_rest) for blocks that this manager has isolated.
+    pub(super) fn put_back_rest(self, range: BlockRange) {
         let pages = PfnRange { start: range.start.start(), end: range.end.start() };
         let blocks = u64::from(range.blocks());
         self.forget(blocks - self.undo(pages, Change::PutBack, blocks));
+    }
+
+    /// [`survey`](Self::survey) of blocks of which all are still isolated: it is an error if memory
+    /// among them is in circulation, because it came online or was released meanwhile.
+    pub(super) fn survey_isolated(self, range: BlockRange) -> Result<IsolatedPages, IsolateError> {
+        let pages = PfnRange { start: range.start.start(), end: range.end.start() };
+        self.check_blocks(pages, Change::PutBack)?;
+        Ok(self.survey_blocks(pages))
     }
 
     /// The state of the pages of blocks, such as how many pages of isolated blocks are still in
@@ -170,18 +188,22 @@ impl<'m, P: Platform> Isolation<'m, P> {
     }
 
     /// Gives isolated blocks a grade, if they hold nothing that is known to be unmovable. The error
-    /// names the block in the way.
+    /// names the block in the way: one that holds such memory, or one that others have put back or
+    /// that has become memory meanwhile, in which case the rest has its grade.
     pub(super) fn regrade(self, range: BlockRange, grade: Grade) -> Result<(), Pfn> {
         let platform = self.manager.platform;
         let pages = PfnRange { start: range.start.start(), end: range.end.start() };
         if grade != Grade::Any {
             self.check_regrade(range)?;
         }
-        self.each_slice(pages, &mut |Slice { zone, indices, .. }| {
-            zone.regrade(platform, indices, grade);
+        let mut missed = None;
+        self.each_slice(pages, &mut |Slice { zone, segment, indices }| {
+            if let Some(index) = zone.regrade(platform, indices, grade) {
+                missed = Some(segment.block_of(index).start());
+            }
             true
         });
-        Ok(())
+        missed.map_or(Ok(()), Err)
     }
 
     /// Checks that isolated blocks hold nothing that is known to be unmovable. The error names the
@@ -275,11 +297,13 @@ impl<'m, P: Platform> Isolation<'m, P> {
         Err(Failed { error, left_blocks: self.undo(done, undo, blocks) })
     }
 
-    /// Changes `blocks` blocks back. Returns how many could not be.
+    /// Changes `blocks` blocks back. Returns how many could not be. Blocks that others isolated
+    /// meanwhile are put back as well, and counted out.
     #[cold]
     #[inline(never)]
-    fn undo(self, done: PfnRange, change: Change, mut blocks: u64) -> u64 {
+    fn undo(self, done: PfnRange, change: Change, blocks: u64) -> u64 {
         let platform = self.manager.platform;
+        let mut all_undone = 0;
         // Heads may have been split or merged since, so the range is sliced anew, as far as the
         // change came, and perhaps into another number of slices.
         self.each_slice(done, &mut |Slice { zone, segment, indices }| {
@@ -287,7 +311,7 @@ impl<'m, P: Platform> Isolation<'m, P> {
             // into them. Then the rest of the slice is changed back head by head.
             let mut undo = |indices| {
                 let undone = zone.change(platform, segment, indices, change);
-                blocks = blocks.saturating_sub(*undone.as_ref().unwrap_or(&0));
+                all_undone += undone.as_ref().unwrap_or(&0);
                 undone.is_ok()
             };
             if !undo(indices.clone()) {
@@ -307,7 +331,10 @@ impl<'m, P: Platform> Isolation<'m, P> {
             self.manager.pressure.epoch.note_free();
             true
         });
-        blocks
+        if change == Change::PutBack && all_undone > blocks {
+            self.forget(all_undone - blocks);
+        }
+        blocks.saturating_sub(all_undone)
     }
 
     #[inline(never)]

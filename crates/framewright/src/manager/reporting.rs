@@ -4,11 +4,13 @@
 //! All of these are single words on which nothing else depends, so relaxed atomics suffice.
 //!
 //! Orders of memory: Relaxed unless stated otherwise: settings, requests and counters that stand
-//! alone. Reported memory is handed over under the zone lock.
+//! alone. Reported memory is handed over under the zone lock. A SeqCst fence orders a device that
+//! registers and memory that is added.
 
 use crate::parameters::{Pace, ReportingParameters};
 use crate::sync::table_atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::units::Order;
+use core::sync::atomic::fence;
 
 const UNSET: u8 = u8::MAX;
 /// How long a device may take for an answer, unless another timeout is set.
@@ -132,7 +134,14 @@ impl Reporting {
     /// Registers the one device. False if there is a device already.
     pub(crate) fn register(&self) -> bool {
         // Acquire pairs with the Release when the previous device was unregistered.
-        self.registered.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        let is_first = self
+            .registered
+            .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok();
+        // SeqCst: the device then looks at all zones, and whoever adds one at the same time
+        // looks for a device behind such a fence: one of them finds the other.
+        fence(Ordering::SeqCst);
+        is_first
     }
 
     pub(crate) fn unregister(&self) {

@@ -18,6 +18,7 @@
 //! values that were true at some moment.
 
 use super::Zone;
+use super::isolate::is_managed;
 use super::reserve::takes_reserve_first;
 use super::unaccepted::{is_listed, is_lost};
 use crate::block::buddy::GRADES;
@@ -269,17 +270,26 @@ impl Zone {
 
     /// Gives isolated blocks the migrate type of a grade. For the grade *any* this changes only
     /// blocks that have another grade. Heads that reach over the ends of `range` are divided there.
-    /// `range` is short enough for one hold of the lock.
-    pub(crate) fn regrade<P: Platform>(&self, platform: &P, range: Range<u32>, grade: Grade) {
+    /// `range` is short enough for one hold of the lock. Returns a block of memory that is not
+    /// isolated, and so was left as it is.
+    pub(crate) fn regrade<P: Platform>(
+        &self,
+        platform: &P,
+        range: Range<u32>,
+        grade: Grade,
+    ) -> Option<u32> {
         let mut locked = self.lock_coalesced(platform);
         let to = grade.migrate_type();
         locked.is_unusual = true;
         let table = locked.buddy.table;
-        let mut index = range.start;
+        let (mut index, mut missed) = (range.start, None);
         while let Some(found) = table.heads(index..range.end).next() {
             // A head that is not isolated must not be changed: it is reserved, or no memory, and
             // its entries may have gone with the memory (invariant 49).
             if !found.state.is_isolated() {
+                if is_managed(found.state) {
+                    missed = Some(found.index);
+                }
                 index = found.end();
                 continue;
             }
@@ -306,6 +316,7 @@ impl Zone {
             }
             index += blocks_of(order);
         }
+        missed
     }
 
     /// The grade of the block at a frame of the zone, as it was at some moment.

@@ -311,7 +311,7 @@ impl LockedZone {
 }
 
 /// Whether some of a block's frames may be managed.
-fn is_managed(state: BlockState) -> bool {
+pub(super) fn is_managed(state: BlockState) -> bool {
     matches!(
         state.state(),
         Some(

@@ -37,6 +37,7 @@ mod everything_world;
 mod files;
 mod gone;
 mod hammer_accept;
+mod isolated;
 mod mishaps;
 mod model;
 mod odd;

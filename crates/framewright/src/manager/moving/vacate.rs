@@ -118,7 +118,8 @@ impl<'m, P: Platform> Moving<'m, P> {
         let pages = PfnRange { start: range.start.start(), end: range.end.start() };
         self.vacate_isolated(pages, budget, Some(name))
             .and_then(|moved| {
-                let left = self.manager.isolation().survey(range).map_err(VacateError::Isolate)?;
+                let left = self.manager.isolation().survey_isolated(range);
+                let left = left.map_err(VacateError::Isolate)?;
                 let pages = left.in_use_pages + left.descriptor_pages;
                 if pages == 0 { Ok(moved) } else { Err(VacateError::InUse { moved, pages }) }
             })
@@ -135,12 +136,10 @@ impl<'m, P: Platform> Moving<'m, P> {
         mover.serves(core::ptr::from_ref(manager).cast()).then_some(mover)
     }
 
-    /// Puts back blocks that a failed call had isolated.
+    /// Puts back blocks that this call had isolated, but for those that another caller has put back
+    /// or claimed, although they were not its own, and for those that became memory meanwhile.
     pub(in crate::manager) fn put_back(self, range: BlockRange) {
-        if self.manager.isolation().unisolate(range).is_err() {
-            // Another caller put back or claimed some of the blocks although they were not its own.
-            self.manager.isolation().unisolate_rest(range);
-        }
+        self.manager.isolation().put_back_rest(range);
     }
 
     /// Moves the contents of isolated frames elsewhere, and subtracts what that used from the
