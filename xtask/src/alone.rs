@@ -1,4 +1,4 @@
-//! Runs the tests of a program in processes of their own, as many at a time as the host has CPUs.
+//! Runs each test of a program in a process of its own, as many at a time as the host has CPUs.
 //!
 //! Model checkers give each modelled thread a stack of its own and run a model hundreds of
 //! thousands of times. With several tests in one process, each time a stack is mapped or unmapped
@@ -46,7 +46,11 @@ fn run_by(name: &str, command: &(dyn Fn(&[&str]) -> Run + Sync)) -> Result<Tally
             });
         }
     });
-    let (mut tests, failures) = taken(&done, std::mem::take);
+    let (mut tests, mut failures) = taken(&done, std::mem::take);
+    let told = tests.passed + tests.failed + tests.ignored;
+    if failures.is_empty() && told != names.len() as u64 {
+        failures = format!("{} tests of {name} told {told} results\n", names.len());
+    }
     tests.programs = vec![Program { name: name.to_owned(), took: begun.elapsed() }];
     if failures.is_empty() { Ok(tests) } else { Err(Failure { output: failures, tests }) }
 }
@@ -60,28 +64,39 @@ fn taken<T, R>(lock: &Mutex<T>, body: impl FnOnce(&mut T) -> R) -> R {
 mod tests {
     use super::*;
 
-    /// A script that takes a test harness's arguments. The second of its tests fails.
+    /// A script that takes a test harness's arguments. One of its tests fails, and another ends
+    /// without a result, if the variables say so.
     const HARNESS: &str = r#"
 case "$1" in
     --list) printf 'one: test\ntwo: test\nof::three: test\nspeed: bench\n' ;;
     --exact)
-        case "$2" in
-            two) echo "two is wrong"; echo "test result: FAILED. 0 passed; 1 failed"; exit 101 ;;
-            *) echo "test result: ok. 1 passed; 0 failed; 2 filtered out" ;;
-        esac ;;
+        if [ "$2" = "$WRONG" ]; then
+            echo "$2 is wrong"; echo "test result: FAILED. 0 passed; 1 failed"; exit 101
+        elif [ "$2" != "$SILENT" ]; then
+            echo "test result: ok. 1 passed; 0 failed; 2 filtered out"
+        fi ;;
 esac
 "#;
 
+    fn harness(wrong: &str, silent: &str) -> Result<Tally, Failure> {
+        run_by("harness", &|arguments| {
+            let harness = Run::program("sh", &["-c", HARNESS, "harness"]).args(arguments);
+            harness.env("WRONG", wrong).env("SILENT", silent)
+        })
+    }
+
     #[test]
     fn each_test_runs_once_and_failures_are_shown() {
-        let harness =
-            |arguments: &[&str]| Run::program("sh", &["-c", HARNESS, "harness"]).args(arguments);
-        let failure = run_by("harness", &harness).expect_err("one test fails");
+        let tests = harness("", "").expect("no test fails");
+        assert_eq!((tests.passed, tests.failed, tests.programs.len()), (3, 0, 1));
+        let failure = harness("two", "").expect_err("one test fails");
         let is_shown = |line| failure.output.lines().any(|shown| shown == line);
         assert!(is_shown("two is wrong"), "{}", failure.output);
         assert!(!is_shown("test result: ok. 1 passed; 0 failed; 2 filtered out"));
         let Tally { passed, failed, programs, .. } = failure.tests;
         assert_eq!((passed, failed, programs.len()), (2, 1, 1));
+        let failure = harness("", "of::three").expect_err("one test has no result");
+        assert_eq!(failure.output, "3 tests of harness told 2 results\n");
         assert!(run("none", Path::new("/nonexistent/program")).is_err());
     }
 }

@@ -71,9 +71,9 @@ pub fn reset<T: Transport>(transport: &mut T) -> bool {
 
 /// Resets a device for good, as [`reset`] does. Returns false if the reset is not complete.
 ///
-/// The transport is never dropped: when they are dropped, the transports of `virtio-drivers` reset
-/// the device once more and wait for that without limit. They own nothing but the right to use the
-/// registers.
+/// The transport is never dropped: those of `virtio-drivers` would reset the device once more and
+/// wait for that without limit. They own nothing but the right to use the registers; a transport
+/// that owns more leaks it.
 pub fn release<T: Transport>(transport: T) -> bool {
     reset(&mut *ManuallyDrop::new(transport))
 }

@@ -3,8 +3,10 @@
 //!
 //! It uses the transports and [`Hal`](virtio_drivers::Hal) of the crate `virtio-drivers`. Only
 //! [`reset`] and [`release`] wait, for a bounded time. Whatever a device writes is either the
-//! answer to a request or an error, with one exception: `virtio-drivers` itself reads a queue's
-//! notify address at each notification, and panics if the device has put it outside its registers.
+//! answer to a request or an error, with two exceptions: `virtio-drivers` itself reads a queue's
+//! notify address at each notification, and panics if the device has put it outside its registers;
+//! and its PCI transport, when it is made, asks the device once more where its registers are, so
+//! whoever maps them must be ready for another answer than [`pci::registers`] had.
 //! * [`Ring`] is a split virtqueue, and [`DmaPage`] is a page that the device can access too.
 //! * [`Private`] is a value in a page that no device can access; [`PrivateMemory`] provides such
 //!   pages.

@@ -11,7 +11,7 @@ use crate::manager::parts::Piece;
 use crate::manager::state::isolations::kept;
 use crate::page::CpuCache;
 use crate::platform::Platform;
-use crate::units::{Pfn, PfnRange};
+use crate::units::{PAGES_PER_BLOCK, Pfn, PfnRange};
 use crate::vmemmap::SectionState;
 use crate::vmemmap_space::{BLOCKS_PER_CALL, BlockNumber, BlockRange};
 use crate::zone::{Change, Grade, IsolateError, IsolatedPages, Segment, Zone};
@@ -43,7 +43,7 @@ impl<'m, P: Platform> Isolation<'m, P> {
     ///
     /// Reserved blocks, and blocks that are not memory, are left alone: memory that is released or
     /// comes online there meanwhile is in circulation. An isolation has no owner: if somebody else
-    /// isolates that memory, it ends when either of the two puts it back.
+    /// isolates that memory, that isolation ends when either of the two puts it back.
     ///
     /// Frees into isolated blocks bypass the caches of CPUs, and as long as any block is isolated
     /// so do frees next to it. So isolate blocks for a while, not for ever.
@@ -111,7 +111,7 @@ impl<'m, P: Platform> Isolation<'m, P> {
         }
     }
 
-    /// Puts back those of the blocks that are isolated. For where
+    /// Puts back those of the blocks that are isolated. Use it where
     /// [`unisolate`](Self::unisolate) fails because some are not: memory came online or was
     /// released in the range after it was isolated.
     ///
@@ -121,7 +121,7 @@ impl<'m, P: Platform> Isolation<'m, P> {
         self.pages_of_blocks(range).map(|_| self.put_back_rest(range))
     }
 
-    /// [`unisolate_rest`](Self::unisolate_rest) for blocks that this manager has isolated.
+    /// [`unisolate_rest`](Self::unisolate_rest) without a check of the range.
     pub(super) fn put_back_rest(self, range: BlockRange) {
         let pages = PfnRange { start: range.start.start(), end: range.end.start() };
         let blocks = u64::from(range.blocks());
@@ -188,9 +188,9 @@ impl<'m, P: Platform> Isolation<'m, P> {
     }
 
     /// Gives isolated blocks a grade, if they hold nothing that is known to be unmovable. The error
-    /// names the block in the way: one that holds such memory, or one that others have put back or
-    /// that has become memory meanwhile, in which case the rest has its grade.
-    pub(super) fn regrade(self, range: BlockRange, grade: Grade) -> Result<(), Pfn> {
+    /// names the block in the way. Returns a block of memory that does not have the grade, if there
+    /// is one: others have put it back, or it has become memory meanwhile.
+    pub(super) fn regrade(self, range: BlockRange, grade: Grade) -> Result<Option<Pfn>, Pfn> {
         let platform = self.manager.platform;
         let pages = PfnRange { start: range.start.start(), end: range.end.start() };
         if grade != Grade::Any {
@@ -203,7 +203,7 @@ impl<'m, P: Platform> Isolation<'m, P> {
             }
             true
         });
-        missed.map_or(Ok(()), Err)
+        Ok(missed)
     }
 
     /// Checks that isolated blocks hold nothing that is known to be unmovable. The error names the
@@ -298,12 +298,16 @@ impl<'m, P: Platform> Isolation<'m, P> {
     }
 
     /// Changes `blocks` blocks back. Returns how many could not be. Blocks that others isolated
-    /// meanwhile are put back as well, and counted out.
+    /// meanwhile are put back as well, and blocks that became memory are isolated as well; they are
+    /// counted here.
     #[cold]
     #[inline(never)]
     fn undo(self, done: PfnRange, change: Change, blocks: u64) -> u64 {
         let platform = self.manager.platform;
         let mut all_undone = 0;
+        // As in `isolate`, the count is never less than the number of isolated blocks.
+        let most = if change == Change::Isolate { done.pages() / PAGES_PER_BLOCK } else { 0 };
+        self.manager.isolations.lock(platform).blocks += most;
         // Heads may have been split or merged since, so the range is sliced anew, as far as the
         // change came, and perhaps into another number of slices.
         self.each_slice(done, &mut |Slice { zone, segment, indices }| {
@@ -331,8 +335,11 @@ impl<'m, P: Platform> Isolation<'m, P> {
             self.manager.pressure.epoch.note_free();
             true
         });
-        if change == Change::PutBack && all_undone > blocks {
-            self.forget(all_undone - blocks);
+        let surplus = all_undone.saturating_sub(blocks);
+        match change {
+            Change::PutBack => self.forget(surplus),
+            Change::Isolate => self.forget(most - surplus),
+            Change::Claim | Change::Unclaim => {}
         }
         blocks.saturating_sub(all_undone)
     }
@@ -350,7 +357,7 @@ impl<'m, P: Platform> Isolation<'m, P> {
     /// Counts `blocks` isolated blocks out. With the last one the caches may keep all of their zone
     /// again, if they can be reached from here.
     pub(super) fn forget(self, blocks: u64) {
-        if self.uncount(blocks) {
+        if blocks != 0 && self.uncount(blocks) {
             self.rehome_if_possible();
         }
     }

@@ -1,8 +1,9 @@
 //! Requests and frees of any form on the fast path, wherever the CPU's cache can serve them.
 //!
 //! A run from a cache is near the CPU, but not always where a request wants it. If it lies
-//! elsewhere it goes back into the cache, and the zones are asked. Runs whose size is no power of
-//! two are kept whole for requests of exactly that many pages.
+//! elsewhere it goes back into the cache, or to its zone if it is of another node than the request
+//! prefers, and the zones are asked. Runs whose size is no power of two are kept whole for requests
+//! of exactly that many pages.
 
 use crate::debug::Place;
 use crate::manager::request::Request;
@@ -169,7 +170,7 @@ impl<P: Platform> Manager<P> {
     /// Whether a request that names the cache's own node gets a frame whose block the cache does
     /// not know: another node's memory may lie in a hole of the cache's zone, and a refill may
     /// bring frames from anywhere. A request that prefers the node gets another node's frame only
-    /// while the own node has none left for ordinary requests.
+    /// while the cache's first zone is not above its low mark.
     #[cold]
     fn is_far_one_wanted(&self, cache: &CpuCache, pfn: Pfn, choice: NodeChoice) -> bool {
         let Some(home) = self.zones().get(cache.zone()) else { return false };
@@ -210,13 +211,17 @@ impl<P: Platform> Manager<P> {
     }
 
     /// Puts a run that lies elsewhere than the request wants back into the cache that it came from.
-    /// If the request prefers the own node, which has memory again, the run goes back to its zone,
-    /// so that such requests do not find it again and again.
+    /// A run of another node goes back to its zone if the request prefers the own node, so that
+    /// such requests do not find it again and again.
     #[cold]
     #[inline(never)]
     fn put_back(&self, cache: &CpuCache, range: PfnRange, request: &Request) {
         let put = match range.as_order() {
-            _ if matches!(request.node, NodeChoice::Preferred(_)) => Put::Full,
+            _ if matches!(request.node, NodeChoice::Preferred(_))
+                && !cache.is_near(range.start) =>
+            {
+                Put::Full
+            }
             Some(order) => match Lot::of_type(request.migrate_type) {
                 Some(lot) => cache.put_slowly(range.start, order, lot),
                 None => Put::Full,

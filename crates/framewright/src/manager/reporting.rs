@@ -8,9 +8,8 @@
 //! registers and memory that is added.
 
 use crate::parameters::{Pace, ReportingParameters};
-use crate::sync::table_atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use crate::sync::table_atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 use crate::units::Order;
-use core::sync::atomic::fence;
 
 const UNSET: u8 = u8::MAX;
 /// How long a device may take for an answer, unless another timeout is set.

@@ -8,7 +8,8 @@
 //!          own node serves or has memory again; a drain; what is isolated changes
 //! ```
 //!
-//! When that ends, the frames still in the cache are used up, or go back when they are freed.
+//! When that ends, the frames still in the cache are used up, or go back when they are freed or
+//! when a request that prefers the own node meets them.
 //! Frames of zones that are not the cache's own, including those that a single refill brought, are
 //! *strays*. While there may be any, each free checks where its frames belong.
 //!

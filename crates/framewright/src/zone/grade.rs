@@ -270,8 +270,8 @@ impl Zone {
 
     /// Gives isolated blocks the migrate type of a grade. For the grade *any* this changes only
     /// blocks that have another grade. Heads that reach over the ends of `range` are divided there.
-    /// `range` is short enough for one hold of the lock. Returns a block of memory that is not
-    /// isolated, and so was left as it is.
+    /// `range` is short enough for one hold of the lock. Returns a block of memory that has
+    /// another grade and, as it is not isolated, keeps it.
     pub(crate) fn regrade<P: Platform>(
         &self,
         platform: &P,
@@ -284,10 +284,10 @@ impl Zone {
         let table = locked.buddy.table;
         let (mut index, mut missed) = (range.start, None);
         while let Some(found) = table.heads(index..range.end).next() {
-            // A head that is not isolated must not be changed: it is reserved, or no memory, and
-            // its entries may have gone with the memory (invariant 49).
+            // A head that is not isolated must not be changed: it is in circulation, reserved, or
+            // no memory, and its entries may have gone with the memory (invariant 49).
             if !found.state.is_isolated() {
-                if is_managed(found.state) {
+                if is_managed(found.state) && Grade::of(found.state.migrate_type()) != grade {
                     missed = Some(found.index);
                 }
                 index = found.end();

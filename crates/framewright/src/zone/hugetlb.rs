@@ -63,6 +63,9 @@ impl Zone {
         if self.free_pages() + of_spare < needed_pages {
             return list;
         }
+        if self.gathers(order) && most != 0 {
+            return self.gather_for_pool(platform, order, note);
+        }
         let mut locked = self.lock_coalesced(platform);
         if locked.free_pages() < needed_pages {
             locked.release_spare();
@@ -84,6 +87,27 @@ impl Zone {
             if list.pages() * u64::from(blocks_of(order)) >= u64::from(GROUP) {
                 break;
             }
+        }
+        list
+    }
+
+    /// Takes one page of `order` where no free block is as large, because blocks are shuffled.
+    #[cold]
+    #[inline(never)]
+    fn gather_for_pool<P: Platform>(
+        &self,
+        platform: &P,
+        order: Order,
+        note: &mut dyn FnMut(Option<PfnRange>),
+    ) -> PageList {
+        let mut list = PageList::EMPTY;
+        let page = self.gathered(platform, order, Pfn(u64::MAX), &mut |buddy, index| {
+            buddy.gather(index, order, MigrateType::Movable)?;
+            list = PageList::unreported(self.make_pool(index, order, order, false));
+            Ok(())
+        });
+        if page.is_some() {
+            note(page);
         }
         list
     }

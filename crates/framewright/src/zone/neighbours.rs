@@ -29,13 +29,16 @@ impl Zone {
                     break;
                 }
                 let start = segment.block_of(next).start();
-                let Some((_, state)) = locked.buddy.table.head_of(next) else {
+                let Some((head, state)) = locked.buddy.table.head_of(next) else {
                     run.start = None;
                     next += 1;
                     continue;
                 };
+                // If blocks merged while the lock was open, the head may lie before this block.
+                let after = head + blocks_of(state.order().max(Order::BLOCK));
+                let end = segment.block_of(head).start().add(state.order().pages());
                 let found = match state.state() {
-                    Some(State::Free) => run.extend(start, start.add(state.order().pages())),
+                    Some(State::Free) => run.extend(start, end),
                     Some(State::Split) if !state.is_unavailable() => {
                         let words = locked.buddy.table.cold_free_map(next).words();
                         run.cross(start, leading(&words), trailing(&words))
@@ -48,7 +51,7 @@ impl Zone {
                 if found.is_some() {
                     return found;
                 }
-                next += blocks_of(state.order().max(Order::BLOCK));
+                next = after;
             }
         }
         None

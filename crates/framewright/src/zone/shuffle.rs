@@ -145,7 +145,7 @@ impl Zone {
     /// Returns the lowest piece of `order` that ends at or below `max` and for whose index `gather`
     /// finds nothing in the way. The lock is released after some heads, and each head is looked at
     /// once.
-    fn gathered<P: Platform>(
+    pub(super) fn gathered<P: Platform>(
         &self,
         platform: &P,
         order: Order,

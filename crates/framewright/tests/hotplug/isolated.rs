@@ -56,7 +56,13 @@ unsafe impl Mover for Late<'_> {
         Ok(MoveToken(0))
     }
 
-    unsafe fn relocate(&self, _: MoveToken, _: PfnRange, to: PfnRange) -> Result<(), MoveFailed> {
+    unsafe fn relocate(
+        &self,
+        _: MoveToken,
+        from: PfnRange,
+        to: PfnRange,
+    ) -> Result<(), MoveFailed> {
+        crate::copy(self.manager, from, to);
         self.page.store(to.start.0, Ordering::Relaxed);
         Ok(())
     }

@@ -371,3 +371,30 @@ fn a_full_node_leaves_who_prefers_it_what_is_cached() {
         assert_eq!(free_there(&manager), before, "they came out of the cache");
     });
 }
+
+/// A cached run that lies above a request's highest address stays where it is, if it is of the own
+/// node.
+#[test]
+fn what_is_too_high_stays_cached() {
+    if is_careful() {
+        return;
+    }
+    let manager = bring_up_with(machine(1024), &[], &parameters("")).expect("bring-up");
+    manager.platform().run_on(0, || {
+        let low = manager.allocate(&Request::new(Order::PAGE)).expect("there is memory");
+        let high = manager.allocate(&Request::new(Order::PAGE)).expect("there is memory");
+        assert!(low.start < high.start);
+        manager.give_back(high).expect("allocated");
+        let request = Request {
+            node: NodeChoice::Preferred(node(0)),
+            max_address: low.start.address(),
+            ..Request::new(Order::PAGE)
+        };
+        let cached = manager.caches().pages();
+        for _ in 0..3 {
+            // The zone may have a page that low, or not.
+            let _ = manager.allocate(&request);
+        }
+        assert_eq!(manager.caches().pages(), cached);
+    });
+}

@@ -206,19 +206,36 @@ fn pools_get_pages_of_a_gib() {
     assert_eq!(fill.pools[1].got, 2);
     let pool = manager.pool(PoolSize::OneGib);
     assert_eq!(pool.resize(3, &NoHelpers).expect("nobody else resizes").reached, 3);
-    // What a pool does not get says nothing about other requests for as much.
     let gib_page = Request {
         node: NodeChoice::Exact(NodeId::ZERO),
         migrate_type: MigrateType::Unmovable,
         ..Request::new(Order::MAX)
     };
     assert_eq!(pool.resize(0, &NoHelpers).expect("nobody else resizes").reached, 0);
-    let taken: Vec<PfnRange> = std::iter::from_fn(|| manager.allocate(&gib_page).ok()).collect();
+    let mut taken: Vec<PfnRange> =
+        std::iter::from_fn(|| manager.allocate(&gib_page).ok()).collect();
     assert!(taken.len() >= 3, "{}", taken.len());
     assert_eq!(pool.resize(1, &NoHelpers).expect("nobody else resizes").reached, 0);
+    manager.give_back(taken.pop().expect("some are held")).expect("allocated");
+    assert_eq!(pool.resize(1, &NoHelpers).expect("nobody else resizes").reached, 1);
     taken.into_iter().for_each(|range| manager.give_back(range).expect("allocated"));
-    manager.allocate(&gib_page).expect("it is free again");
     check(&manager);
+}
+
+/// A pool gets as many pages of a GiB at boot as without the shuffle, also the last of a node.
+#[test]
+fn pools_get_as_many_pages_at_boot_as_without_the_shuffle() {
+    let got = |line: &str| {
+        let machine = FakeMachine::builder().ram(gib(4, 7)).ram(gib(8, 10)).cpus_on(0, 1);
+        let machine = machine.node(gib(4, 7), 0).node(gib(8, 10), 1).build();
+        let parameters = parameters(&format!("{line} hugepagesz=1G hugepages=5"));
+        let manager = bring_up_with(machine, &[], &parameters).expect("bring-up");
+        manager.vmemmap().initialise_deferred(&NoHelpers);
+        let fill = manager.hugetlb().fill(&parameters, &NoHelpers);
+        check(&manager);
+        fill.pools[1].got
+    };
+    assert_eq!(got(SHUFFLED), got(""));
 }
 
 #[test]

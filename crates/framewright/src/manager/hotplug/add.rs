@@ -1,19 +1,18 @@
 //! Adding memory.
 //!
 //! Orders of memory: SeqCst: a device for reports that registers and memory that is added must not
-//! both miss the other.
+//! miss each other.
 
 use super::window::Planned;
 use super::{Hotplug, HotplugError, Piece, blocks_of, bytes_of};
 use crate::manager::state::hotplug::{HotplugEvent, Searches};
 use crate::platform::Platform;
-use crate::sync::table_atomic::Ordering;
+use crate::sync::table_atomic::{Ordering, fence};
 use crate::units::{NodeId, PAGES_PER_BLOCK, PhysRange};
 use crate::vmemmap_space::{BlockNumber, BlockRange};
 use crate::zone::Grade;
 use crate::zone::Presence;
 use core::mem::ManuallyDrop;
-use core::sync::atomic::fence;
 
 /// The most windows that one call can make.
 const MOST_PLANNED: usize = 16;
@@ -443,8 +442,8 @@ impl<P: Platform> Hotplug<'_, P> {
     }
 
     fn track_reported(self, piece: Piece) {
-        // See `Reporting::register`: memory that was just added is seen by a device that this
-        // does not see.
+        // See `Reporting::register`: either this sees a device that is registering, or that device
+        // sees the memory that was just added.
         fence(Ordering::SeqCst);
         if self.manager.reporting.is_registered() {
             piece.zone.track_reported(self.manager.platform);

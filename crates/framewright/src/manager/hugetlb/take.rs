@@ -1,8 +1,7 @@
 //! Moves pages from zones into pools and back. Nobody else sees these pages meanwhile.
 //!
-//! With debug aids on, each page is allocated and freed like any other, so that the aids see it.
-//! Pages that have to be gathered are allocated like any other, too. Otherwise whole runs are taken
-//! and given back under one hold of a zone's lock.
+//! With debug aids on, each page is allocated and freed like any other, so that the aids see it;
+//! otherwise whole runs are taken and given back under one hold of a zone's lock.
 
 use crate::block::{Chain, MigrateType, PageList};
 use crate::hugetlb::Taken;
@@ -124,19 +123,12 @@ impl<P: Platform> Pool<'_, P> {
         if self.is_area_only() {
             return;
         }
-        if self.manager.debug().aids().watch() || self.has_to_gather(node) {
+        if self.manager.debug().aids().watch() {
             let most = taken.pages() + more;
             self.take_singly(taken, node, most);
         } else {
             self.take_marked(taken, node, more, marks);
         }
-    }
-
-    /// Whether no free block is as large as a page, because blocks are shuffled: requests gather
-    /// such a page from its parts.
-    fn has_to_gather(&self, node: NodeId) -> bool {
-        let order = self.size.order();
-        self.manager.hugetlb().node_zones(node).any(|(_, zone)| zone.gathers(order))
     }
 
     fn count_taken(&self, wanted: u64, taken: &Taken) {
@@ -219,8 +211,8 @@ impl<P: Platform> Pool<'_, P> {
         Some(free.saturating_sub(keep) / size.frames())
     }
 
-    /// Does [`take_pages`](Self::take_pages) with debug aids, or where pages have to be gathered:
-    /// each page is an allocation of its own.
+    /// Does [`take_pages`](Self::take_pages) with debug aids: each page is an allocation of its
+    /// own.
     fn take_singly(&self, taken: &mut Taken, node: NodeId, most: u64) {
         let size = self.size;
         // Pools take no memory with a grade, which movable requests might be given. But if no

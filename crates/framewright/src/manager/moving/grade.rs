@@ -11,7 +11,11 @@ use crate::vmemmap_space::{BlockNumber, BlockRange};
 use crate::zone::{Grade, IsolateError, Segment, Zone};
 use core::fmt;
 
-/// Why blocks do not get another grade. Nothing has changed.
+/// How often a grade is set where others put the blocks back meanwhile.
+const ATTEMPTS: u32 = 8;
+
+/// Why blocks do not get another grade. Nothing has changed, unless others isolate some of the
+/// blocks or put them back at the same time, again and again: then some may have the grade.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GradeError {
     /// The blocks could not be isolated for the change.
@@ -43,7 +47,7 @@ impl<P: Platform> Moving<'_, P> {
     /// available.
     ///
     /// # Errors
-    /// [`GradeError`]; nothing has changed.
+    /// See [`GradeError`].
     pub fn set_grade(self, range: BlockRange, grade: Grade) -> Result<(), GradeError> {
         self.check_area(range, grade)?;
         self.grade_alone(range, grade)
@@ -66,14 +70,24 @@ impl<P: Platform> Moving<'_, P> {
         {
             return Err(GradeError::InUse(found.start.start()));
         }
-        isolation.isolate(range).map_err(GradeError::Isolate)?;
-        // A caller that makes an area first enters it and then isolates its blocks, so that one of
-        // the two sees the other.
-        let is_none = self.check_area(range, grade);
-        let set = is_none.and_then(|()| isolation.regrade(range, grade).map_err(GradeError::InUse));
-        // Some of the range may have been removed and added again meanwhile.
-        self.put_back(range);
-        set
+        let mut attempts = ATTEMPTS;
+        loop {
+            isolation.isolate(range).map_err(GradeError::Isolate)?;
+            // A caller that makes an area first enters it and then isolates its blocks, so that one
+            // of the two sees the other.
+            let is_none = self.check_area(range, grade);
+            let set = is_none.and_then(|()| match isolation.regrade(range, grade) {
+                Ok(None) => Ok(()),
+                Ok(Some(pfn)) => Err(GradeError::Isolate(IsolateError::NotIsolated(pfn))),
+                Err(pfn) => Err(GradeError::InUse(pfn)),
+            });
+            // Some of the range may have been removed and added again meanwhile.
+            self.put_back(range);
+            attempts -= 1;
+            if attempts == 0 || !matches!(set, Err(GradeError::Isolate(_))) {
+                return set;
+            }
+        }
     }
 
     /// Returns where the memory that is only for movable contents began on a node at bring-up;

@@ -23,7 +23,8 @@ const MOST_YIELDS: u32 = 1 << 10;
 /// its new place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum VacateError {
-    /// The blocks could not be isolated.
+    /// The blocks could not be isolated; or, after everything was moved, not all of them were
+    /// isolated any more, as memory came online or was released among them.
     Isolate(IsolateError),
     /// Something could not be moved.
     Obstacles {
