@@ -61,16 +61,7 @@ impl<'m, P: Platform> Isolation<'m, P> {
         // Counted first, and as many as there can be: others may put the blocks back as soon as
         // they are isolated, and the count must never be less than the number of isolated blocks.
         let most = u64::from(range.blocks());
-        {
-            let mut isolations = self.manager.isolations.lock(self.manager.platform);
-            let hull = isolations.hull;
-            isolations.hull = if isolations.blocks == 0 {
-                pages
-            } else {
-                PfnRange { start: hull.start.min(pages.start), end: hull.end.max(pages.end) }
-            };
-            isolations.blocks += most;
-        }
+        self.count_in(pages, most);
         let changed = self.change_blocks(pages, Change::Isolate, Change::PutBack);
         // Blocks that could not be put back either were taken by others, who have counted them out,
         // so this call does not.
@@ -305,9 +296,10 @@ impl<'m, P: Platform> Isolation<'m, P> {
     fn undo(self, done: PfnRange, change: Change, blocks: u64) -> u64 {
         let platform = self.manager.platform;
         let mut all_undone = 0;
-        // As in `isolate`, the count is never less than the number of isolated blocks.
         let most = if change == Change::Isolate { done.pages() / PAGES_PER_BLOCK } else { 0 };
-        self.manager.isolations.lock(platform).blocks += most;
+        if most != 0 {
+            self.count_in(done, most);
+        }
         // Heads may have been split or merged since, so the range is sliced anew, as far as the
         // change came, and perhaps into another number of slices.
         self.each_slice(done, &mut |Slice { zone, segment, indices }| {
@@ -323,6 +315,10 @@ impl<'m, P: Platform> Isolation<'m, P> {
                 while index < indices.end {
                     // A head that cannot be divided counts as one.
                     let end = zone.slice_end(platform, index, 1);
+                    if change == Change::Isolate && end > indices.end {
+                        // Others have made this a part of something larger, so it stays theirs.
+                        break;
+                    }
                     if !undo(index..end) && change == Change::Unclaim {
                         // Others have isolated it while it was in use, so once freed it is free and
                         // isolated.
@@ -337,9 +333,9 @@ impl<'m, P: Platform> Isolation<'m, P> {
         });
         let surplus = all_undone.saturating_sub(blocks);
         match change {
-            Change::PutBack => self.forget(surplus),
-            Change::Isolate => self.forget(most - surplus),
-            Change::Claim | Change::Unclaim => {}
+            Change::PutBack if surplus != 0 => self.forget(surplus),
+            Change::Isolate if surplus < most => self.forget(most - surplus),
+            _ => {}
         }
         blocks.saturating_sub(all_undone)
     }
@@ -354,10 +350,22 @@ impl<'m, P: Platform> Isolation<'m, P> {
         found
     }
 
+    /// Counts in `blocks` blocks among `pages` that are about to be isolated.
+    fn count_in(self, pages: PfnRange, blocks: u64) {
+        let mut isolations = self.manager.isolations.lock(self.manager.platform);
+        let hull = isolations.hull;
+        isolations.hull = if isolations.blocks == 0 {
+            pages
+        } else {
+            PfnRange { start: hull.start.min(pages.start), end: hull.end.max(pages.end) }
+        };
+        isolations.blocks += blocks;
+    }
+
     /// Counts `blocks` isolated blocks out. With the last one the caches may keep all of their zone
     /// again, if they can be reached from here.
     pub(super) fn forget(self, blocks: u64) {
-        if blocks != 0 && self.uncount(blocks) {
+        if self.uncount(blocks) {
             self.rehome_if_possible();
         }
     }

@@ -3,6 +3,7 @@
 use super::locked::LockedZone;
 use super::{Zone, segment};
 use crate::block::list::{NONE, Position};
+use crate::block::shuffle::InTheWay;
 use crate::block::split::Moved;
 use crate::block::table::largest_piece;
 use crate::block::table::{BlockTable, GROUP, HeadIn, blocks_of};
@@ -64,7 +65,7 @@ impl Zone {
             return list;
         }
         if self.gathers(order) && most != 0 {
-            return self.gather_for_pool(platform, order, note);
+            return self.gather_for_pool(platform, order, needed_pages, note);
         }
         let mut locked = self.lock_coalesced(platform);
         if locked.free_pages() < needed_pages {
@@ -91,18 +92,23 @@ impl Zone {
         list
     }
 
-    /// Takes one page of `order` where no free block is as large, because blocks are shuffled.
+    /// Takes one page of `order` where no free block is as large, because blocks are shuffled, if
+    /// at least `needed_pages` are free.
     #[cold]
     #[inline(never)]
     fn gather_for_pool<P: Platform>(
         &self,
         platform: &P,
         order: Order,
+        needed_pages: u64,
         note: &mut dyn FnMut(Option<PfnRange>),
     ) -> PageList {
         let mut list = PageList::EMPTY;
-        let page = self.gathered(platform, order, Pfn(u64::MAX), &mut |buddy, index| {
-            buddy.gather(index, order, MigrateType::Movable)?;
+        let page = self.gathered(platform, order, Pfn(u64::MAX), &mut |locked, index| {
+            if locked.free_pages() < needed_pages {
+                return Err(InTheWay { heads: 0, after: index });
+            }
+            locked.buddy.gather(index, order, MigrateType::Movable)?;
             list = PageList::unreported(self.make_pool(index, order, order, false));
             Ok(())
         });

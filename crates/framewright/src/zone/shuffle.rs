@@ -1,8 +1,8 @@
 //! Shuffles the free blocks of a zone, and allocates large pieces while shuffling is on.
 
 use super::Zone;
+use super::locked::LockedZone;
 use crate::block::MigrateType;
-use crate::block::buddy::Buddy;
 use crate::block::list::ListId;
 use crate::block::random::Random;
 use crate::block::shuffle::{InTheWay, SHUFFLE_ORDER};
@@ -124,8 +124,8 @@ impl Zone {
         migrate_type: MigrateType,
         max: Pfn,
     ) -> Option<PfnRange> {
-        self.gathered(platform, order, max, &mut |buddy, index| {
-            buddy.gather(index, order, migrate_type)
+        self.gathered(platform, order, max, &mut |locked, index| {
+            locked.buddy.gather(index, order, migrate_type)
         })
     }
 
@@ -138,7 +138,9 @@ impl Zone {
         migrate_type: MigrateType,
         max: Pfn,
     ) -> bool {
-        let look = &mut |buddy: &mut Buddy, index| buddy.can_gather(index, order, migrate_type);
+        let look = &mut |locked: &mut LockedZone, index| {
+            locked.buddy.can_gather(index, order, migrate_type)
+        };
         self.gathered(platform, order, max, look).is_some()
     }
 
@@ -150,7 +152,7 @@ impl Zone {
         platform: &P,
         order: Order,
         max: Pfn,
-        gather: &mut dyn FnMut(&mut Buddy, u32) -> Result<(), InTheWay>,
+        gather: &mut dyn FnMut(&mut LockedZone, u32) -> Result<(), InTheWay>,
     ) -> Option<PfnRange> {
         let blocks = blocks_of(order);
         let mut released = false;
@@ -168,7 +170,7 @@ impl Zone {
                     if start.add(order.pages()) > max {
                         return None;
                     }
-                    match gather(&mut locked.buddy, index) {
+                    match gather(&mut locked, index) {
                         Ok(()) => return Some(PfnRange::of_order(start, order)),
                         Err(in_the_way) => {
                             looked_at += in_the_way.heads.max(1);

@@ -235,7 +235,9 @@ fn pools_get_as_many_pages_at_boot_as_without_the_shuffle() {
         check(&manager);
         fill.pools[1].got
     };
-    assert_eq!(got(SHUFFLED), got(""));
+    let usual = got("");
+    assert!(usual > 0);
+    assert_eq!(got(SHUFFLED), usual);
 }
 
 #[test]
