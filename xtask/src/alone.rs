@@ -17,7 +17,8 @@ const IS_TEST: &str = ": test";
 /// Runs all tests of `program`, even after one has failed, and calls it `name` in the result.
 ///
 /// # Errors
-/// The outputs of the tests that failed.
+/// The outputs of the tests that failed, or that there is no test. Without a model checker's flag,
+/// its tests are an empty program, which must not pass.
 pub fn run(name: &str, program: &Path) -> Result<Tally, Failure> {
     run_by(name, &|arguments| Run::program(program, arguments))
 }
@@ -48,7 +49,7 @@ fn run_by(name: &str, command: &(dyn Fn(&[&str]) -> Run + Sync)) -> Result<Tally
     });
     let (mut tests, mut failures) = taken(&done, std::mem::take);
     let told = tests.passed + tests.failed + tests.ignored;
-    if failures.is_empty() && told != names.len() as u64 {
+    if failures.is_empty() && (names.is_empty() || told != names.len() as u64) {
         failures = format!("{} tests of {name} told {told} results\n", names.len());
     }
     tests.programs = vec![Program { name: name.to_owned(), took: begun.elapsed() }];
@@ -97,6 +98,8 @@ esac
         assert_eq!((passed, failed, programs.len()), (2, 1, 1));
         let failure = harness("", "of::three").expect_err("one test has no result");
         assert_eq!(failure.output, "3 tests of harness told 2 results\n");
+        let failure = run("nothing", Path::new("true")).expect_err("there is no test");
+        assert_eq!(failure.output, "0 tests of nothing told 0 results\n");
         assert!(run("none", Path::new("/nonexistent/program")).is_err());
     }
 }

@@ -4,6 +4,7 @@ use crate::step::{Failure, Tally};
 use crate::workspace;
 use std::ffi::OsStr;
 use std::io::Read;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 /// Chooses how programs panic with the profile `dev` and profiles that inherit from it.
@@ -81,6 +82,23 @@ impl Run {
         read.map_err(|error| failed(error.to_string()))?;
         if status.success() { Ok(output) } else { Err(failed(format!("{output}{status}\n"))) }
     }
+
+    /// Runs a cargo command that builds one program, and returns where that is.
+    ///
+    /// # Errors
+    /// The compiler's messages, or that cargo names no program of `what`.
+    pub fn built(self, what: &str) -> Result<PathBuf, Failure> {
+        let messages = self.args(["--message-format", "json-render-diagnostics"]).output()?;
+        executable(&messages)
+            .ok_or_else(|| Failure::new(format!("cargo names no program of {what}\n")))
+    }
+}
+
+/// The last `"executable":"..."` in cargo's messages. Paths in a build folder should need no
+/// escapes.
+fn executable(messages: &str) -> Option<PathBuf> {
+    let (_, rest) = messages.rsplit_once("\"executable\":\"")?;
+    rest.split_once('"').map(|(path, _)| PathBuf::from(path))
 }
 
 fn shown(command: &Command) -> String {
@@ -114,6 +132,14 @@ mod tests {
         let output = failure.map(|failure| failure.output).unwrap_or_default();
         assert!(output.starts_with("$ A='b c' sh -c 'echo why; exit 3'\nwhy\n"), "{output}");
         assert!(Run::program("/nonexistent/program", &[]).output().is_err());
+    }
+
+    #[test]
+    fn the_program_is_found_in_cargos_messages() {
+        let messages = "warning: x\n{\"executable\":null}\n\
+            {\"reason\":\"a\",\"executable\":\"/t/release/guest\",\"fresh\":true}\n";
+        assert_eq!(executable(messages), Some(PathBuf::from("/t/release/guest")));
+        assert_eq!(executable("{\"executable\":null}"), None);
     }
 
     #[test]

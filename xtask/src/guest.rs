@@ -70,13 +70,9 @@ pub fn build(kernel: &Kernel) -> Result<Image, Failure> {
     if let Some(target) = target {
         packages::target(target)?;
     }
-    let messages = Run::cargo(&["build", "--release", "-p", package])
-        .args(["--message-format", "json-render-diagnostics"])
+    let path = Run::cargo(&["build", "--release", "-p", package])
         .args(target.iter().flat_map(|target| ["--target", target]))
-        .output()?;
-    let path = executable(&messages).ok_or_else(|| {
-        Failure::new(format!("cargo names no program of the package {package}\n"))
-    })?;
+        .built(&format!("the package {package}"))?;
     let file = fs::read(&path)?;
     let (loaded_bytes, zeroed_bytes) = load_segments(&file)
         .ok_or_else(|| Failure::new(format!("{package} is no 64-bit ELF file\n")))?;
@@ -87,13 +83,6 @@ pub fn build(kernel: &Kernel) -> Result<Image, Failure> {
     } else {
         Ok(image)
     }
-}
-
-/// The last `"executable":"..."` in cargo's messages. Paths in a build folder should need no
-/// escapes.
-pub fn executable(messages: &str) -> Option<PathBuf> {
-    let (_, rest) = messages.rsplit_once("\"executable\":\"")?;
-    rest.split_once('"').map(|(path, _)| PathBuf::from(path))
 }
 
 /// The bytes in the loadable segments of an ELF file, and the bytes that they need zeroed on top.
@@ -123,14 +112,6 @@ fn load_segments(file: &[u8]) -> Option<(u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_program_is_found_in_cargos_messages() {
-        let messages = "warning: x\n{\"executable\":null}\n\
-            {\"reason\":\"a\",\"executable\":\"/t/release/guest\",\"fresh\":true}\n";
-        assert_eq!(executable(messages), Some(PathBuf::from("/t/release/guest")));
-        assert_eq!(executable("{\"executable\":null}"), None);
-    }
 
     #[test]
     fn segments_of_this_very_program_are_read() {

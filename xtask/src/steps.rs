@@ -158,12 +158,8 @@ fn test_workspace() -> Run {
 
 /// Runs an example, which checks its own claims. The tests have built it.
 fn run_example(example: &str) -> Result<(), Failure> {
-    let built = workspace(&["build", "--profile", "test", "--example", example])
-        .args(["--message-format", "json-render-diagnostics"])
-        .output()?;
-    let program = guest::executable(&built).ok_or_else(|| {
-        Failure::new(format!("cargo names no program of the example {example}\n"))
-    })?;
+    let program = workspace(&["build", "--profile", "test", "--example", example])
+        .built(&format!("the example {example}"))?;
     Run::program(program, &[]).output().map(drop)
 }
 
@@ -287,24 +283,13 @@ fn model_checker(name: &str, packages: &[&str]) -> Result<Passed, Failure> {
     flags.push_str(name);
     let mut tests = Tally::default();
     for package in packages {
-        let built = Run::cargo(&["test", "--profile", "model", "--no-run", "-p", package])
+        let what = format!("{name} of {package}");
+        let run = Run::cargo(&["test", "--profile", "model", "--no-run", "-p", package])
             .args(["--test", name, "--features", name])
             .args(["--target-dir", &format!("target/{name}")])
-            .args(["--message-format", "json-render-diagnostics"])
             .env("RUSTFLAGS", flags.trim_start())
-            .output();
-        let run = built.and_then(|built| {
-            let program = guest::executable(&built).ok_or_else(|| {
-                Failure::new(format!("cargo names no program of the tests {name} of {package}\n"))
-            })?;
-            let run = alone::run(&format!("{name} of {package}"), &program)?;
-            // Without the checker's flag, the tests of a package are an empty program, which would
-            // pass.
-            if run.passed == 0 {
-                return Err(Failure::new(format!("no test of {package} ran\n")));
-            }
-            Ok(run)
-        });
+            .built(&what)
+            .and_then(|program| alone::run(&what, &program));
         match run {
             Ok(run) => tests.add(run),
             Err(mut failure) => {

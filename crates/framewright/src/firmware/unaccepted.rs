@@ -227,25 +227,29 @@ mod tests {
     use std::vec;
     use std::vec::Vec;
 
+    fn map_in(storage: &mut [MapRange]) -> MapBuilder<'_> {
+        let mut map = MapBuilder::new(storage);
+        for (start, bytes, kind) in [
+            (1 << 20, 64 << 20, MemoryKind::Conventional),
+            (1 << 32, 1 << 20, MemoryKind::Reserved),
+            (1 << 40, 4 << 20, MemoryKind::Conventional),
+        ] {
+            map.add(start, bytes, kind).expect("there is room");
+        }
+        map
+    }
+
     #[test]
     fn bits_for_what_is_no_memory_cost_nothing() {
-        let mut storage = [MapRange::EMPTY; 8];
-        let mut map = MapBuilder::new(&mut storage);
-        map.add(1 << 20, 64 << 20, MemoryKind::Conventional).expect("there is room");
-        map.add(1 << 32, 1 << 20, MemoryKind::Reserved).expect("there is room");
-        map.add(1 << 40, 4 << 20, MemoryKind::Conventional).expect("there is room");
         // Every second unit of 2 MiB is not accepted, up to 16 TiB.
         let mut table = vec![0x55; 24 + (1 << 20)];
         table[..24].fill(0);
         (table[0], table[6], table[18]) = (1, 0x20, 0x10);
         let table = UnacceptedTable::new(&mut table).expect("it is valid");
         // The first range has 33 units, 17 of which are not accepted: there is no room for these.
-        assert!(table.mark(&mut map).is_err());
+        assert!(table.mark(&mut map_in(&mut [MapRange::EMPTY; 8])).is_err());
         let mut storage = [MapRange::EMPTY; 80];
-        let mut map = MapBuilder::new(&mut storage);
-        map.add(1 << 20, 64 << 20, MemoryKind::Conventional).expect("there is room");
-        map.add(1 << 32, 1 << 20, MemoryKind::Reserved).expect("there is room");
-        map.add(1 << 40, 4 << 20, MemoryKind::Conventional).expect("there is room");
+        let mut map = map_in(&mut storage);
         table.mark(&mut map).expect("there is room");
         let unaccepted: Vec<PhysRange> = map
             .ranges()

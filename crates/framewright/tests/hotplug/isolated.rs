@@ -2,14 +2,14 @@
 //! circulation, and nobody is told otherwise.
 
 use crate::common::{Fake, bring_up_with, check, mib, parameters};
+use crate::one_page::{Moment, OnePage};
 use framewright::manager::{Budget, VacateError};
-use framewright::units::{Order, Pfn, PfnRange};
+use framewright::units::{Order, Pfn};
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright::zone::{Grade, IsolateError, MigrateType};
-use framewright::{MoveFailed, MoveToken, Mover, NotNow, Occupant};
 use framewright_testkit::{FakeMachine, Owner};
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 /// The block that is offline at first, and a range around it.
@@ -32,60 +32,24 @@ fn online(manager: &Fake) {
     manager.hotplug().online(mib(200, 202), Grade::Any).expect("it is offline");
 }
 
-/// Moves one page, and brings the block online when it is first asked.
-struct Late<'a> {
-    manager: &'a Fake,
-    is_online: AtomicBool,
-    page: AtomicU64,
-}
-
-// SAFETY: the test moves the only run that it says is movable, and nobody else uses it.
-unsafe impl Mover for Late<'_> {
-    fn occupant(&self, pfn: Pfn) -> Occupant {
-        if !self.is_online.swap(true, Ordering::Relaxed) {
-            online(self.manager);
-        }
-        if pfn.0 == self.page.load(Ordering::Relaxed) {
-            Occupant::Movable(PfnRange::of_order(pfn, Order::PAGE))
-        } else {
-            Occupant::Free
-        }
-    }
-
-    fn begin(&self, _: PfnRange) -> Result<MoveToken, NotNow> {
-        Ok(MoveToken(0))
-    }
-
-    unsafe fn relocate(
-        &self,
-        _: MoveToken,
-        from: PfnRange,
-        to: PfnRange,
-    ) -> Result<(), MoveFailed> {
-        crate::copy(self.manager, from, to);
-        self.page.store(to.start.0, Ordering::Relaxed);
-        Ok(())
-    }
-
-    unsafe fn abort(&self, _: MoveToken, _: PfnRange) {}
-}
-
 #[test]
 fn a_range_with_memory_that_came_online_is_not_vacated() {
     let manager = machine(1);
     let page = manager
         .allocate_at(AROUND.start.start(), Order::PAGE, MigrateType::Movable)
         .expect("it is free");
-    let mover = Late {
-        manager: &manager,
-        is_online: AtomicBool::new(false),
-        page: AtomicU64::new(page.start.0),
+    // An offline block is in the way, so it has to come online before the range is looked through.
+    let is_offline = AtomicBool::new(true);
+    let comes_online = |moment| {
+        if matches!(moment, Moment::Asked) && is_offline.swap(false, Ordering::Relaxed) {
+            online(&manager);
+        }
     };
+    let mover = OnePage::new(&manager, page, &comes_online);
     let vacated = manager.moving().by(&mover).vacate(AROUND, Budget::UNLIMITED);
     assert_eq!(vacated, Err(VacateError::Isolate(IsolateError::NotIsolated(START))));
     assert_eq!(manager.totals().isolated_pages, 0);
-    let page = Pfn(mover.page.load(Ordering::Relaxed));
-    manager.give_back(PfnRange::of_order(page, Order::PAGE)).expect("it is held");
+    manager.give_back(mover.page()).expect("it is held");
     check(&manager);
 }
 

@@ -41,6 +41,7 @@ mod isolated;
 mod mishaps;
 mod model;
 mod odd;
+mod one_page;
 mod pools;
 mod release;
 mod remove;

@@ -3,6 +3,7 @@
 
 use crate::add::{add, machine, node};
 use crate::common::{Fake, blocks, bring_up_with, check, gib, mib, order, parameters, settled};
+use crate::one_page::{Moment, OnePage};
 use framewright::manager::{
     AreaName, Budget, Group, HotplugError, HotplugEvent, HotplugNotifier, ReleaseError, Removal,
     Veto,
@@ -164,31 +165,6 @@ fn a_notifier_that_dies_costs_nothing() {
     }
 }
 
-/// A mover that owns one page and puts a block back into circulation when that page is moved.
-struct Meddles(&'static Fake, Mutex<PfnRange>);
-
-// SAFETY: the page is its own, and has its new place when it was moved.
-unsafe impl Mover for Meddles {
-    fn occupant(&self, pfn: Pfn) -> Occupant {
-        let own = *lock(&self.1);
-        if own.contains(pfn) { Occupant::Movable(own) } else { Occupant::Unknown }
-    }
-
-    fn begin(&self, _: PfnRange) -> Result<MoveToken, NotNow> {
-        Ok(MoveToken(0))
-    }
-
-    unsafe fn relocate(&self, _: MoveToken, run: PfnRange, to: PfnRange) -> Result<(), MoveFailed> {
-        let next = BlockNumber(BlockNumber::containing(run.start).0 + 1);
-        let put_back = self.0.isolation().unisolate(blocks(next.0, 1));
-        assert_eq!(put_back, Ok(()), "it was isolated with the page's block");
-        *lock(&self.1) = to;
-        Ok(())
-    }
-
-    unsafe fn abort(&self, _: MoveToken, _: PfnRange) {}
-}
-
 /// Vacated memory goes back into circulation completely, even if another caller has put part of it
 /// back already.
 #[test]
@@ -202,7 +178,13 @@ fn what_others_put_back_keeps_nothing_out_of_use() {
     });
     let told: &'static Vetoes = &Vetoes;
     manager.hotplug().set_notifier(Some(told));
-    let mover = Meddles(manager, Mutex::new(page));
+    let puts_back = |moment| {
+        let Moment::Moves(run) = moment else { return };
+        let next = BlockNumber(BlockNumber::containing(run.start).0 + 1);
+        let put_back = manager.isolation().unisolate(blocks(next.0, 1));
+        assert_eq!(put_back, Ok(()), "it was isolated with the page's block");
+    };
+    let mover = OnePage::new(manager, page, &puts_back);
     let hotplug = manager.hotplug().by(&mover);
     // SAFETY: nothing looks up descriptors.
     let some = unsafe { hotplug.remove_some(mib(4096, 4104), 8 << 20, 8 << 20, Budget::UNLIMITED) };
@@ -211,7 +193,7 @@ fn what_others_put_back_keeps_nothing_out_of_use() {
     assert_eq!(left, 0, "{some:?}");
     check(manager);
     manager.give_back(other).expect("ours");
-    manager.give_back(*lock(&mover.1)).expect("ours");
+    manager.give_back(mover.page()).expect("ours");
 }
 
 /// A notifier that makes a reserve area of memory that is about to go, and lets the memory go.
