@@ -9,7 +9,7 @@
 //! runs the hypervisor holds at the moment, and `free_heads` where in memory free blocks are.
 //! `migrate_type` says what blocks are used for, and `page_list` has the free pages of a pool as
 //! `chain`s. For blocks that are split into pages, `free_map` has the free frames, and `free_index`
-//! finds a block with a free run of an order.
+//! finds a block with a free run of an order. `lots` says where in a CPU's cache freed frames go.
 //!
 //! All of it is safe code over tables whose memory `carve` obtains, and nearly all of it runs under
 //! the zone lock.
@@ -24,6 +24,7 @@ pub(crate) mod free_index;
 mod free_map;
 pub(crate) mod in_flight;
 pub(crate) mod list;
+pub(crate) mod lots;
 mod merge;
 mod migrate_type;
 mod page_list;
@@ -39,6 +40,7 @@ pub(crate) mod table;
 pub(crate) use chain::{Chain, IN_USE, LENT, RESTORE, first_link, is_in_use};
 pub use free_map::FreeMap;
 pub use list::BLOCK_ORDERS;
+pub(crate) use lots::Lot;
 pub use migrate_type::MigrateType;
 pub(crate) use page_list::{FreeList, PageList, Search};
 pub use segment::Segment;

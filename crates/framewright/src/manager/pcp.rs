@@ -5,7 +5,7 @@
 //! interrupt handler that finds its CPU inside the cache, and a CPU whose cache is being drained,
 //! take the slow path.
 
-use crate::block::MigrateType;
+use crate::block::{Lot, MigrateType};
 use crate::debug::Place;
 use crate::manager::alloc::{block_number, usable_type};
 use crate::manager::facets::Caches;
@@ -13,7 +13,7 @@ use crate::manager::request::{AllocateError, Mark, Request, Search};
 use crate::manager::state::Manager;
 use crate::manager::state::isolations::kept;
 use crate::manager::vmemmap::deferred::Growth;
-use crate::page::{CpuCache, Flow, Lot, MOST_WORDS, Put};
+use crate::page::{CpuCache, Flow, MOST_WORDS, Put};
 use crate::platform::Platform;
 use crate::units::{Order, Pfn, PfnRange};
 use crate::zone::{FreeError, Refill, Zone, ZoneId, ZoneKind, range_of};

@@ -8,11 +8,12 @@
 //! A CPU that empties another CPU's cache has it to itself (invariant 16). The zone validates all
 //! frames that come back (invariant 17).
 
+use crate::block::Lot;
 use crate::manager::facets::Caches;
 use crate::manager::reclaim::Attempt;
 use crate::manager::request::ORDINARY;
 use crate::manager::state::Manager;
-use crate::page::{CpuCache, Lot, MOST_RETURNED, MOST_RUNS, MOST_WORDS, Runs};
+use crate::page::{CpuCache, MOST_RETURNED, MOST_RUNS, MOST_WORDS, Runs};
 use crate::platform::Platform;
 use crate::units::{Order, PfnRange};
 use crate::vmemmap_space::BlockNumber;

@@ -5,11 +5,12 @@
 //! prefers, and the zones are asked. Runs whose size is no power of two are kept whole for requests
 //! of exactly that many pages.
 
+use crate::block::Lot;
 use crate::debug::Place;
 use crate::manager::request::Request;
 use crate::manager::state::Manager;
 use crate::memblock::NodeChoice;
-use crate::page::{CpuCache, Lot, Put};
+use crate::page::{CpuCache, Put};
 use crate::platform::Platform;
 use crate::units::{Order, Pfn, PfnRange};
 use crate::zone::{FreeError, ZoneKind};

@@ -27,10 +27,11 @@
 //! Release. A sum over another CPU's cache is a guess.
 
 use super::limits::{Limits, MOST, STACKS, TINY, WORD_ORDERS, order_of};
-use super::near::{self, Bounds, Kept, LOTS, Lot, Near};
+use super::near::{self, Bounds, Kept, Near};
 use super::odd::OddRuns;
 use super::words::{Put, Runs, Stack, Word};
-use crate::block::MigrateType;
+use crate::block::lots::LOTS;
+use crate::block::{Lot, MigrateType};
 use crate::sync::in_place::write_fields;
 use crate::sync::table_atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Exclusive, Ownership};

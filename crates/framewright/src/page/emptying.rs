@@ -5,8 +5,9 @@
 
 use super::cache::{CpuCache, Flow};
 use super::limits::order_of;
-use super::near::{LOTS, Lot};
 use super::words::{Runs, Stack};
+use crate::block::Lot;
+use crate::block::lots::LOTS;
 use crate::sync::table_atomic::Ordering;
 use crate::units::{Order, PfnRange};
 

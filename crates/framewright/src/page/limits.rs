@@ -7,8 +7,8 @@
 //! shrink in proportion. If there is not even room for two words in each stack, the orders that are
 //! used most get theirs first, and the others bypass the cache.
 
-use super::near::{LOTS, Lot};
-use super::words::WORD_ORDERS as WORDS;
+use crate::block::Lot;
+use crate::block::lots::{LOTS, WORD_ORDERS as WORDS};
 use crate::units::BLOCK_ORDER;
 
 /// The orders that are cached by the word: 0..=3.

@@ -26,7 +26,7 @@ pub(crate) use cache::{CpuCache, Flow};
 pub(crate) use fill::Fill;
 pub(crate) use inside::{BlockPages, DESCRIPTOR_FRAMES, DescriptorFrames, Descriptors};
 pub(crate) use limits::{MOST_RETURNED, MOST_RUNS, MOST_WORDS};
-pub(crate) use near::{Lot, Near};
+pub(crate) use near::Near;
 pub(crate) use partial::{Partial, Partials, frames_of, in_block};
 pub use record::{Page, PartOf};
 pub(crate) use words::{Put, Runs};

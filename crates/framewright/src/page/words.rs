@@ -3,12 +3,11 @@
 //! Orders of memory: Relaxed: only the CPU that has the cache touches them (invariant 16). A look
 //! from elsewhere is a guess.
 
+use crate::block::lots::WORD_ORDERS;
 use crate::sync::table_atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::units::{Order, Pfn};
 use core::ops::Range;
 
-/// The number of orders that come by the word: 0..=3.
-pub(super) const WORD_ORDERS: u8 = 4;
 /// No frame has this number.
 pub(super) const NOWHERE: u64 = u64::MAX;
 

@@ -10,8 +10,8 @@ use super::drain::WORDS_BELOW;
 use super::locked::LockedZone;
 use super::page_alloc::WordsWanted;
 use crate::block::bit_sets::Neighbours;
-use crate::block::{BlockState, FreeMap, MigrateType, segment};
-use crate::page::{CpuCache, Lot, MOST_RUNS, Put, Runs};
+use crate::block::{BlockState, FreeMap, Lot, MigrateType, segment};
+use crate::page::{CpuCache, MOST_RUNS, Put, Runs};
 use crate::platform::Platform;
 use crate::units::{Order, PAGES_PER_BLOCK, Pfn};
 
