@@ -350,7 +350,8 @@ impl Buddy {
         let list = &mut self.lists[usize::from(reported)][migrate_type as usize][slot(order)];
         let entry = self.table.entry(index);
         let state = BlockState::head(State::Free, order, migrate_type);
-        entry.set_state(if reported { state.with(BlockState::REPORTED) } else { state });
+        let state = if reported { state.with(BlockState::REPORTED) } else { state };
+        entry.set_state(state);
         match if self.placement.coin() { position.other() } else { position } {
             Position::Head => list.link_first(|other| self.table.entry(other), entry, index),
             Position::Tail => list.link_last(|other| self.table.entry(other), entry, index),
@@ -442,10 +443,10 @@ impl Buddy {
                 table.make_ready(index, false);
                 (ready, heads) = (index / GROUP, 0);
             }
-            let entry = table.cold_entry(index);
+            let entry = table.entry(index);
             entry.set_state(BlockState::head(State::Free, order, MigrateType::Movable));
             let list = &mut lists[level];
-            list.link_last(|other| table.cold_entry(other), entry, index);
+            list.link_last(|other| table.entry(other), entry, index);
             occupied |= 1 << level;
             heads += FreeHeads::one_of(level);
         }

@@ -1,8 +1,32 @@
-//! Where frames go that are freed into a CPU's cache, as far as their block decides it.
+//! The lot of a CPU's cache to which a run belongs that is freed, as far as its block decides it:
+//! four bits for each block of a zone.
+//!
+//! They follow from the block's state (invariant 53). But a state changes whenever frames come or
+//! go, and four of them share a cache line, so CPUs that looked up the states of what they free
+//! waited for lines that other CPUs had just written. The bits change only when the answer does,
+//! and those of 128 blocks share a line.
+//!
+//! ```text
+//! state of the block                                  bits   runs of orders 0..3    4..8     9
+//! split, its free frames may be handed out          1 + type          type          type     -
+//! split, movable, and much of it is free                4           to go back      type     -
+//! allocated whole, order 9                          5 + type            -             -     type
+//! anything else: the zone alone takes runs back         0               -             -      -
+//! ```
+//!
+//! The bits mean something only in ready groups ([`BlockTable`](super::table::BlockTable)). They
+//! are changed under the zone lock, together with the states, and read without it, by whoever owns
+//! frames in the block.
+//!
+//! Orders of memory: Relaxed, as for states: the owner of frames was handed them after the state
+//! was set.
 
 use super::migrate_type::MigrateType;
 use super::state::BlockState;
+use super::table::GROUP;
+use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{BLOCK_ORDER, Order, PAGES_PER_BLOCK};
+use core::ops::Range;
 
 /// The number of orders of which a CPU's cache keeps many runs in one word: 0..=3.
 pub(crate) const WORD_ORDERS: u8 = 4;
@@ -57,27 +81,313 @@ impl Lot {
     pub(crate) const fn index(self) -> usize {
         self.0 as usize
     }
+}
 
-    /// Returns the lot for a run of `order` (at most 9) from a block with this state. None if the
-    /// run cannot be allocated, or if only its zone can take it back.
+/// The number of bits for a block.
+const BITS: u32 = 4;
+/// The number of blocks whose bits are in a word.
+const IN_WORD: u32 = u64::BITS / BITS;
+/// The bits of a block in the lowest place of a word.
+const MASK: u64 = (1 << BITS) - 1;
+/// The number of words of a group.
+const WORDS_OF_GROUP: usize = (GROUP / IN_WORD) as usize;
+
+/// The bits of a movable split block of which much is free.
+const ROOMY: u8 = TYPES + 1;
+/// What is added to the type of a block that is allocated whole.
+const WHOLE: u8 = TYPES + 2;
+
+/// For all values of a block's bits, the lot of a run and one more, or zero if there is none: four
+/// bits for each value, the first value in the lowest. For runs that are kept by the word, for
+/// larger ones, and for blocks.
+const ANSWERS: [u32; 3] = {
+    let (mut small, mut large, mut block) = (0, 0, 0);
+    let mut number = 0;
+    while number < TYPES {
+        let lot = number as u32 + 1;
+        small |= lot << ((1 + number) as u32 * BITS);
+        large |= lot << ((1 + number) as u32 * BITS);
+        block |= lot << ((WHOLE + number) as u32 * BITS);
+        number += 1;
+    }
+    small |= (Lot::BACK.0 as u32 + 1) << (ROOMY as u32 * BITS);
+    large |= (Lot::MOVABLE.0 as u32 + 1) << (ROOMY as u32 * BITS);
+    [small, large, block]
+};
+const _: () = assert!(((WHOLE + TYPES) as u32) * BITS <= u32::BITS, "all values have room");
+
+/// Returns the number of words for a table of this many entries.
+pub(crate) const fn words_for(entries: usize) -> usize {
+    if cfg!(feature = "smp") { entries.div_ceil(IN_WORD as usize) } else { 0 }
+}
+
+/// The lots of a zone's blocks. See the module documentation. This is a handle: copies refer to the
+/// same words. Without caches of CPUs there are no words.
+#[derive(Clone, Copy)]
+pub(crate) struct Lots {
+    #[cfg(feature = "smp")]
+    words: &'static [AtomicU64],
+}
+
+impl Lots {
+    pub(crate) const EMPTY: Self = Self::new(&[]);
+
+    /// Uses `words` of any content, [`words_for`] as many entries as there are.
+    #[cfg_attr(not(feature = "smp"), expect(unused_variables, reason = "there are none"))]
+    pub(crate) const fn new(words: &'static [AtomicU64]) -> Self {
+        Self {
+            #[cfg(feature = "smp")]
+            words,
+        }
+    }
+
+    #[cfg_attr(not(feature = "smp"), expect(clippy::unused_self, reason = "there are none"))]
+    const fn words(&self) -> &'static [AtomicU64] {
+        #[cfg(feature = "smp")]
+        return self.words;
+        #[cfg(not(feature = "smp"))]
+        return &[];
+    }
+
+    /// Returns the bits for a block with this state.
+    #[inline]
+    const fn bits(state: BlockState) -> u8 {
+        let number = state.type_number();
+        // Blocks that only movable requests may use count as movable.
+        let lot = if number < TYPES { number } else { Lot::MOVABLE.0 };
+        if state.is_available_split() {
+            let is_roomy = state.is_of(MigrateType::Movable) && state.free_pages() > CROWDED_PAGES;
+            if is_roomy { ROOMY } else { 1 + lot }
+        } else if state.is_somebodys_block() {
+            WHOLE + lot
+        } else {
+            0
+        }
+    }
+
+    /// Returns the lot to which a run of `order`, at most 9, belongs that lies in the block at
+    /// `index`, whose group is ready: none if only its zone can take it back.
     #[inline(always)]
-    pub(crate) const fn of(state: BlockState, order: Order) -> Option<Self> {
-        let may_be = if order.get() < BLOCK_ORDER {
+    pub(super) fn get(&self, index: u32, order: Order) -> Option<Lot> {
+        let word = self.words().get((index / IN_WORD) as usize)?.load(Ordering::Relaxed);
+        let bits = word >> (index % IN_WORD * BITS) & MASK;
+        // Not a branch, as nothing can predict the order.
+        let [small, large, block] = ANSWERS;
+        let larger = if order.get() < BLOCK_ORDER { large } else { block };
+        let answers = if order.get() < WORD_ORDERS { small } else { larger };
+        let answer = (u64::from(answers) >> (bits * u64::from(BITS)) & MASK) as u8;
+        answer.checked_sub(1).map(Lot)
+    }
+
+    /// Notes the state of the block at `index`, whose group is ready. Returns whether the bits were
+    /// different.
+    #[inline]
+    pub(super) fn set(&self, index: u32, state: BlockState) -> bool {
+        let Some(word) = self.words().get((index / IN_WORD) as usize) else { return false };
+        let shift = index % IN_WORD * BITS;
+        let old = word.load(Ordering::Relaxed);
+        let changed = (old >> shift ^ u64::from(Self::bits(state))) & MASK;
+        // Written only if they change, so that the line stays with all CPUs that read it.
+        if changed != 0 {
+            word.store(old ^ changed << shift, Ordering::Relaxed);
+        }
+        changed != 0
+    }
+
+    /// Returns whether two states of a block may have different bits. Fewer instructions than
+    /// finding out.
+    #[inline]
+    pub(super) const fn differ(one: BlockState, other: BlockState) -> bool {
+        cfg!(feature = "smp") && (one.differs_in_kind(other) || Self::differ_in_room(one, other))
+    }
+
+    /// [`differ`](Self::differ) for two states of a split block that differ only in what is free.
+    #[inline]
+    pub(super) const fn differ_in_room(one: BlockState, other: BlockState) -> bool {
+        cfg!(feature = "smp")
+            && (one.free_pages() > CROWDED_PAGES) != (other.free_pages() > CROWDED_PAGES)
+    }
+
+    /// [`set`](Self::set) for all blocks of `range`, which have one state.
+    #[inline(never)]
+    pub(super) fn set_all(&self, range: Range<u32>, state: BlockState) {
+        if !cfg!(feature = "smp") {
+            return;
+        }
+        let bits = u64::from(Self::bits(state)) * (u64::MAX / MASK);
+        let mut index = range.start;
+        while index < range.end
+            && let Some(word) = self.words().get((index / IN_WORD) as usize)
+        {
+            let first = index % IN_WORD;
+            let count = (IN_WORD - first).min(range.end - index);
+            let mask = u64::MAX >> (u64::BITS - count * BITS) << (first * BITS);
+            let old = word.load(Ordering::Relaxed);
+            word.store(old ^ (old ^ bits) & mask, Ordering::Relaxed);
+            index += count;
+        }
+    }
+
+    /// Notes that no run of the group that begins at `index` is in a lot, whatever the words say.
+    #[inline]
+    pub(super) fn clear_group(&self, index: u32) {
+        let clear = |word: &AtomicU64| word.store(0, Ordering::Relaxed);
+        let words = self.words().get((index / IN_WORD) as usize..).unwrap_or(&[]);
+        match words.first_chunk::<WORDS_OF_GROUP>() {
+            Some(all) => all.iter().for_each(clear),
+            None => words.iter().for_each(clear),
+        }
+    }
+}
+
+/// What a CPU's cache reads of a table: a handle, too.
+#[derive(Clone, Copy)]
+pub(crate) struct ReadyLots {
+    ready: &'static [AtomicU64],
+    lots: Lots,
+}
+
+impl ReadyLots {
+    pub(crate) const EMPTY: Self = Self { ready: &[], lots: Lots::EMPTY };
+
+    pub(super) const fn new(ready: &'static [AtomicU64], lots: Lots) -> Self {
+        Self { ready, lots }
+    }
+
+    /// Returns the lot to which a run of `order`, at most 9, in the block at `index` belongs: none
+    /// if only its zone can take it back, or if the block is part of a larger one whose entries
+    /// were never cleared. Reliable as far as the caller owns frames in the block.
+    #[inline(always)]
+    pub(crate) fn get(&self, index: u32, order: Order) -> Option<Lot> {
+        if self.is_ready(index) { self.lots.get(index, order) } else { None }
+    }
+
+    /// Returns whether the group of `index` is ready.
+    #[inline(always)]
+    pub(super) fn is_ready(&self, index: u32) -> bool {
+        let group = index / GROUP;
+        self.ready.get((group / 64) as usize).is_some_and(|word| {
+            // Acquire as in `BlockTable::is_ready`.
+            word.load(Ordering::Acquire) >> (group % 64) & 1 != 0
+        })
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::block::State;
+    use std::vec::Vec;
+
+    fn words(count: usize, content: u64) -> &'static [AtomicU64] {
+        (0..count).map(|_| AtomicU64::new(content)).collect::<Vec<_>>().leak()
+    }
+
+    /// The lot, spelled out.
+    fn expected(state: BlockState, order: Order) -> Option<Lot> {
+        let may_be = if order < Order::BLOCK {
             state.is_available_split()
         } else {
             state.is_somebodys_block()
         };
-        if !may_be {
-            return None;
+        let movable = state.migrate_type() == MigrateType::Movable;
+        match (may_be, Lot::of_type(state.migrate_type())) {
+            (false, _) => None,
+            _ if order.get() < 4 && movable && state.free_pages() > 128 => Some(Lot::BACK),
+            (true, lot) => Some(lot.unwrap_or(Lot::MOVABLE)),
         }
-        if order.get() < WORD_ORDERS
-            && state.is_of(MigrateType::Movable)
-            && state.free_pages() > CROWDED_PAGES
-        {
-            return Some(Self::BACK);
+    }
+
+    /// A state of each kind.
+    fn states() -> Vec<BlockState> {
+        let kinds = [
+            State::Inner,
+            State::Free,
+            State::Whole,
+            State::Split,
+            State::Reserved,
+            State::Offline,
+            State::Unaccepted,
+            State::Pool,
+            State::Isolated,
+            State::Deferred,
+            State::Reporting,
+            State::Accepting,
+        ];
+        let mut states = Vec::new();
+        for kind in kinds {
+            for migrate_type in MigrateType::ALL {
+                for order in [Order::BLOCK, Order::MAX] {
+                    let head = BlockState::head(kind, order, migrate_type);
+                    let marks =
+                        [0, BlockState::ISOLATED, BlockState::KEPT, BlockState::UNDESCRIBED];
+                    states.extend(marks.map(|mark| head.with(mark)));
+                    states.extend([0, 1, 128, 129, 512].map(|free| head.with_free_pages(free)));
+                }
+            }
         }
-        let number = state.type_number();
-        // Blocks that only movable requests may use count as movable.
-        Some(if number < TYPES { Self(number) } else { Self::MOVABLE })
+        states
+    }
+
+    #[test]
+    fn lots_are_those_of_the_state_and_of_no_other_block() {
+        for content in [0, u64::MAX] {
+            let lots = Lots::new(words(3, content));
+            // The neighbours of the block in the middle of a word, and those of a word's ends.
+            for at in [0, 15, 16, 23, 47] {
+                for state in states() {
+                    lots.set(at, state);
+                    for order in (0..=9).filter_map(Order::new) {
+                        let got = lots.get(at, order);
+                        assert_eq!(got, expected(state, order), "{state:?} {order:?}");
+                    }
+                    assert!(!lots.set(at, state), "they are right already");
+                }
+                lots.set(at, BlockState::from_word(0));
+                let word = lots.words()[(at / IN_WORD) as usize].load(Ordering::Relaxed);
+                assert_eq!(word, content & !(MASK << (at % IN_WORD * BITS)));
+                lots.words()[(at / IN_WORD) as usize].store(content, Ordering::Relaxed);
+            }
+        }
+    }
+
+    #[test]
+    fn states_with_different_bits_differ() {
+        for one in states() {
+            for other in states() {
+                let same = Lots::bits(one) == Lots::bits(other);
+                assert!(same || Lots::differ(one, other), "{one:?} {other:?}");
+                if !one.differs_in_kind(other) {
+                    assert!(same || Lots::differ_in_room(one, other), "{one:?} {other:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_range_is_set_as_its_blocks_are() {
+        let whole = BlockState::head(State::Whole, Order::BLOCK, MigrateType::Reclaimable);
+        for start in 0..34 {
+            for end in start..=48 {
+                let (ranges, blocks) = (Lots::new(words(3, 0xa5 << 20)), words(3, 0xa5 << 20));
+                ranges.set_all(start..end, whole);
+                (start..end).for_each(|index| _ = Lots::new(blocks).set(index, whole));
+                let of = |words: &[AtomicU64]| -> Vec<u64> {
+                    words.iter().map(|word| word.load(Ordering::Relaxed)).collect()
+                };
+                assert_eq!(of(ranges.words()), of(blocks), "{start}..{end}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_group_is_cleared_and_no_other() {
+        let lots = Lots::new(words(WORDS_OF_GROUP * 2 + 3, u64::MAX));
+        let zeros = || lots.words().iter().filter(|word| word.load(Ordering::Relaxed) == 0).count();
+        lots.clear_group(2 * GROUP);
+        assert_eq!(zeros(), 3, "the last group is short");
+        lots.clear_group(0);
+        assert_eq!(zeros(), 3 + WORDS_OF_GROUP);
+        assert_eq!(lots.words()[WORDS_OF_GROUP].load(Ordering::Relaxed), u64::MAX);
     }
 }

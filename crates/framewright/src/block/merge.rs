@@ -28,6 +28,10 @@ impl Buddy {
         position: Position,
     ) {
         let (mut index, mut order) = (index, order);
+        if order == Order::BLOCK {
+            // Only blocks that were split or of this order are in lots.
+            self.table.leave_lots(index);
+        }
         if cfg!(feature = "debug") && order > self.largest {
             return self.free_in_pieces(index, order, migrate_type, position);
         }
@@ -101,7 +105,7 @@ impl Buddy {
     /// Frees adjacent allocated blocks of order 9 and one type, which together form an aligned
     /// block of `order`.
     pub(crate) fn free_divided(&mut self, index: u32, order: Order, migrate_type: MigrateType) {
-        self.table.set_all_inner(index + 1..index + blocks_of(order));
+        self.table.set_all_inner(index..index + blocks_of(order));
         self.free(index, order, migrate_type, Position::Head);
     }
 }

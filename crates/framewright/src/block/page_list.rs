@@ -198,6 +198,7 @@ mod tests {
     use super::*;
     use crate::block::free_heads::FreeHeads;
     use crate::block::list::NONE;
+    use crate::block::lots::Lots;
     use crate::block::{BlockEntry, FreeMap};
     use crate::sync::table_atomic::AtomicU64;
     use std::vec::Vec;
@@ -210,7 +211,14 @@ mod tests {
         let ready: Vec<AtomicU64> =
             (0..blocks.div_ceil(512 * 64)).map(|_| AtomicU64::new(u64::MAX)).collect();
         let heads = entries(blocks.div_ceil(512));
-        BlockTable::new(heads, entries(blocks), maps.leak(), ready.leak(), FreeHeads::EMPTY)
+        BlockTable::new(
+            heads,
+            entries(blocks),
+            maps.leak(),
+            ready.leak(),
+            FreeHeads::EMPTY,
+            Lots::EMPTY,
+        )
     }
 
     /// Returns all pages of both chains, after checking that their links fit.

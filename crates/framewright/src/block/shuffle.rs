@@ -217,6 +217,7 @@ mod tests {
     use super::*;
     use crate::block::free_heads::FreeHeads;
     use crate::block::list::Position;
+    use crate::block::lots::Lots;
     use crate::block::random::Random;
     use crate::block::table::BlockTable;
     use crate::block::{BlockEntry, FreeMap, Segment};
@@ -234,7 +235,14 @@ mod tests {
             (0..groups.div_ceil(64)).map(|_| AtomicU64::new(u64::MAX)).collect();
         let words: Vec<AtomicU64> = (0..groups).map(|_| AtomicU64::new(0)).collect();
         let free_heads = FreeHeads::new(words.leak());
-        BlockTable::new(heads.leak(), entries.leak(), maps.leak(), ready.leak(), free_heads)
+        BlockTable::new(
+            heads.leak(),
+            entries.leak(),
+            maps.leak(),
+            ready.leak(),
+            free_heads,
+            Lots::EMPTY,
+        )
     }
 
     const MOVABLE: ListId =

@@ -329,6 +329,11 @@ pub(crate) fn divide_whole(table: &BlockTable, index: u32, end: u32) -> Option<O
         let (count, owner) = first.links();
         first.set_state(word);
         second.set_state(word);
+        if half == Order::BLOCK {
+            // Larger ones are in no lot.
+            table.note_lot(head, word);
+            table.note_lot(head + 1, word);
+        }
         second.set_links(count, owner);
     }
 }

@@ -443,6 +443,15 @@ impl BlockState {
         self.0 >> TYPE_SHIFT & 7 == migrate_type as u64
     }
 
+    /// Returns whether more differs than the number of free frames, their order, and whether they
+    /// were swept.
+    #[inline]
+    pub(crate) const fn differs_in_kind(self, other: Self) -> bool {
+        const COUNTS: u64 =
+            COUNT_BITS << FREE_SHIFT | FREE_ORDER_BITS << FREE_ORDER_SHIFT | BlockState::SWEPT;
+        (self.0 ^ other.0) & !COUNTS != 0
+    }
+
     /// Returns whether the block's type is a grade.
     #[inline]
     pub(crate) const fn is_graded(self) -> bool {

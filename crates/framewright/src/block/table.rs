@@ -11,6 +11,7 @@
 
 use super::free_heads::FreeHeads;
 use super::free_map::FreeMap;
+use super::lots::{Lots, ReadyLots};
 use super::state::{BlockState, State};
 use crate::sync::in_place::write_fields;
 use crate::sync::prefetch;
@@ -84,7 +85,9 @@ impl BlockEntry {
         BlockState::from_word(self.state.load(Ordering::Relaxed))
     }
 
-    /// Sets the state with Release, which pairs with `state_as_reader`.
+    /// Sets the state with Release, which pairs with `state_as_reader`. Only for a block that is in
+    /// no [lot](Lots), neither before nor after, or stays in its lots; for others there is
+    /// [`BlockTable::set_state_anew`].
     #[inline]
     pub(crate) fn set_state(&self, state: BlockState) {
         self.state.store(state.word(), Ordering::Release);
@@ -124,17 +127,31 @@ pub(crate) struct BlockTable {
     ready: &'static [AtomicU64],
     /// The numbers of free heads of each group.
     pub(super) free_heads: FreeHeads,
+    lots: Lots,
 }
 
 impl BlockTable {
-    pub(crate) const EMPTY: Self =
-        Self { heads: &[], entries: &[], free_maps: &[], ready: &[], free_heads: FreeHeads::EMPTY };
+    pub(crate) const EMPTY: Self = Self {
+        heads: &[],
+        entries: &[],
+        free_maps: &[],
+        ready: &[],
+        free_heads: FreeHeads::EMPTY,
+        lots: Lots::EMPTY,
+    };
 
     /// Writes [`EMPTY`](Self::EMPTY) in place.
     pub(crate) fn write(place: &mut MaybeUninit<Self>) -> &mut Self {
         write_fields!(
             BlockTable at place,
-            { heads: &[], entries: &[], free_maps: &[], ready: &[], free_heads: FreeHeads::EMPTY },
+            {
+                heads: &[],
+                entries: &[],
+                free_maps: &[],
+                ready: &[],
+                free_heads: FreeHeads::EMPTY,
+                lots: Lots::EMPTY,
+            },
             {},
         )
     }
@@ -147,20 +164,22 @@ impl BlockTable {
         free_maps: &'static [FreeMap],
         ready: &'static [AtomicU64],
         free_heads: FreeHeads,
+        lots: Lots,
     ) -> Self {
-        Self { heads, entries, free_maps, ready, free_heads }
+        Self { heads, entries, free_maps, ready, free_heads, lots }
     }
 
     /// Makes this handle refer to another handle's table. It copies by fields, as some compilers
     /// copy larger values byte by byte.
     #[inline(never)]
     pub(crate) const fn name(&mut self, other: &Self) {
-        let Self { heads, entries, free_maps, ready, free_heads } = other;
+        let Self { heads, entries, free_maps, ready, free_heads, lots } = other;
         self.heads = heads;
         self.entries = entries;
         self.free_maps = free_maps;
         self.ready = ready;
         self.free_heads = *free_heads;
+        self.lots = *lots;
     }
 
     /// Returns the parts that are read even while no group is ready.
@@ -224,12 +243,14 @@ impl BlockTable {
         let group = index / GROUP;
         // Acquire pairs with the Release in `make_ready`: a reader without the lock sees cleared
         // entries.
-        self.ready[(group / 64) as usize].load(Ordering::Acquire) >> (group % 64) & 1 != 0
+        self.ready
+            .get((group / 64) as usize)
+            .is_some_and(|word| word.load(Ordering::Acquire) >> (group % 64) & 1 != 0)
     }
 
     /// Returns the state at `index`, for readers without the lock; nothing if the block is part of
     /// a larger one whose entries were never cleared.
-    #[inline(always)]
+    #[inline(never)]
     pub(crate) fn state_if_ready(&self, index: u32) -> Option<BlockState> {
         let group = index / GROUP;
         // Acquire as in `is_ready`.
@@ -298,6 +319,7 @@ impl BlockTable {
         // The group's first entry is unused in this array. It is cleared too, so that the number of
         // entries is a multiple of the step.
         clear_unread(&self.entries[start..end]);
+        self.lots.clear_group(group * GROUP);
         self.free_heads.clear(group);
         let word = &self.ready[(group / 64) as usize];
         word.store(word.load(Ordering::Relaxed) | 1 << (group % 64), Ordering::Release);
@@ -326,19 +348,71 @@ impl BlockTable {
     }
 
     /// Sets the state with Release, so that a reader that finds descriptors through the word sees
-    /// them initialised.
+    /// them initialised. The block's lots must be those of its last state, or that must be inner.
+    #[cfg_attr(feature = "smp", inline(never))]
     pub(crate) fn set_state(&self, index: u32, state: BlockState) {
-        self.entry(index).state.store(state.word(), Ordering::Release);
+        let entry = self.entry(index);
+        let old = entry.state();
+        entry.set_state(state);
+        if Lots::differ(old, state) {
+            self.note_lot(index, state);
+        }
+    }
+
+    /// [`set_state`](Self::set_state) for a caller that has the entry already, of a split block of
+    /// which nothing changes but what is free in it.
+    #[inline]
+    pub(crate) fn change_free(
+        &self,
+        entry: &BlockEntry,
+        index: u32,
+        (old, new): (BlockState, BlockState),
+    ) {
+        debug_assert!(!old.differs_in_kind(new), "{old:?} becomes {new:?}");
+        entry.set_state(new);
+        if Lots::differ_in_room(old, new) {
+            self.note_lot(index, new);
+        }
+    }
+
+    /// [`set_state`](Self::set_state) for a caller that has the entry already, whatever the block's
+    /// lots were.
+    #[inline]
+    pub(crate) fn set_state_anew(&self, entry: &BlockEntry, index: u32, state: BlockState) {
+        entry.set_state(state);
+        self.note_lot(index, state);
+    }
+
+    /// Notes to which lots the runs of a block with this state belong. Returns whether something
+    /// else was noted.
+    #[cfg_attr(feature = "smp", inline(never))]
+    pub(super) fn note_lot(&self, index: u32, state: BlockState) -> bool {
+        if cfg!(feature = "hotplug")
+            && index.is_multiple_of(GROUP)
+            && !self.ready_lots().is_ready(index)
+        {
+            // The words of a group that is not ready may not be memory yet. Its block is in no lot.
+            return false;
+        }
+        self.lots.set(index, state)
+    }
+
+    /// Notes that no run of a block is in a lot: its state will be one that is in none.
+    #[inline]
+    pub(super) fn leave_lots(&self, index: u32) {
+        self.note_lot(index, BlockState::INNER);
     }
 
     /// [`set_state`](Self::set_state) for all entries of `range`, in one ready group; their links
     /// do not change.
     pub(crate) fn set_states(&self, range: Range<u32>, state: BlockState) {
+        self.lots.set_all(range.clone(), state);
         self.for_entries(range, |entry| entry.set_state(state));
     }
 
     /// Makes the entries of `range`, in one ready group, inner again and clears their links.
     pub(crate) fn set_all_inner(&self, range: Range<u32>) {
+        self.lots.set_all(range.clone(), BlockState::INNER);
         self.for_entries(range, BlockEntry::clear);
     }
 
@@ -384,7 +458,8 @@ impl BlockTable {
         }
     }
 
-    /// Makes the entry at `index` inner again and clears its links.
+    /// Makes the entry at `index` inner again and clears its links. Only for a block that is in no
+    /// [lot](Lots), or whose state is set next.
     pub(crate) fn set_inner(&self, index: u32) {
         self.entry(index).clear();
     }
@@ -442,6 +517,17 @@ impl BlockTable {
         } else {
             GroupSearch::None
         }
+    }
+
+    /// Returns the part that tells to which lots freed runs belong.
+    pub(crate) const fn ready_lots(&self) -> ReadyLots {
+        ReadyLots::new(self.ready, self.lots)
+    }
+
+    /// Returns whether a block's lots, whose group is ready, are those of its state, and makes them
+    /// so. For verification.
+    pub(crate) fn has_right_lots(&self, index: u32) -> bool {
+        !self.note_lot(index, self.cold_entry(index).state())
     }
 
     /// Returns the numbers of free heads of each group, for verification.

@@ -350,11 +350,11 @@ impl<P: Platform> Manager<P> {
         self.lot(cache, start, order).map_or(Put::Full, |lot| cache.put_slowly(start, order, lot))
     }
 
-    /// The lot of a cache to which a run belongs, wherever the run lies.
+    /// The lot of a cache to which a run belongs, wherever the run lies. Always asks the directory,
+    /// as callers either know that the cache does not know the block, or have more to do.
     pub(super) fn lot(&self, cache: &CpuCache, start: Pfn, order: Order) -> Option<Lot> {
-        let seen = cache.lot(start, order);
-        if seen.is_some() || order > Order::BLOCK || !start.is_aligned(order) {
-            return seen;
+        if order > Order::BLOCK || !start.is_aligned(order) {
+            return None;
         }
         let last = Pfn(start.0.saturating_add(order.pages() - 1));
         if !cache.covers(PfnRange { start, end: Pfn(last.0.saturating_add(1)) }) {
@@ -368,7 +368,7 @@ impl<P: Platform> Manager<P> {
     #[inline(always)]
     pub(super) fn lot_of_block(&self, start: Pfn, order: Order) -> Option<Lot> {
         let (zone, index) = self.block_of(start)?;
-        Lot::of(zone.state_unlocked(index)?, order)
+        zone.lot_unlocked(index, order)
     }
 
     /// Makes room in the cache, or frees into the zone. Runs the debug aids before.

@@ -333,13 +333,24 @@ impl<P: Platform> Manager<P> {
     /// belongs elsewhere.
     #[inline(always)]
     fn keep_odd(&self, cache: &CpuCache, range: PfnRange) -> Option<Put> {
+        self.keep_odd_of(cache, range, || cache.lot(range.start, Order::PAGE))
+    }
+
+    /// [`keep_odd`](Self::keep_odd) where `seen` may know the lot of the first page.
+    #[inline(always)]
+    fn keep_odd_of(
+        &self,
+        cache: &CpuCache,
+        range: PfnRange,
+        seen: impl FnOnce() -> Option<Lot>,
+    ) -> Option<Put> {
         self.come_home_if_possible(cache);
         if self.pressure.epoch.wants_attention() || !cache.covers(range) {
             return None;
         }
         // The first page decides the migrate type, as the block is split. A wrong guess only puts
         // the run to a use that its block is not meant for.
-        let lot = match cache.lot(range.start, Order::PAGE) {
+        let lot = match seen() {
             Some(lot) => lot,
             None => self.lot(cache, range.start, Order::PAGE)?,
         };
@@ -349,7 +360,7 @@ impl<P: Platform> Manager<P> {
     /// [`keep_odd`](Self::keep_odd) out of line, for callers that are not in a hurry.
     #[inline(never)]
     fn keep_odd_slowly(&self, cache: &CpuCache, range: PfnRange) -> Option<Put> {
-        self.keep_odd(cache, range)
+        self.keep_odd_of(cache, range, || None)
     }
 
     /// [`free_odd`](Self::free_odd) where the cache has too many such runs: cuts the oldest into

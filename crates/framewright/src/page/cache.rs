@@ -242,7 +242,7 @@ impl CpuCache {
             return None;
         }
         // An aligned run lies in one block.
-        Lot::of(near::state(&self.kept, start, order)?, order)
+        near::lot(&self.kept, start, order)
     }
 
     /// Returns whether the cache keeps all frames of a range when they are freed.

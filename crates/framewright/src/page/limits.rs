@@ -187,20 +187,25 @@ impl Limits {
     #[expect(clippy::cast_possible_truncation, reason = "no more than in `MOST`")]
     #[inline]
     fn of_share_if(share_pages: u64, is_plenty: bool) -> Self {
-        let budget = share_pages / PART_OF_SHARE;
-        let sum = if is_plenty { 0 } else { what_pays(share_pages) };
-        // All shrink in proportion. The products stay small wherever this happens.
-        let scaled = |pages: u64| {
-            if TINY || sum <= budget { pages } else { pages * budget / sum.max(1) }
-        };
         let mut limits = Self::NONE;
-        let mut odd = scaled(odd_pages(share_pages));
-        let mut used = odd;
-        for (entries, rule) in limits.entries.iter_mut().zip(&RULES) {
-            *entries = (scaled(rule.pays(share_pages)) >> rule.entry_shift) as u32;
-            used += u64::from(*entries) << rule.entry_shift;
-        }
-        if !is_plenty {
+        let mut odd = odd_pages(share_pages);
+        if is_plenty {
+            for (entries, rule) in limits.entries.iter_mut().zip(&RULES) {
+                *entries = (rule.pays(share_pages) >> rule.entry_shift) as u32;
+            }
+        } else {
+            let budget = share_pages / PART_OF_SHARE;
+            let sum = what_pays(share_pages);
+            // All shrink in proportion. The products stay small wherever this happens.
+            let scaled = |pages: u64| {
+                if TINY || sum <= budget { pages } else { pages * budget / sum.max(1) }
+            };
+            odd = scaled(odd);
+            let mut used = odd;
+            for (entries, rule) in limits.entries.iter_mut().zip(&RULES) {
+                *entries = (scaled(rule.pays(share_pages)) >> rule.entry_shift) as u32;
+                used += u64::from(*entries) << rule.entry_shift;
+            }
             // Even the smallest share keeps a few pages, while the eighth has room.
             let mut left = if TINY { u64::MAX } else { budget.saturating_sub(used) };
             let words = WORD_ORDERS * LOTS;

@@ -9,8 +9,9 @@
 //! The state of a block is read without the zone lock; it is reliable only as far as the caller
 //! owns frames in the block.
 
+use crate::block::lots::ReadyLots;
 use crate::block::table::BlockTable;
-use crate::block::{BlockState, Segment};
+use crate::block::{Lot, Segment};
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{BLOCK_ORDER, Order, Pfn, PfnRange};
 use core::cell::UnsafeCell;
@@ -75,7 +76,7 @@ struct Known {
     /// From [`Near`], as are the fields below.
     range: PfnRange,
     segment: Segment,
-    table: BlockTable,
+    lots: ReadyLots,
 }
 
 impl Known {
@@ -83,14 +84,14 @@ impl Known {
         to_index: 0,
         range: PfnRange::new(0, 0),
         segment: Segment::EMPTY,
-        table: BlockTable::EMPTY,
+        lots: ReadyLots::EMPTY,
     };
 
     const fn know(&mut self, near: &Near<'_>) {
         let segment = near.segment;
         self.to_index = segment.index.wrapping_sub(segment.start.0);
         (self.range, self.segment) = (near.range, segment);
-        self.table.name(near.table);
+        self.lots = near.table.ready_lots();
     }
 }
 
@@ -158,20 +159,20 @@ impl Kept {
         (start.0.wrapping_sub(first.load(Ordering::Relaxed)), seen.load(Ordering::Relaxed))
     }
 
-    /// Returns the state of the block that holds one of those frames.
+    /// Returns the lot of a run of `order` whose frames are among those.
     #[inline(always)]
-    fn state(&self, pfn: Pfn) -> Option<BlockState> {
+    fn lot(&self, pfn: Pfn, order: Order) -> Option<Lot> {
         #[expect(clippy::cast_possible_truncation, reason = "blocks of a segment")]
         let block = (pfn.0 >> BLOCK_ORDER) as u32;
         let known = self.known();
-        known.table.state_if_ready(block.wrapping_add(known.to_index))
+        known.lots.get(block.wrapping_add(known.to_index), order)
     }
 }
 
-/// Returns the state of the block of a run of `order` whose frames are kept. Nothing if the
-/// directory has to be asked, or if the block is part of a larger one.
+/// Returns the lot of a run of `order`, if its frames are kept. Nothing if the directory has to be
+/// asked, or if only the zone can take the run back.
 #[inline(always)]
-pub(super) fn state(kept: &[Kept; 2], start: Pfn, order: Order) -> Option<BlockState> {
+pub(super) fn lot(kept: &[Kept; 2], start: Pfn, order: Order) -> Option<Lot> {
     let [home, other] = kept;
     let (of_home, of_other) = (home.offset(start), other.offset(start));
     let in_home = of_home.0 < of_home.1;
@@ -179,7 +180,7 @@ pub(super) fn state(kept: &[Kept; 2], start: Pfn, order: Order) -> Option<BlockS
     let kept = if in_home { home } else { other };
     let (offset, seen) = if in_home { of_home } else { of_other };
     // Tests the whole run, because the cache may not keep the other frames of its block.
-    if offset < seen.saturating_sub(order.pages() - 1) { kept.state(start) } else { None }
+    if offset < seen.saturating_sub(order.pages() - 1) { kept.lot(start, order) } else { None }
 }
 
 /// Returns whether a frame lies where the cache knows the blocks of one of these zones.

@@ -510,7 +510,7 @@ impl LockedZone {
             }
             let entry = table.cold_entry(index);
             entry.clear();
-            entry.set_state(Presence::Absent.word(order, false));
+            table.set_state_anew(entry, index, Presence::Absent.word(order, false));
             index += blocks_of(order);
         }
     }
@@ -554,7 +554,7 @@ impl LockedZone {
             let order = largest_piece(index, range.end, Order::MAX);
             let entry = table.cold_entry(index);
             entry.clear();
-            entry.set_state(word.with_order(order));
+            table.set_state_anew(entry, index, word.with_order(order));
             index += blocks_of(order);
         }
     }

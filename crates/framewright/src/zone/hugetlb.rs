@@ -162,7 +162,7 @@ impl Zone {
             // Write the links first: a reader that finds the state of a pool's page then also finds
             // a pool's links.
             entry.set_links(previous, next);
-            entry.set_state(word);
+            self.table.set_state_anew(entry, position, word);
             if position == last {
                 break;
             }
@@ -265,7 +265,7 @@ impl Zone {
         self.table.set_all_inner(index + 1..range.end);
         let page = self.make_pool(index, order, order, false);
         let word = BlockState::head(State::Pool, order, migrate_type);
-        self.table.entry(index).set_state(word);
+        self.table.set_state(index, word);
         Some(page)
     }
 

@@ -152,9 +152,11 @@ impl Zone {
                 continue;
             }
             has_edges = true;
-            let entry = self.partial(segment.index_of(BlockNumber::containing(part.start)), 0);
+            let index = segment.index_of(BlockNumber::containing(part.start));
+            let entry = self.partial(index, 0);
             let state = entry.state();
-            entry.set_state(state.with_pages(0, 0, state.present_pages() + part.pages()));
+            let state = state.with_pages(0, 0, state.present_pages() + part.pages());
+            entry.set_state(state);
         }
         has_edges
     }
@@ -345,11 +347,9 @@ impl Zone {
         if !entry.state().is(State::Split) {
             self.table.cold_free_map(index).clear();
             self.changing.locked.get_mut().buddy.count_new(1);
-            entry.set_state(BlockState::split(MigrateType::Movable).with_pages(
-                0,
-                0,
-                present_pages,
-            ));
+            // Its lots are noted once something is known of its frames.
+            let split = BlockState::split(MigrateType::Movable);
+            entry.set_state(split.with_pages(0, 0, present_pages));
         }
         entry
     }
@@ -366,7 +366,7 @@ impl Zone {
         let freed = if free { managed } else { 0 };
         let (free, managed) = (state.free_pages() + freed, state.managed_pages() + managed);
         let new = state.with_pages(free, managed, state.present_pages());
-        entry.set_state(new);
+        self.table.set_state_anew(entry, index, new);
         if freed == 0 {
             return;
         }
@@ -421,7 +421,8 @@ impl Zone {
             }
             let entry = self.table.cold_entry(index);
             entry.clear();
-            entry.set_state(BlockState::head(state, order, MigrateType::Movable).with(mark));
+            let word = BlockState::head(state, order, MigrateType::Movable).with(mark);
+            entry.set_state(word);
             if state == State::Free {
                 locked.buddy.free_at_bring_up(index, order);
             }

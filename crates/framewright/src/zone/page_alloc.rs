@@ -160,7 +160,8 @@ impl LockedZone {
                     if self.spare == index {
                         self.spare = NONE;
                     }
-                    entry.set_state(state.with_free_pages(0).with_free_order(None));
+                    let empty = state.with_free_pages(0).with_free_order(None);
+                    table.change_free(entry, index, (state, empty));
                     used_up |= 1 << (index - base);
                     members &= members - 1;
                 } else {

@@ -10,7 +10,7 @@ use super::drain::WORDS_BELOW;
 use super::locked::LockedZone;
 use super::page_alloc::WordsWanted;
 use crate::block::bit_sets::Neighbours;
-use crate::block::{BlockState, FreeMap, Lot, MigrateType, segment};
+use crate::block::{FreeMap, Lot, MigrateType, segment};
 use crate::page::{CpuCache, MOST_RUNS, Put, Runs};
 use crate::platform::Platform;
 use crate::units::{Order, PAGES_PER_BLOCK, Pfn};
@@ -52,10 +52,11 @@ impl BlockGroups {
 }
 
 impl Zone {
-    /// The state of block `index`, if it has an entry of its own. A guess for callers without the
-    /// lock.
-    pub(crate) fn state_unlocked(&self, index: u32) -> Option<BlockState> {
-        self.table.state_if_ready(index)
+    /// The lot to which a run of `order` in block `index` belongs. A guess for callers that do not
+    /// own the run.
+    #[inline]
+    pub(crate) fn lot_unlocked(&self, index: u32, order: Order) -> Option<Lot> {
+        self.table.ready_lots().get(index, order)
     }
 
     /// Fills a cache whose words or stack for this order are used up, and takes one run for the

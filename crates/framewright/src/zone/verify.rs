@@ -75,6 +75,9 @@ pub enum FaultKind {
     /// A split block is not in the set that its state names, or in one for too small an order, or
     /// the sets have other members.
     BadFreeIndex,
+    /// What is noted for the caches of CPUs about a block, where its freed frames go, does not
+    /// follow from its state (invariant 53).
+    BadLot,
     /// Descriptors lie in a frame that is free or not managed, or a block waits for descriptors
     /// although it has room for them.
     BadMap,
@@ -289,6 +292,9 @@ impl Zone {
             return Err(FaultKind::BadHead);
         }
         if ready {
+            if !(index..index + blocks).all(|at| self.table.has_right_lots(at)) {
+                return Err(FaultKind::BadLot);
+            }
             for inner in index + 1..index + blocks {
                 if self.table.state(inner) != BlockState::INNER {
                     return Err(FaultKind::BadInner);

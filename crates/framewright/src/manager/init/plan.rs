@@ -2,7 +2,7 @@
 //! have, and how large their tables are.
 
 use crate::block::table::GROUP;
-use crate::block::{BlockEntry, FreeMap, deferred_merge, free_index, reported};
+use crate::block::{BlockEntry, FreeMap, deferred_merge, free_index, lots, reported};
 use crate::carve::room;
 use crate::firmware::MemoryRun;
 use crate::sync::table_atomic::AtomicU64;
@@ -272,6 +272,7 @@ pub(crate) struct TableSize {
     pub(crate) free_index_words: usize,
     pub(crate) reported_words: usize,
     pub(crate) deferred_words: usize,
+    pub(crate) lots_words: usize,
 }
 
 impl TableSize {
@@ -287,6 +288,7 @@ impl TableSize {
             free_index_words: free_index::words_for(entries as usize),
             reported_words: reported::words_for(entries as usize),
             deferred_words: deferred_merge::words_for(entries as usize),
+            lots_words: lots::words_for(entries as usize),
         }
     }
 
@@ -295,7 +297,7 @@ impl TableSize {
         let (entries, groups) = (self.entries as u64, self.groups as u64);
         let bytes = room::<AtomicU64>((self.ready_words + self.free_index_words) as u64)
             + room::<AtomicU64>((self.reported_words + self.deferred_words) as u64)
-            + room::<AtomicU64>(self.free_heads_words as u64)
+            + room::<AtomicU64>((self.free_heads_words + self.lots_words) as u64)
             + room::<BlockEntry>(groups)
             + room::<BlockEntry>(entries)
             + room::<FreeMap>(entries);

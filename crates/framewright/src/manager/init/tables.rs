@@ -2,6 +2,7 @@
 //! groups need.
 
 use crate::block::free_heads::FreeHeads;
+use crate::block::lots::Lots;
 use crate::block::table::BlockTable;
 use crate::block::{BlockEntry, FreeMap};
 use crate::carve::{Carver, room};
@@ -15,6 +16,7 @@ struct Rest {
     free_index: &'static [AtomicU64],
     deferred: &'static [AtomicU64],
     reported: &'static [AtomicU64],
+    lots: Lots,
     entries: &'static [BlockEntry],
     free_maps: &'static [FreeMap],
 }
@@ -25,6 +27,7 @@ impl Rest {
             free_index: carver.any(size.free_index_words),
             deferred: carver.any(size.deferred_words),
             reported: carver.any(size.reported_words),
+            lots: Lots::new(carver.any(size.lots_words)),
             entries: carver.any(size.entries),
             free_maps: carver.any(size.entries),
         }
@@ -85,6 +88,13 @@ impl Heads {
     }
 
     const fn table(self, rest: &Rest) -> BlockTable {
-        BlockTable::new(self.heads, rest.entries, rest.free_maps, self.ready, self.free_heads)
+        BlockTable::new(
+            self.heads,
+            rest.entries,
+            rest.free_maps,
+            self.ready,
+            self.free_heads,
+            rest.lots,
+        )
     }
 }
