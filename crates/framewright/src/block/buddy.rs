@@ -350,8 +350,7 @@ impl Buddy {
         let list = &mut self.lists[usize::from(reported)][migrate_type as usize][slot(order)];
         let entry = self.table.entry(index);
         let state = BlockState::head(State::Free, order, migrate_type);
-        let state = if reported { state.with(BlockState::REPORTED) } else { state };
-        entry.set_state(state);
+        entry.set_state_in_no_lot(if reported { state.with(BlockState::REPORTED) } else { state });
         match if self.placement.coin() { position.other() } else { position } {
             Position::Head => list.link_first(|other| self.table.entry(other), entry, index),
             Position::Tail => list.link_last(|other| self.table.entry(other), entry, index),
@@ -392,7 +391,7 @@ impl Buddy {
             self.graded_pages[grade] -= Order::MAX.pages();
         }
         // Its links mean nothing until the block is counted, and counting begins by clearing them.
-        entry.set_state(BlockState::head(State::Whole, Order::MAX, migrate_type));
+        entry.set_state_in_no_lot(BlockState::head(State::Whole, Order::MAX, migrate_type));
         Some(index)
     }
 
@@ -411,7 +410,7 @@ impl Buddy {
             return false;
         }
         let list = &mut self.lists[0][MigrateType::Movable as usize][slot(Order::MAX)];
-        entry.set_state(FREE);
+        entry.set_state_in_no_lot(FREE);
         list.link_first(|other| self.table.group(other), entry, index);
         if list.last == index {
             self.occupied[0][MigrateType::Movable as usize] |= 1 << slot(Order::MAX);
@@ -444,7 +443,8 @@ impl Buddy {
                 (ready, heads) = (index / GROUP, 0);
             }
             let entry = table.entry(index);
-            entry.set_state(BlockState::head(State::Free, order, MigrateType::Movable));
+            let free = BlockState::head(State::Free, order, MigrateType::Movable);
+            entry.set_state_in_no_lot(free);
             let list = &mut lists[level];
             list.link_last(|other| table.entry(other), entry, index);
             occupied |= 1 << level;

@@ -1,18 +1,21 @@
-//! The lot of a CPU's cache to which a run belongs that is freed, as far as its block decides it:
-//! four bits for each block of a zone.
+//! To which lot of a CPU's cache a freed run belongs, as far as its block decides that: four bits
+//! for each block of a zone.
 //!
-//! They follow from the block's state (invariant 53). But a state changes whenever frames come or
-//! go, and four of them share a cache line, so CPUs that looked up the states of what they free
-//! waited for lines that other CPUs had just written. The bits change only when the answer does,
+//! They follow from the block's state (invariant 53). But the entries of four blocks share a cache
+//! line, and a state changes whenever frames come or go: a CPU that read the states of what it
+//! freed waited for lines that others had just written. The bits change only when the answer does,
 //! and those of 128 blocks share a line.
 //!
 //! ```text
-//! state of the block                                  bits   runs of orders 0..3    4..8     9
-//! split, its free frames may be handed out          1 + type          type          type     -
-//! split, movable, and much of it is free                4           to go back      type     -
-//! allocated whole, order 9                          5 + type            -             -     type
-//! anything else: the zone alone takes runs back         0               -             -      -
+//! state of the block                                    bits   runs of orders 0..3   4..8     9
+//! split, its free frames may be handed out          1 + type          type           type     -
+//! split, movable, more than a quarter free              4             BACK           type     -
+//! allocated whole, order 9, or waiting to merge     5 + type            -              -    type
+//! anything else, larger blocks among them               0               -              -      -
 //! ```
+//!
+//! Types that only movable requests may use count as movable. Where there is no lot, the zone alone
+//! takes runs back.
 //!
 //! The bits mean something only in ready groups ([`BlockTable`](super::table::BlockTable)). They
 //! are changed under the zone lock, together with the states, and read without it, by whoever owns
@@ -37,8 +40,6 @@ const CROWDED_PAGES: u64 = PAGES_PER_BLOCK / 4;
 
 /// The number of migrate types that are cached: the mergeable ones, which come first.
 const TYPES: u8 = 3;
-/// Stacks per order: one for each type, and one for what goes back.
-pub(crate) const LOTS: usize = TYPES as usize + 1;
 
 /// Which of a cache's stacks of an order a run is in: the one for requests of a migrate type, or
 /// the one for frames that are to go back to the zone. It is a number because every free computes
@@ -47,6 +48,8 @@ pub(crate) const LOTS: usize = TYPES as usize + 1;
 pub(crate) struct Lot(u8);
 
 impl Lot {
+    /// The number of lots: one for each type, and one for what goes back.
+    pub(crate) const COUNT: usize = TYPES as usize + 1;
     /// For runs that are to go back to the zone.
     pub(crate) const BACK: Self = Self(TYPES);
     /// For runs to be handed out to movable requests.
@@ -94,27 +97,26 @@ const WORDS_OF_GROUP: usize = (GROUP / IN_WORD) as usize;
 
 /// The bits of a movable split block of which much is free.
 const ROOMY: u8 = TYPES + 1;
-/// What is added to the type of a block that is allocated whole.
-const WHOLE: u8 = TYPES + 2;
+/// The bits of a block that is allocated whole, less its type.
+const WHOLE_BASE: u8 = TYPES + 2;
 
-/// For all values of a block's bits, the lot of a run and one more, or zero if there is none: four
-/// bits for each value, the first value in the lowest. For runs that are kept by the word, for
-/// larger ones, and for blocks.
-const ANSWERS: [u32; 3] = {
+/// The lot of a run plus one, or zero for none, by the bits of its block: four bits for each value,
+/// the lowest first. For runs that are kept by the word, for larger runs, and for whole blocks.
+const LOT_OF_BITS: [u32; 3] = {
     let (mut small, mut large, mut block) = (0, 0, 0);
     let mut number = 0;
     while number < TYPES {
         let lot = number as u32 + 1;
         small |= lot << ((1 + number) as u32 * BITS);
         large |= lot << ((1 + number) as u32 * BITS);
-        block |= lot << ((WHOLE + number) as u32 * BITS);
+        block |= lot << ((WHOLE_BASE + number) as u32 * BITS);
         number += 1;
     }
     small |= (Lot::BACK.0 as u32 + 1) << (ROOMY as u32 * BITS);
     large |= (Lot::MOVABLE.0 as u32 + 1) << (ROOMY as u32 * BITS);
     [small, large, block]
 };
-const _: () = assert!(((WHOLE + TYPES) as u32) * BITS <= u32::BITS, "all values have room");
+const _: () = assert!(((WHOLE_BASE + TYPES) as u32) * BITS <= u32::BITS, "all values have room");
 
 /// Returns the number of words for a table of this many entries.
 pub(crate) const fn words_for(entries: usize) -> usize {
@@ -124,15 +126,15 @@ pub(crate) const fn words_for(entries: usize) -> usize {
 /// The lots of a zone's blocks. See the module documentation. This is a handle: copies refer to the
 /// same words. Without caches of CPUs there are no words.
 #[derive(Clone, Copy)]
-pub(crate) struct Lots {
+pub(crate) struct LotTable {
     #[cfg(feature = "smp")]
     words: &'static [AtomicU64],
 }
 
-impl Lots {
+impl LotTable {
     pub(crate) const EMPTY: Self = Self::new(&[]);
 
-    /// Uses `words` of any content, [`words_for`] as many entries as there are.
+    /// Uses `words`, which may have any content; there are [`words_for`] the table's entries.
     #[cfg_attr(not(feature = "smp"), expect(unused_variables, reason = "there are none"))]
     pub(crate) const fn new(words: &'static [AtomicU64]) -> Self {
         Self {
@@ -152,56 +154,70 @@ impl Lots {
     /// Returns the bits for a block with this state.
     #[inline]
     const fn bits(state: BlockState) -> u8 {
-        let number = state.type_number();
+        let type_number = state.type_number();
         // Blocks that only movable requests may use count as movable.
-        let lot = if number < TYPES { number } else { Lot::MOVABLE.0 };
+        let lot = if type_number < TYPES { type_number } else { Lot::MOVABLE.0 };
         if state.is_available_split() {
             let is_roomy = state.is_of(MigrateType::Movable) && state.free_pages() > CROWDED_PAGES;
             if is_roomy { ROOMY } else { 1 + lot }
         } else if state.is_somebodys_block() {
-            WHOLE + lot
+            WHOLE_BASE + lot
         } else {
             0
         }
     }
 
-    /// Returns the lot to which a run of `order`, at most 9, belongs that lies in the block at
-    /// `index`, whose group is ready: none if only its zone can take it back.
+    /// Returns the lot of a run of `order`, at most 9, in the block at `index`, whose group is
+    /// ready. `None` if only the zone can take it back.
     #[inline(always)]
     pub(super) fn get(&self, index: u32, order: Order) -> Option<Lot> {
         let word = self.words().get((index / IN_WORD) as usize)?.load(Ordering::Relaxed);
         let bits = word >> (index % IN_WORD * BITS) & MASK;
         // Not a branch, as nothing can predict the order.
-        let [small, large, block] = ANSWERS;
+        let [small, large, block] = LOT_OF_BITS;
         let larger = if order.get() < BLOCK_ORDER { large } else { block };
-        let answers = if order.get() < WORD_ORDERS { small } else { larger };
-        let answer = (u64::from(answers) >> (bits * u64::from(BITS)) & MASK) as u8;
+        let lots = if order.get() < WORD_ORDERS { small } else { larger };
+        let answer = (u64::from(lots) >> (bits * u64::from(BITS)) & MASK) as u8;
         answer.checked_sub(1).map(Lot)
     }
 
-    /// Notes the state of the block at `index`, whose group is ready. Returns whether the bits were
-    /// different.
+    /// Makes the bits of the block at `index` those of `state`.
     #[inline]
-    pub(super) fn set(&self, index: u32, state: BlockState) -> bool {
-        let Some(word) = self.words().get((index / IN_WORD) as usize) else { return false };
+    pub(super) fn set(&self, index: u32, state: BlockState) {
+        let Some(word) = self.words().get((index / IN_WORD) as usize) else { return };
         let shift = index % IN_WORD * BITS;
         let old = word.load(Ordering::Relaxed);
         let changed = (old >> shift ^ u64::from(Self::bits(state))) & MASK;
-        // Written only if they change, so that the line stays with all CPUs that read it.
+        // Written only if they change, so that other CPUs keep their copies of the line.
         if changed != 0 {
             word.store(old ^ changed << shift, Ordering::Relaxed);
         }
-        changed != 0
     }
 
-    /// Returns whether two states of a block may have different bits. Fewer instructions than
-    /// finding out.
+    /// Returns whether the bits of the block at `index`, whose group is ready, are those of
+    /// `state`.
+    pub(super) fn matches(&self, index: u32, state: BlockState) -> bool {
+        self.words().get((index / IN_WORD) as usize).is_none_or(|word| {
+            let shift = index % IN_WORD * BITS;
+            let changed = word.load(Ordering::Relaxed) >> shift ^ u64::from(Self::bits(state));
+            changed & MASK == 0
+        })
+    }
+
+    /// Returns whether runs of a block with this state are in no lot.
+    pub(super) const fn is_in_none(state: BlockState) -> bool {
+        Self::bits(state) == 0
+    }
+
+    /// Returns whether two states of a block may have different bits. May say so of two that do
+    /// not, which is cheaper than comparing the bits.
     #[inline]
-    pub(super) const fn differ(one: BlockState, other: BlockState) -> bool {
+    pub(super) const fn may_differ(one: BlockState, other: BlockState) -> bool {
         cfg!(feature = "smp") && (one.differs_in_kind(other) || Self::differ_in_room(one, other))
     }
 
-    /// [`differ`](Self::differ) for two states of a split block that differ only in what is free.
+    /// [`may_differ`](Self::may_differ) for two states of a split block that differ only in what is
+    /// free.
     #[inline]
     pub(super) const fn differ_in_room(one: BlockState, other: BlockState) -> bool {
         cfg!(feature = "smp")
@@ -228,7 +244,8 @@ impl Lots {
         }
     }
 
-    /// Notes that no run of the group that begins at `index` is in a lot, whatever the words say.
+    /// Takes all blocks of the group that begins at `index` out of all lots, whatever the words
+    /// hold.
     #[inline]
     pub(super) fn clear_group(&self, index: u32) {
         let clear = |word: &AtomicU64| word.store(0, Ordering::Relaxed);
@@ -240,17 +257,17 @@ impl Lots {
     }
 }
 
-/// What a CPU's cache reads of a table: a handle, too.
+/// What a CPU's cache needs of a table. This is a handle, too.
 #[derive(Clone, Copy)]
 pub(crate) struct ReadyLots {
     ready: &'static [AtomicU64],
-    lots: Lots,
+    lots: LotTable,
 }
 
 impl ReadyLots {
-    pub(crate) const EMPTY: Self = Self { ready: &[], lots: Lots::EMPTY };
+    pub(crate) const EMPTY: Self = Self { ready: &[], lots: LotTable::EMPTY };
 
-    pub(super) const fn new(ready: &'static [AtomicU64], lots: Lots) -> Self {
+    pub(super) const fn new(ready: &'static [AtomicU64], lots: LotTable) -> Self {
         Self { ready, lots }
     }
 
@@ -267,7 +284,8 @@ impl ReadyLots {
     pub(super) fn is_ready(&self, index: u32) -> bool {
         let group = index / GROUP;
         self.ready.get((group / 64) as usize).is_some_and(|word| {
-            // Acquire as in `BlockTable::is_ready`.
+            // Acquire pairs with the Release in `BlockTable::make_ready`: a reader without the lock
+            // sees cleared entries and lots.
             word.load(Ordering::Acquire) >> (group % 64) & 1 != 0
         })
     }
@@ -332,7 +350,7 @@ mod tests {
     #[test]
     fn lots_are_those_of_the_state_and_of_no_other_block() {
         for content in [0, u64::MAX] {
-            let lots = Lots::new(words(3, content));
+            let lots = LotTable::new(words(3, content));
             // The neighbours of the block in the middle of a word, and those of a word's ends.
             for at in [0, 15, 16, 23, 47] {
                 for state in states() {
@@ -341,9 +359,9 @@ mod tests {
                         let got = lots.get(at, order);
                         assert_eq!(got, expected(state, order), "{state:?} {order:?}");
                     }
-                    assert!(!lots.set(at, state), "they are right already");
+                    assert!(lots.matches(at, state));
                 }
-                lots.set(at, BlockState::from_word(0));
+                lots.set(at, BlockState::INNER);
                 let word = lots.words()[(at / IN_WORD) as usize].load(Ordering::Relaxed);
                 assert_eq!(word, content & !(MASK << (at % IN_WORD * BITS)));
                 lots.words()[(at / IN_WORD) as usize].store(content, Ordering::Relaxed);
@@ -355,10 +373,10 @@ mod tests {
     fn states_with_different_bits_differ() {
         for one in states() {
             for other in states() {
-                let same = Lots::bits(one) == Lots::bits(other);
-                assert!(same || Lots::differ(one, other), "{one:?} {other:?}");
+                let same = LotTable::bits(one) == LotTable::bits(other);
+                assert!(same || LotTable::may_differ(one, other), "{one:?} {other:?}");
                 if !one.differs_in_kind(other) {
-                    assert!(same || Lots::differ_in_room(one, other), "{one:?} {other:?}");
+                    assert!(same || LotTable::differ_in_room(one, other), "{one:?} {other:?}");
                 }
             }
         }
@@ -369,9 +387,9 @@ mod tests {
         let whole = BlockState::head(State::Whole, Order::BLOCK, MigrateType::Reclaimable);
         for start in 0..34 {
             for end in start..=48 {
-                let (ranges, blocks) = (Lots::new(words(3, 0xa5 << 20)), words(3, 0xa5 << 20));
+                let (ranges, blocks) = (LotTable::new(words(3, 0xa5 << 20)), words(3, 0xa5 << 20));
                 ranges.set_all(start..end, whole);
-                (start..end).for_each(|index| _ = Lots::new(blocks).set(index, whole));
+                (start..end).for_each(|index| LotTable::new(blocks).set(index, whole));
                 let of = |words: &[AtomicU64]| -> Vec<u64> {
                     words.iter().map(|word| word.load(Ordering::Relaxed)).collect()
                 };
@@ -382,7 +400,7 @@ mod tests {
 
     #[test]
     fn a_group_is_cleared_and_no_other() {
-        let lots = Lots::new(words(WORDS_OF_GROUP * 2 + 3, u64::MAX));
+        let lots = LotTable::new(words(WORDS_OF_GROUP * 2 + 3, u64::MAX));
         let zeros = || lots.words().iter().filter(|word| word.load(Ordering::Relaxed) == 0).count();
         lots.clear_group(2 * GROUP);
         assert_eq!(zeros(), 3, "the last group is short");

@@ -19,7 +19,8 @@ fn higher(order: Order) -> Option<Order> {
 }
 
 impl Buddy {
-    /// Frees a block that is in no list, and merges it.
+    /// Frees a block that is in no list, and merges it. If it is larger than 2 MiB, none of its
+    /// parts may be in a lot.
     pub(crate) fn free(
         &mut self,
         index: u32,
@@ -29,8 +30,8 @@ impl Buddy {
     ) {
         let (mut index, mut order) = (index, order);
         if order == Order::BLOCK {
-            // Only blocks that were split or of this order are in lots.
-            self.table.leave_lots(index);
+            // Larger blocks are in no lot, nor are their parts.
+            self.table.clear_lots(index);
         }
         if cfg!(feature = "debug") && order > self.largest {
             return self.free_in_pieces(index, order, migrate_type, position);
@@ -55,7 +56,7 @@ impl Buddy {
             }
             self.remove_entry(entry, buddy);
             if buddy < index {
-                self.table.set_inner(index);
+                self.table.clear_entry(index);
                 index = buddy;
             }
             order = next;
@@ -86,7 +87,7 @@ impl Buddy {
         if order == Order::MAX {
             self.table.make_ready(index, true);
         }
-        self.table.set_inner(index);
+        self.table.clear_entry(index);
         let largest = self.largest;
         let mut places = [0_u8; MOST_PIECES];
         let pieces = 1 << (order.get() - largest.get());
@@ -105,7 +106,8 @@ impl Buddy {
     /// Frees adjacent allocated blocks of order 9 and one type, which together form an aligned
     /// block of `order`.
     pub(crate) fn free_divided(&mut self, index: u32, order: Order, migrate_type: MigrateType) {
-        self.table.set_all_inner(index..index + blocks_of(order));
+        // The first, too, as it is in a lot.
+        self.table.clear_entries_and_lots(index..index + blocks_of(order));
         self.free(index, order, migrate_type, Position::Head);
     }
 }

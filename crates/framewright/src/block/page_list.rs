@@ -198,7 +198,7 @@ mod tests {
     use super::*;
     use crate::block::free_heads::FreeHeads;
     use crate::block::list::NONE;
-    use crate::block::lots::Lots;
+    use crate::block::lots::LotTable;
     use crate::block::{BlockEntry, FreeMap};
     use crate::sync::table_atomic::AtomicU64;
     use std::vec::Vec;
@@ -217,7 +217,7 @@ mod tests {
             maps.leak(),
             ready.leak(),
             FreeHeads::EMPTY,
-            Lots::EMPTY,
+            LotTable::EMPTY,
         )
     }
 

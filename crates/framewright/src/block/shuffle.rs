@@ -217,7 +217,7 @@ mod tests {
     use super::*;
     use crate::block::free_heads::FreeHeads;
     use crate::block::list::Position;
-    use crate::block::lots::Lots;
+    use crate::block::lots::LotTable;
     use crate::block::random::Random;
     use crate::block::table::BlockTable;
     use crate::block::{BlockEntry, FreeMap, Segment};
@@ -241,7 +241,7 @@ mod tests {
             maps.leak(),
             ready.leak(),
             free_heads,
-            Lots::EMPTY,
+            LotTable::EMPTY,
         )
     }
 

@@ -327,12 +327,12 @@ pub(crate) fn divide_whole(table: &BlockTable, index: u32, end: u32) -> Option<O
         let word = state.with_order(half);
         let (first, second) = (table.cold_entry(head), table.cold_entry(head + blocks_of(half)));
         let (count, owner) = first.links();
-        first.set_state(word);
-        second.set_state(word);
         if half == Order::BLOCK {
-            // Larger ones are in no lot.
-            table.note_lot(head, word);
-            table.note_lot(head + 1, word);
+            table.set_state_and_lots(first, head, word);
+            table.set_state_and_lots(second, head + 1, word);
+        } else {
+            first.set_state_in_no_lot(word);
+            second.set_state_in_no_lot(word);
         }
         second.set_links(count, owner);
     }

@@ -443,8 +443,7 @@ impl BlockState {
         self.0 >> TYPE_SHIFT & 7 == migrate_type as u64
     }
 
-    /// Returns whether more differs than the number of free frames, their order, and whether they
-    /// were swept.
+    /// Returns whether the words differ in anything but the free count, the free order and *swept*.
     #[inline]
     pub(crate) const fn differs_in_kind(self, other: Self) -> bool {
         const COUNTS: u64 =

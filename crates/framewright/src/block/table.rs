@@ -1,4 +1,5 @@
-//! The block table of a zone: its entries, its free maps, and which entries may be read.
+//! The block table of a zone: its entries, its free maps, the lots of its blocks, and which entries
+//! may be read.
 //!
 //! An *index* numbers the blocks of a zone's segments one after the other. 512 entries are a
 //! *group*; a group that lies wholly in one segment describes one GiB. The entries of a group that
@@ -11,7 +12,7 @@
 
 use super::free_heads::FreeHeads;
 use super::free_map::FreeMap;
-use super::lots::{Lots, ReadyLots};
+use super::lots::{LotTable, ReadyLots};
 use super::state::{BlockState, State};
 use crate::sync::in_place::write_fields;
 use crate::sync::prefetch;
@@ -85,11 +86,17 @@ impl BlockEntry {
         BlockState::from_word(self.state.load(Ordering::Relaxed))
     }
 
-    /// Sets the state with Release, which pairs with `state_as_reader`. Only for a block that is in
-    /// no [lot](Lots), neither before nor after, or stays in its lots; for others there is
-    /// [`BlockTable::set_state_anew`].
+    /// Sets the state of a block that was in no [lot](LotTable) and stays in none.
     #[inline]
-    pub(crate) fn set_state(&self, state: BlockState) {
+    pub(crate) fn set_state_in_no_lot(&self, state: BlockState) {
+        debug_assert!(LotTable::is_in_none(state), "{state:?} is in a lot (invariant 53)");
+        self.set_state_alone(state);
+    }
+
+    /// Sets the state with Release, which pairs with `state_as_reader`, but not the block's lots:
+    /// they stay as they are, or are set next.
+    #[inline]
+    pub(crate) fn set_state_alone(&self, state: BlockState) {
         self.state.store(state.word(), Ordering::Release);
     }
 
@@ -127,7 +134,7 @@ pub(crate) struct BlockTable {
     ready: &'static [AtomicU64],
     /// The numbers of free heads of each group.
     pub(super) free_heads: FreeHeads,
-    lots: Lots,
+    lots: LotTable,
 }
 
 impl BlockTable {
@@ -137,7 +144,7 @@ impl BlockTable {
         free_maps: &[],
         ready: &[],
         free_heads: FreeHeads::EMPTY,
-        lots: Lots::EMPTY,
+        lots: LotTable::EMPTY,
     };
 
     /// Writes [`EMPTY`](Self::EMPTY) in place.
@@ -150,7 +157,7 @@ impl BlockTable {
                 free_maps: &[],
                 ready: &[],
                 free_heads: FreeHeads::EMPTY,
-                lots: Lots::EMPTY,
+                lots: LotTable::EMPTY,
             },
             {},
         )
@@ -164,7 +171,7 @@ impl BlockTable {
         free_maps: &'static [FreeMap],
         ready: &'static [AtomicU64],
         free_heads: FreeHeads,
-        lots: Lots,
+        lots: LotTable,
     ) -> Self {
         Self { heads, entries, free_maps, ready, free_heads, lots }
     }
@@ -240,26 +247,18 @@ impl BlockTable {
     }
 
     pub(crate) fn is_ready(&self, index: u32) -> bool {
-        let group = index / GROUP;
-        // Acquire pairs with the Release in `make_ready`: a reader without the lock sees cleared
-        // entries.
-        self.ready
-            .get((group / 64) as usize)
-            .is_some_and(|word| word.load(Ordering::Acquire) >> (group % 64) & 1 != 0)
+        self.ready_lots().is_ready(index)
     }
 
     /// Returns the state at `index`, for readers without the lock; nothing if the block is part of
     /// a larger one whose entries were never cleared.
     #[inline(never)]
     pub(crate) fn state_if_ready(&self, index: u32) -> Option<BlockState> {
-        let group = index / GROUP;
-        // Acquire as in `is_ready`.
-        let ready = self.ready.get((group / 64) as usize)?.load(Ordering::Acquire);
-        if ready >> (group % 64) & 1 == 0 {
+        if !self.is_ready(index) {
             return None;
         }
         let entry = if index.is_multiple_of(GROUP) {
-            self.heads.get(group as usize)?
+            self.heads.get((index / GROUP) as usize)?
         } else {
             self.entries.get(index as usize)?
         };
@@ -303,8 +302,9 @@ impl BlockTable {
         u32::MAX
     }
 
-    /// Clears the entries of `index`'s group unless it is ready. The first entry is kept if it
-    /// heads an order-18 block, as it does in every group that is not ready once bring-up is over.
+    /// Clears the entries and the lots of `index`'s group unless it is ready. The first entry is
+    /// kept if it heads an order-18 block, as it does in every group that is not ready once
+    /// bring-up is over.
     #[inline(never)]
     pub(crate) fn make_ready(&self, index: u32, keep_first: bool) {
         if self.is_ready(index) {
@@ -353,67 +353,72 @@ impl BlockTable {
     pub(crate) fn set_state(&self, index: u32, state: BlockState) {
         let entry = self.entry(index);
         let old = entry.state();
-        entry.set_state(state);
-        if Lots::differ(old, state) {
-            self.note_lot(index, state);
+        entry.set_state_alone(state);
+        if LotTable::may_differ(old, state) {
+            self.update_lots(index, state);
         }
     }
 
     /// [`set_state`](Self::set_state) for a caller that has the entry already, of a split block of
     /// which nothing changes but what is free in it.
     #[inline]
-    pub(crate) fn change_free(
+    pub(crate) fn set_free_count(
         &self,
         entry: &BlockEntry,
         index: u32,
-        (old, new): (BlockState, BlockState),
+        old: BlockState,
+        new: BlockState,
     ) {
         debug_assert!(!old.differs_in_kind(new), "{old:?} becomes {new:?}");
-        entry.set_state(new);
-        if Lots::differ_in_room(old, new) {
-            self.note_lot(index, new);
+        entry.set_state_alone(new);
+        if LotTable::differ_in_room(old, new) {
+            self.update_lots(index, new);
         }
     }
 
     /// [`set_state`](Self::set_state) for a caller that has the entry already, whatever the block's
     /// lots were.
     #[inline]
-    pub(crate) fn set_state_anew(&self, entry: &BlockEntry, index: u32, state: BlockState) {
-        entry.set_state(state);
-        self.note_lot(index, state);
+    pub(crate) fn set_state_and_lots(&self, entry: &BlockEntry, index: u32, state: BlockState) {
+        entry.set_state_alone(state);
+        self.update_lots(index, state);
     }
 
-    /// Notes to which lots the runs of a block with this state belong. Returns whether something
-    /// else was noted.
+    /// Makes the lots of a block those of `state`. Under the zone lock, as for states: the lots of
+    /// neighbours are in the same word.
     #[cfg_attr(feature = "smp", inline(never))]
-    pub(super) fn note_lot(&self, index: u32, state: BlockState) -> bool {
-        if cfg!(feature = "hotplug")
-            && index.is_multiple_of(GROUP)
-            && !self.ready_lots().is_ready(index)
-        {
-            // The words of a group that is not ready may not be memory yet. Its block is in no lot.
-            return false;
+    fn update_lots(&self, index: u32, state: BlockState) {
+        if cfg!(feature = "hotplug") && index.is_multiple_of(GROUP) && !self.is_ready(index) {
+            // Nobody reads the words of a group that is not ready, and in a window that holds its
+            // own tables they may not be memory (invariant 49).
+            return;
         }
-        self.lots.set(index, state)
+        self.lots.set(index, state);
     }
 
-    /// Notes that no run of a block is in a lot: its state will be one that is in none.
+    /// Takes a block out of all lots, as its next state is in none.
     #[inline]
-    pub(super) fn leave_lots(&self, index: u32) {
-        self.note_lot(index, BlockState::INNER);
+    pub(super) fn clear_lots(&self, index: u32) {
+        self.update_lots(index, BlockState::INNER);
+    }
+
+    /// [`clear_lots`](Self::clear_lots) of all blocks of `range`, in one ready group.
+    pub(crate) fn clear_all_lots(&self, range: Range<u32>) {
+        self.lots.set_all(range, BlockState::INNER);
     }
 
     /// [`set_state`](Self::set_state) for all entries of `range`, in one ready group; their links
     /// do not change.
     pub(crate) fn set_states(&self, range: Range<u32>, state: BlockState) {
-        self.lots.set_all(range.clone(), state);
-        self.for_entries(range, |entry| entry.set_state(state));
+        self.for_entries(range.clone(), |entry| entry.set_state_alone(state));
+        self.lots.set_all(range, state);
     }
 
-    /// Makes the entries of `range`, in one ready group, inner again and clears their links.
-    pub(crate) fn set_all_inner(&self, range: Range<u32>) {
-        self.lots.set_all(range.clone(), BlockState::INNER);
-        self.for_entries(range, BlockEntry::clear);
+    /// Makes the entries of `range`, in one ready group, inner again and clears their links. Their
+    /// blocks are in no lot any more.
+    pub(crate) fn clear_entries_and_lots(&self, range: Range<u32>) {
+        self.for_entries(range.clone(), BlockEntry::clear);
+        self.lots.set_all(range, BlockState::INNER);
     }
 
     #[inline]
@@ -460,7 +465,7 @@ impl BlockTable {
 
     /// Makes the entry at `index` inner again and clears its links. Only for a block that is in no
     /// [lot](Lots), or whose state is set next.
-    pub(crate) fn set_inner(&self, index: u32) {
+    pub(crate) fn clear_entry(&self, index: u32) {
         self.entry(index).clear();
     }
 
@@ -519,15 +524,16 @@ impl BlockTable {
         }
     }
 
-    /// Returns the part that tells to which lots freed runs belong.
+    /// Returns what tells the lots of freed runs.
     pub(crate) const fn ready_lots(&self) -> ReadyLots {
         ReadyLots::new(self.ready, self.lots)
     }
 
-    /// Returns whether a block's lots, whose group is ready, are those of its state, and makes them
-    /// so. For verification.
+    /// Returns whether the lots of a block, whose group is ready, are those of its state. For
+    /// verification.
+    #[inline(never)]
     pub(crate) fn has_right_lots(&self, index: u32) -> bool {
-        !self.note_lot(index, self.cold_entry(index).state())
+        self.lots.matches(index, self.cold_entry(index).state())
     }
 
     /// Returns the numbers of free heads of each group, for verification.

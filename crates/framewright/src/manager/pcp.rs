@@ -331,7 +331,7 @@ impl<P: Platform> Manager<P> {
         self.check_and_free(start, order, Location::caller())
     }
 
-    /// Caches a run if its block's state shows that this cache may keep it and there is room.
+    /// Caches a run if its lot shows that this cache may keep it and there is room.
     #[inline(always)]
     pub(super) fn keep(&self, cache: &CpuCache, start: Pfn, order: Order) -> Put {
         if self.pressure.epoch.wants_attention() {
@@ -343,16 +343,23 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// [`keep`](Self::keep) of a run whose block only the manager's directory knows.
+    /// [`keep`](Self::keep) of a run for which the cache found no lot: the directory knows its
+    /// block, or only the zone takes it.
     #[inline(never)]
     fn keep_elsewhere(&self, cache: &CpuCache, start: Pfn, order: Order) -> Put {
         self.come_home_if_possible(cache);
-        self.lot(cache, start, order).map_or(Put::Full, |lot| cache.put_slowly(start, order, lot))
+        self.lot_by_directory(cache, start, order)
+            .map_or(Put::Full, |lot| cache.put_slowly(start, order, lot))
     }
 
-    /// The lot of a cache to which a run belongs, wherever the run lies. Always asks the directory,
-    /// as callers either know that the cache does not know the block, or have more to do.
-    pub(super) fn lot(&self, cache: &CpuCache, start: Pfn, order: Order) -> Option<Lot> {
+    /// Returns the lot of a run, wherever it lies. Asks the directory at once: callers have asked
+    /// the cache before, or are not in a hurry.
+    pub(super) fn lot_by_directory(
+        &self,
+        cache: &CpuCache,
+        start: Pfn,
+        order: Order,
+    ) -> Option<Lot> {
         if order > Order::BLOCK || !start.is_aligned(order) {
             return None;
         }
@@ -363,7 +370,7 @@ impl<P: Platform> Manager<P> {
         self.lot_of_block(start, order)
     }
 
-    /// The lot to which an aligned run belongs, as its zone knows it. The first frame decides, as
+    /// Returns the lot of an aligned run, as its zone knows it. The first frame decides, as
     /// the run lies in one block.
     #[inline(always)]
     pub(super) fn lot_of_block(&self, start: Pfn, order: Order) -> Option<Lot> {
@@ -389,7 +396,7 @@ impl<P: Platform> Manager<P> {
         let kept = self.inside(|cache| {
             // Also while a debug aid watches each free, which then takes no shorter way.
             self.come_home_if_possible(cache);
-            let lot = self.lot(cache, start, order)?;
+            let lot = self.lot_by_directory(cache, start, order)?;
             if self.pressure.epoch.wants_attention() {
                 self.pressure.epoch.note_free();
                 told = true;

@@ -240,7 +240,7 @@ impl<P: Platform> Manager<P> {
     fn put_runs(&self, cache: &CpuCache, range: PfnRange) -> Result<(), FreeError> {
         let mut result = Ok(());
         for (start, order) in range.runs(Order::BLOCK) {
-            let (put, returned) = match self.lot(cache, start, order) {
+            let (put, returned) = match self.lot_by_directory(cache, start, order) {
                 Some(lot) => self.put_making_room(cache, start, order, lot),
                 None => (Put::Full, Ok(())),
             };
@@ -333,16 +333,20 @@ impl<P: Platform> Manager<P> {
     /// belongs elsewhere.
     #[inline(always)]
     fn keep_odd(&self, cache: &CpuCache, range: PfnRange) -> Option<Put> {
-        self.keep_odd_of(cache, range, || cache.lot(range.start, Order::PAGE))
+        self.keep_odd_of(cache, range, || {
+            cache
+                .lot(range.start, Order::PAGE)
+                .or_else(|| self.lot_by_directory(cache, range.start, Order::PAGE))
+        })
     }
 
-    /// [`keep_odd`](Self::keep_odd) where `seen` may know the lot of the first page.
+    /// [`keep_odd`](Self::keep_odd) where `lot` looks up the lot of the first page.
     #[inline(always)]
     fn keep_odd_of(
         &self,
         cache: &CpuCache,
         range: PfnRange,
-        seen: impl FnOnce() -> Option<Lot>,
+        lot: impl FnOnce() -> Option<Lot>,
     ) -> Option<Put> {
         self.come_home_if_possible(cache);
         if self.pressure.epoch.wants_attention() || !cache.covers(range) {
@@ -350,17 +354,15 @@ impl<P: Platform> Manager<P> {
         }
         // The first page decides the migrate type, as the block is split. A wrong guess only puts
         // the run to a use that its block is not meant for.
-        let lot = match seen() {
-            Some(lot) => lot,
-            None => self.lot(cache, range.start, Order::PAGE)?,
-        };
+        let lot = lot()?;
         Some(cache.put_odd(range, lot.migrate_type()))
     }
 
     /// [`keep_odd`](Self::keep_odd) out of line, for callers that are not in a hurry.
     #[inline(never)]
     fn keep_odd_slowly(&self, cache: &CpuCache, range: PfnRange) -> Option<Put> {
-        self.keep_odd_of(cache, range, || None)
+        let start = range.start;
+        self.keep_odd_of(cache, range, || self.lot_by_directory(cache, start, Order::PAGE))
     }
 
     /// [`free_odd`](Self::free_odd) where the cache has too many such runs: cuts the oldest into

@@ -30,7 +30,6 @@ use super::limits::{Limits, MOST, STACKS, TINY, WORD_ORDERS, order_of};
 use super::near::{self, Bounds, Kept, Near};
 use super::odd::OddRuns;
 use super::words::{Put, Runs, Stack, Word};
-use crate::block::lots::LOTS;
 use crate::block::{Lot, MigrateType};
 use crate::sync::in_place::write_fields;
 use crate::sync::table_atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -44,7 +43,7 @@ const MOST_MORE: [u32; WORD_ORDERS] = if TINY { [1; WORD_ORDERS] } else { [16, 8
 const ENTRIES: usize = {
     let (mut total, mut index) = (0, 0);
     while index < STACKS {
-        total += MOST[index / LOTS][index % LOTS];
+        total += MOST[index / Lot::COUNT][index % Lot::COUNT];
         index += 1;
     }
     total
@@ -190,7 +189,7 @@ impl CpuCache {
     /// the last stack.
     #[inline]
     const fn number(order: Order, lot: Lot) -> usize {
-        order.get() as usize * LOTS + lot.index()
+        order.get() as usize * Lot::COUNT + lot.index()
     }
 
     #[inline]

@@ -7,7 +7,6 @@ use super::cache::{CpuCache, Flow};
 use super::limits::order_of;
 use super::words::{Runs, Stack};
 use crate::block::Lot;
-use crate::block::lots::LOTS;
 use crate::sync::table_atomic::Ordering;
 use crate::units::{Order, PfnRange};
 
@@ -61,7 +60,7 @@ impl CpuCache {
 
     /// Returns the turn at which an order's stacks begin.
     pub(crate) const fn first_turn(order: Order) -> usize {
-        order.get() as usize * LOTS
+        order.get() as usize * Lot::COUNT
     }
 
     #[inline(never)]
@@ -77,7 +76,7 @@ impl CpuCache {
             *turn += 1;
             if some != 0 {
                 let order = u8::try_from(order_of(number)).ok().and_then(Order::new)?;
-                let lot = Lot::all().nth(number % LOTS)?;
+                let lot = Lot::all().nth(number % Lot::COUNT)?;
                 return Some((order, lot, some as usize));
             }
         }

@@ -8,7 +8,7 @@
 //! used most get theirs first, and the others bypass the cache.
 
 use crate::block::Lot;
-use crate::block::lots::{LOTS, WORD_ORDERS as WORDS};
+use crate::block::lots::WORD_ORDERS as WORDS;
 use crate::units::BLOCK_ORDER;
 
 /// The orders that are cached by the word: 0..=3.
@@ -16,7 +16,7 @@ pub(super) const WORD_ORDERS: usize = WORDS as usize;
 /// The orders that are cached: 0..=9.
 pub(super) const ORDERS: usize = BLOCK_ORDER as usize + 1;
 /// The number of stacks: one for each order and lot, the lots of an order side by side.
-pub(super) const STACKS: usize = ORDERS * LOTS;
+pub(super) const STACKS: usize = ORDERS * Lot::COUNT;
 /// Under the model checkers caches are tiny, so that few steps fill one. Their machines are so
 /// small that a share is all of the zone's part.
 pub(super) const TINY: bool = cfg!(any(loom, shuttle));
@@ -39,9 +39,9 @@ pub(super) const BLOCK: usize = BLOCK_ORDER as usize;
 pub(super) const MOVABLE: usize = Lot::MOVABLE.index();
 const BACK: usize = Lot::BACK.index();
 /// The stack of movable whole blocks.
-pub(super) const BLOCKS: usize = BLOCK * LOTS + MOVABLE;
+pub(super) const BLOCKS: usize = BLOCK * Lot::COUNT + MOVABLE;
 /// The most entries by order and lot; the lots are unmovable, movable, reclaimable and to go back.
-pub(super) const MOST: [[usize; LOTS]; ORDERS] = if TINY {
+pub(super) const MOST: [[usize; Lot::COUNT]; ORDERS] = if TINY {
     let (words, runs) = ([3, 3, 3, 2], [4, 4, 4, 0]);
     [words, words, words, words, runs, runs, runs, runs, runs, runs]
 } else {
@@ -83,7 +83,7 @@ pub(crate) struct Limits {
 
 /// Returns the order of a stack.
 pub(super) const fn order_of(stack: usize) -> usize {
-    stack / LOTS
+    stack / Lot::COUNT
 }
 
 /// Returns the number of pages in a full entry of a stack.
@@ -113,7 +113,7 @@ static RULES: [Rule; STACKS] = {
         [const { Rule { share_shift: 0, halves: 0, most_pages: 0, entry_shift: 0 } }; STACKS];
     let mut stack = 0;
     while stack < STACKS {
-        let (order, lot) = (order_of(stack), stack % LOTS);
+        let (order, lot) = (order_of(stack), stack % Lot::COUNT);
         let (parts, entry_pages) = (parts(order, lot), entry_pages(stack));
         assert!(parts.is_power_of_two() && entry_pages.is_power_of_two());
         rules[stack] = Rule {
@@ -208,7 +208,7 @@ impl Limits {
             }
             // Even the smallest share keeps a few pages, while the eighth has room.
             let mut left = if TINY { u64::MAX } else { budget.saturating_sub(used) };
-            let words = WORD_ORDERS * LOTS;
+            let words = WORD_ORDERS * Lot::COUNT;
             for (entries, most) in limits.entries.iter_mut().zip(MOST.as_flattened()).take(words) {
                 let wanted = LEAST_WORDS.min(*most as u64).saturating_sub(u64::from(*entries));
                 let more = wanted.min(left / 64);

@@ -6,8 +6,8 @@
 //! takes a few nanoseconds more.
 //!
 //! Orders of memory: Relaxed: only the CPU that has the cache touches the bounds (invariant 16).
-//! The state of a block is read without the zone lock; it is reliable only as far as the caller
-//! owns frames in the block.
+//! Lots are read without the zone lock; they are reliable only as far as the caller owns frames in
+//! the block.
 
 use crate::block::lots::ReadyLots;
 use crate::block::table::BlockTable;

@@ -132,7 +132,7 @@ impl Zone {
         let word = BlockState::head(State::Reserved, order, state.migrate_type());
         locked.isolated_blocks[state.migrate_type() as usize] -= u32::from(state.is_isolated());
         let marks = BlockState::POISONED | BlockState::ACCEPTED;
-        locked.buddy.table.set_inner(index);
+        locked.buddy.table.clear_entry(index);
         locked.buddy.table.set_state(index, word.with(marks));
         self.changing.lost_pages.fetch_add(order.pages(), Ordering::Release);
         Some(state.is_isolated())

@@ -222,7 +222,7 @@ impl LockedZone {
     pub(super) fn keep_isolated(&mut self, index: u32, state: BlockState) {
         let (order, migrate_type) = (state.order(), state.migrate_type());
         self.isolated_pages += order.pages();
-        self.buddy.table.set_inner(index);
+        self.buddy.table.clear_entry(index);
         let isolated = BlockState::head(State::Isolated, order, migrate_type);
         self.buddy.table.set_state(index, isolated);
     }

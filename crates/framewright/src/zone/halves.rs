@@ -40,7 +40,7 @@ impl LockedZone {
         let entry = self.buddy.table.entry(index);
         let state = entry.state();
         if state == ALL_ALLOCATED {
-            self.buddy.table.set_state_anew(entry, index, HALF_FREE);
+            self.buddy.table.set_free_count(entry, index, ALL_ALLOCATED, HALF_FREE);
             self.buddy.table.free_map(index).set_half(start);
             self.split_pages += HALF.pages();
             self.free_index.insert(MigrateType::Movable, HALF.get(), index);

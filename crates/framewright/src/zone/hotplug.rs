@@ -297,7 +297,7 @@ impl Zone {
                     Some(_) => divide_whole(&table, index, range.end).unwrap_or(Order::BLOCK),
                 };
                 let before = table.state(index);
-                table.set_inner(index);
+                table.clear_entry(index);
                 change(&mut locked, index, order, before);
                 index += blocks_of(order);
             }
@@ -396,7 +396,7 @@ impl Zone {
         };
         self.present_pages.fetch_sub(pages, Ordering::Relaxed);
         locked.freed_pages += if was_used { pages } else { 0 };
-        table.set_inner(index);
+        table.clear_entry(index);
         table.set_state(index, word(order, state));
         blocks
     }
@@ -510,7 +510,7 @@ impl LockedZone {
             }
             let entry = table.cold_entry(index);
             entry.clear();
-            table.set_state_anew(entry, index, Presence::Absent.word(order, false));
+            table.set_state_and_lots(entry, index, Presence::Absent.word(order, false));
             index += blocks_of(order);
         }
     }
@@ -548,13 +548,13 @@ impl LockedZone {
         } else {
             // While a group is one head, a part of it cannot be offline alone.
             table.make_ready(index, false);
-            table.set_all_inner(range.clone());
+            table.clear_entries_and_lots(range.clone());
         }
         while index < range.end {
             let order = largest_piece(index, range.end, Order::MAX);
             let entry = table.cold_entry(index);
             entry.clear();
-            table.set_state_anew(entry, index, word.with_order(order));
+            table.set_state_and_lots(entry, index, word.with_order(order));
             index += blocks_of(order);
         }
     }

@@ -83,7 +83,7 @@ impl Zone {
             };
             let run = large.or_else(|| locked.move_out(order..=most_order));
             let Some(moved) = run else { break };
-            list.append(&self.table, self.make_lot(&moved, order));
+            list.append(&self.table, self.make_list(&moved, order));
             note(self.frames_of(moved.index, moved.order));
             if list.pages() * u64::from(blocks_of(order)) >= u64::from(GROUP) {
                 break;
@@ -121,7 +121,7 @@ impl Zone {
     /// Makes the allocated run at `index` into a list of pages of `order`. A page counts as
     /// reported if all of it was reported.
     #[inline]
-    fn make_lot(&self, moved: &Moved, order: Order) -> PageList {
+    fn make_list(&self, moved: &Moved, order: Order) -> PageList {
         let (index, whole) = (moved.index, moved.order);
         let Some(reported) = &moved.reported else {
             return PageList::unreported(self.make_pool(index, whole, order, false));
@@ -152,6 +152,9 @@ impl Zone {
         }
         let step = blocks_of(order);
         let last = index + blocks_of(whole) - step;
+        if order < Order::MAX {
+            self.table.clear_all_lots(index..index + blocks_of(whole));
+        }
         let word = BlockState::head(State::Pool, order, MigrateType::Movable);
         let mut position = index;
         loop {
@@ -162,7 +165,7 @@ impl Zone {
             // Write the links first: a reader that finds the state of a pool's page then also finds
             // a pool's links.
             entry.set_links(previous, next);
-            self.table.set_state_anew(entry, position, word);
+            entry.set_state_in_no_lot(word);
             if position == last {
                 break;
             }
@@ -262,7 +265,7 @@ impl Zone {
         if next != range.end || frames.pages() != order.pages() {
             return None;
         }
-        self.table.set_all_inner(index + 1..range.end);
+        self.table.clear_entries_and_lots(index + 1..range.end);
         let page = self.make_pool(index, order, order, false);
         let word = BlockState::head(State::Pool, order, migrate_type);
         self.table.set_state(index, word);
@@ -316,7 +319,7 @@ impl Zone {
         if state.has(BlockState::ISOLATED) {
             now = now.with(BlockState::ISOLATED);
         }
-        self.table.set_inner(index);
+        self.table.clear_entry(index);
         self.table.set_state(index, now);
         true
     }
@@ -442,7 +445,7 @@ impl LockedZone {
         let isolated = state.word() & BlockState::ISOLATED;
         let now = BlockState::head(State::Whole, state.order(), state.migrate_type())
             .with(BlockState::POISONED | isolated);
-        table.set_inner(index);
+        table.clear_entry(index);
         table.set_state(index, now);
     }
 }

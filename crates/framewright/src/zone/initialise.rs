@@ -156,7 +156,7 @@ impl Zone {
             let entry = self.partial(index, 0);
             let state = entry.state();
             let state = state.with_pages(0, 0, state.present_pages() + part.pages());
-            entry.set_state(state);
+            entry.set_state_alone(state);
         }
         has_edges
     }
@@ -246,7 +246,7 @@ impl Zone {
             let entry = self.table.cold_entry(index);
             entry.clear();
             let word = BlockState::head(State::Unaccepted, order, MigrateType::Movable);
-            entry.set_state(word.with(mark));
+            entry.set_state_in_no_lot(word.with(mark));
             self.note_unaccepted(index, order);
         }
         edges
@@ -347,9 +347,9 @@ impl Zone {
         if !entry.state().is(State::Split) {
             self.table.cold_free_map(index).clear();
             self.changing.locked.get_mut().buddy.count_new(1);
-            // Its lots are noted once something is known of its frames.
             let split = BlockState::split(MigrateType::Movable);
-            entry.set_state(split.with_pages(0, 0, present_pages));
+            // Its lots are set by `initialise_part`: all that is noted is initialised later.
+            entry.set_state_alone(split.with_pages(0, 0, present_pages));
         }
         entry
     }
@@ -366,7 +366,7 @@ impl Zone {
         let freed = if free { managed } else { 0 };
         let (free, managed) = (state.free_pages() + freed, state.managed_pages() + managed);
         let new = state.with_pages(free, managed, state.present_pages());
-        self.table.set_state_anew(entry, index, new);
+        self.table.set_state_and_lots(entry, index, new);
         if freed == 0 {
             return;
         }
@@ -386,7 +386,7 @@ impl Zone {
         } else {
             map.largest_order()
         };
-        entry.set_state(new.with_free_order(order));
+        entry.set_state_alone(new.with_free_order(order));
     }
 
     /// Initialises whole blocks that are free. Those of deferred sections are withheld. A block
@@ -422,7 +422,7 @@ impl Zone {
             let entry = self.table.cold_entry(index);
             entry.clear();
             let word = BlockState::head(state, order, MigrateType::Movable).with(mark);
-            entry.set_state(word);
+            self.table.set_state(index, word);
             if state == State::Free {
                 locked.buddy.free_at_bring_up(index, order);
             }

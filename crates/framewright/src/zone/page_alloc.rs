@@ -161,7 +161,7 @@ impl LockedZone {
                         self.spare = NONE;
                     }
                     let empty = state.with_free_pages(0).with_free_order(None);
-                    table.change_free(entry, index, (state, empty));
+                    table.set_free_count(entry, index, state, empty);
                     used_up |= 1 << (index - base);
                     members &= members - 1;
                 } else {

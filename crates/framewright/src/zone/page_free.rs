@@ -173,7 +173,7 @@ impl LockedZone {
         let free = state.free_pages() + pages;
         if free != PAGES_PER_BLOCK && state.free_order() >= most_order(free) {
             self.split_pages += pages;
-            self.buddy.table.change_free(entry, index, (state, state.freed_to(free)));
+            self.buddy.table.set_free_count(entry, index, state, state.freed_to(free));
         } else if state.free_pages() == 0 {
             self.first_freed(index, state, pages);
         } else {
@@ -188,8 +188,7 @@ impl LockedZone {
     fn first_freed(&mut self, index: u32, state: BlockState, pages: u64) {
         let Some(most) = most_order(pages) else { return };
         self.split_pages += pages;
-        let new = state.freed_to(pages).with_free_order(Some(most));
-        self.buddy.table.set_state(index, new);
+        self.buddy.table.set_state(index, state.freed_to(pages).with_free_order(Some(most)));
         self.free_index.insert(state.migrate_type(), most, index);
     }
 

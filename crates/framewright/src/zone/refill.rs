@@ -52,7 +52,7 @@ impl BlockGroups {
 }
 
 impl Zone {
-    /// The lot to which a run of `order` in block `index` belongs. A guess for callers that do not
+    /// Returns the lot of a run of `order` in block `index`. A guess for callers that do not
     /// own the run.
     #[inline]
     pub(crate) fn lot_unlocked(&self, index: u32, order: Order) -> Option<Lot> {

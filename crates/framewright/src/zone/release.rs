@@ -135,7 +135,7 @@ impl LockedZone {
         let entry = table.cold_entry(index);
         entry.set_links(0, 0);
         let whole = BlockState::head(State::Whole, order, MigrateType::Movable);
-        table.set_state_anew(entry, index, whole);
+        table.set_state_and_lots(entry, index, whole);
         index + blocks_of(order)
     }
 
@@ -151,7 +151,7 @@ impl LockedZone {
             let entry = table.cold_entry(index);
             entry.set_links(0, 0);
             let split = BlockState::split(MigrateType::Movable);
-            table.set_state_anew(entry, index, split.with_pages(0, 0, PAGES_PER_BLOCK));
+            table.set_state_and_lots(entry, index, split.with_pages(0, 0, PAGES_PER_BLOCK));
         }
         let state = table.state(index);
         let managed = state.managed_pages() + part.pages();

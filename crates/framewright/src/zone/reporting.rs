@@ -252,7 +252,7 @@ impl Zone {
                         return locked.run(index, 0, order);
                     }
                     locked.reporting_pages -= order.pages();
-                    locked.buddy.table.set_inner(index);
+                    locked.buddy.table.clear_entry(index);
                     let word = BlockState::head(State::Unaccepted, order, state.migrate_type());
                     locked.buddy.table.set_state(index, word.with(BlockState::AGAIN));
                     locked.insert_unaccepted(index);
@@ -289,7 +289,7 @@ impl Zone {
                         locked.isolated_blocks[state.migrate_type() as usize] -= blocks_of(order);
                         isolated += blocks_of(order);
                     }
-                    locked.buddy.table.set_inner(index);
+                    locked.buddy.table.clear_entry(index);
                     self.lose(&locked, index, order, state.migrate_type());
                 } else if state.is_isolated() {
                     locked.keep_isolated(index, state);

@@ -37,7 +37,7 @@ impl LockedZone {
         let map = self.buddy.table.free_map(index);
         map.clear();
         map.set_range(0, FRAMES);
-        self.buddy.table.set_inner(index);
+        self.buddy.table.clear_entry(index);
         let mut state = BlockState::split(migrate_type).with_pages(
             PAGES_PER_BLOCK,
             PAGES_PER_BLOCK,
@@ -81,7 +81,7 @@ impl LockedZone {
         };
         let entry = self.buddy.table.entry(index);
         entry.set_links(0, 0);
-        self.buddy.table.set_state_anew(entry, index, state);
+        self.buddy.table.set_state_and_lots(entry, index, state);
     }
 
     /// Writes a split block's state word and moves the block to the set that the word names.

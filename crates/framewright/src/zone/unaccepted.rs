@@ -538,8 +538,8 @@ impl LockedZone {
             let second = head + blocks_of(half);
             let word = state.with_order(half);
             let (first, behind) = (table.cold_entry(head), table.cold_entry(second));
-            first.set_state(word);
-            behind.set_state(word);
+            first.set_state_in_no_lot(word);
+            behind.set_state_in_no_lot(word);
             let (_, next) = first.links();
             first.set_next(second);
             behind.set_links(head, next);

@@ -75,8 +75,8 @@ pub enum FaultKind {
     /// A split block is not in the set that its state names, or in one for too small an order, or
     /// the sets have other members.
     BadFreeIndex,
-    /// What is noted for the caches of CPUs about a block, where its freed frames go, does not
-    /// follow from its state (invariant 53).
+    /// What tells the caches of CPUs where freed frames of a block go does not match the block's
+    /// state (invariant 53).
     BadLot,
     /// Descriptors lie in a frame that is free or not managed, or a block waits for descriptors
     /// although it has room for them.
@@ -274,11 +274,15 @@ impl Zone {
         index: u32,
         end: u32,
     ) -> Result<(u32, Counts), FaultKind> {
-        if !self.table.is_ready(index) && !index.is_multiple_of(GROUP) {
+        let ready = self.table.is_ready(index);
+        if !ready && !index.is_multiple_of(GROUP) {
             return Err(FaultKind::BadHead);
         }
         let state = self.table.state(index);
         let Some(kind) = state.state() else { return Err(FaultKind::BadHead) };
+        if ready && !self.table.has_right_lots(index) {
+            return Err(FaultKind::BadLot);
+        }
         if kind == State::Inner {
             // A hole.
             let inner = state == BlockState::INNER;
@@ -287,17 +291,16 @@ impl Zone {
         let blocks = blocks_of(state.order().max(Order::BLOCK));
         let aligned =
             index.is_multiple_of(blocks) && state.order() >= Order::BLOCK && index + blocks <= end;
-        let ready = self.table.is_ready(index);
         if !aligned || !ready && state.order() != Order::MAX {
             return Err(FaultKind::BadHead);
         }
         if ready {
-            if !(index..index + blocks).all(|at| self.table.has_right_lots(at)) {
-                return Err(FaultKind::BadLot);
-            }
             for inner in index + 1..index + blocks {
                 if self.table.state(inner) != BlockState::INNER {
                     return Err(FaultKind::BadInner);
+                }
+                if !self.table.has_right_lots(inner) {
+                    return Err(FaultKind::BadLot);
                 }
             }
         }

@@ -78,6 +78,14 @@ fn a_gap_that_is_too_large_comes_by_blocks() {
     check(lazy.get().expect("it is up"));
 }
 
+/// Blocks that are in use from the start are in the lots of blocks that are allocated whole.
+#[test]
+fn the_table_is_right_before_memory_in_a_gap_is_added() {
+    let lazy = lazy(machine());
+    with_gap(lazy, mib(100, 110), "");
+    check(lazy.get().expect("it is up"));
+}
+
 #[test]
 fn too_many_late_ranges_are_refused() {
     let lazy: LazyManager<_, 2> = LazyManager::new(machine());

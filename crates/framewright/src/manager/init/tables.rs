@@ -2,7 +2,7 @@
 //! groups need.
 
 use crate::block::free_heads::FreeHeads;
-use crate::block::lots::Lots;
+use crate::block::lots::LotTable;
 use crate::block::table::BlockTable;
 use crate::block::{BlockEntry, FreeMap};
 use crate::carve::{Carver, room};
@@ -16,7 +16,7 @@ struct Rest {
     free_index: &'static [AtomicU64],
     deferred: &'static [AtomicU64],
     reported: &'static [AtomicU64],
-    lots: Lots,
+    lots: LotTable,
     entries: &'static [BlockEntry],
     free_maps: &'static [FreeMap],
 }
@@ -27,7 +27,7 @@ impl Rest {
             free_index: carver.any(size.free_index_words),
             deferred: carver.any(size.deferred_words),
             reported: carver.any(size.reported_words),
-            lots: Lots::new(carver.any(size.lots_words)),
+            lots: LotTable::new(carver.any(size.lots_words)),
             entries: carver.any(size.entries),
             free_maps: carver.any(size.entries),
         }
