@@ -26,9 +26,8 @@
 
 use super::migrate_type::MigrateType;
 use super::state::BlockState;
-use super::table::GROUP;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
-use crate::units::{BLOCK_ORDER, Order, PAGES_PER_BLOCK};
+use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK};
 use core::ops::Range;
 
 /// The number of orders of which a CPU's cache keeps many runs in one word: 0..=3.
@@ -86,6 +85,8 @@ impl Lot {
     }
 }
 
+/// The number of blocks in a GiB, which are ready together.
+const GROUP: u32 = 1 << (MAX_ORDER - BLOCK_ORDER);
 /// The number of bits for a block.
 const BITS: u32 = 4;
 /// The number of blocks whose bits are in a word.

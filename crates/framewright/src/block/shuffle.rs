@@ -13,10 +13,11 @@
 //! without the lock is a hint.
 
 use super::buddy::Buddy;
+use super::heads::HeadIn;
 use super::list::{ListId, NONE};
 use super::migrate_type::MigrateType;
 use super::state::{BlockState, State};
-use super::table::{HeadIn, blocks_of};
+use super::table::blocks_of;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{BLOCK_ORDER, Order};
 use core::ops::Range;

@@ -3,7 +3,8 @@
 
 use super::Zone;
 use super::grade::Grade;
-use crate::block::table::{HeadIn, blocks_of};
+use crate::block::heads::HeadIn;
+use crate::block::table::blocks_of;
 use crate::block::{BlockState, Segment, State};
 use crate::platform::Platform;
 use crate::units::{Order, PAGES_PER_BLOCK};

@@ -5,7 +5,8 @@
 
 use super::Zone;
 use super::locked::LockedZone;
-use crate::block::table::{HeadIn, blocks_of};
+use crate::block::heads::HeadIn;
+use crate::block::table::blocks_of;
 use crate::block::{BlockState, DescriptorForm, FreeMap, State, segment};
 use crate::page::{BlockPages, DESCRIPTOR_FRAMES, DescriptorFrames, Descriptors, Page};
 use crate::platform::Platform;

@@ -2,11 +2,12 @@
 
 use super::locked::LockedZone;
 use super::{Zone, segment};
+use crate::block::heads::HeadIn;
 use crate::block::list::{NONE, Position};
 use crate::block::shuffle::InTheWay;
 use crate::block::split::Moved;
 use crate::block::table::largest_piece;
-use crate::block::table::{BlockTable, GROUP, HeadIn, blocks_of};
+use crate::block::table::{BlockTable, GROUP, blocks_of};
 use crate::block::{BLOCK_ORDERS, BlockState, MigrateType, State};
 use crate::block::{Chain, PageList, first_link};
 use crate::platform::Platform;

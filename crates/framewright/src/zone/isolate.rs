@@ -14,10 +14,11 @@
 use super::locked::LockedZone;
 use super::unaccepted::is_listed;
 use super::{FreeError, Zone};
+use crate::block::heads::HeadIn;
 use crate::block::list::Position;
 use crate::block::split::divide_whole;
+use crate::block::table::blocks_of;
 use crate::block::table::largest_piece;
-use crate::block::table::{HeadIn, blocks_of};
 use crate::block::{BlockState, Segment, State};
 use crate::debug::Damage;
 use crate::platform::Platform;

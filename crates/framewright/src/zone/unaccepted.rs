@@ -24,9 +24,10 @@
 
 use super::locked::LockedZone;
 use super::{Segment, Zone};
+use crate::block::heads::HeadIn;
 use crate::block::list::{NONE, Position};
 use crate::block::split::lower;
-use crate::block::table::{HeadIn, blocks_of};
+use crate::block::table::blocks_of;
 use crate::block::{ACCEPTS, BlockState, MigrateType, State, segment};
 use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
