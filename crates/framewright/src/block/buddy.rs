@@ -24,7 +24,7 @@ use super::random::Random;
 use super::reported::{ReportedBitmap, ReportedBits, WasReported};
 use super::segment::{self, Segment};
 use super::state::{BlockState, State};
-use super::table::{BlockEntry, BlockTable, GROUP, largest_piece};
+use super::table::{BlockEntry, BlockTable, GROUP, blocks_of, largest_piece};
 use crate::sync::add_fields::add_fields;
 use crate::sync::in_place::{each, write_fields};
 use crate::sync::table_atomic::AtomicU64;
@@ -348,6 +348,11 @@ impl Buddy {
     ) {
         let reported = self.reported.is_reported(index, order);
         let list = &mut self.lists[usize::from(reported)][migrate_type as usize][slot(order)];
+        debug_assert!(
+            (index..index + blocks_of(order))
+                .all(|at| self.table.has_lots_of(at, BlockState::INNER)),
+            "a part of a free block is in a lot (invariant 53)"
+        );
         let entry = self.table.entry(index);
         let state = BlockState::head(State::Free, order, migrate_type);
         entry.set_state_in_no_lot(if reported { state.with(BlockState::REPORTED) } else { state });

@@ -6,11 +6,11 @@
 //! `deferred_merge` notes blocks that are to be merged later and `coalesce` merges them, `shuffle`
 //! puts the lists into a `random` order, and `placement` chooses at random where `careful=` asks
 //! for it. `reported` knows which free blocks were reported to the hypervisor, `in_flight` which
-//! runs the hypervisor holds at the moment, and `free_heads` where in memory free blocks are; `heads`
-//! walks over a range. `migrate_type` says what blocks are used for, and `page_list` has the free
-//! pages of a pool as `chain`s. For blocks that are split into pages, `free_map` has the free
-//! frames, and `free_index` finds a block with a free run of an order. `lots` says where in a CPU's
-//! cache freed frames go.
+//! runs the hypervisor holds at the moment, and `free_heads` where in memory free blocks are;
+//! `heads` walks over a range. `migrate_type` says what blocks are used for, and `page_list` has
+//! the free pages of a pool as `chain`s. For blocks that are split into pages, `free_map` has the
+//! free frames, and `free_index` finds a block with a free run of an order. `lots` says where in a
+//! CPU's cache freed frames go.
 //!
 //! All of it is safe code over tables whose memory `carve` obtains, and nearly all of it runs under
 //! the zone lock.

@@ -353,6 +353,7 @@ impl BlockTable {
     pub(crate) fn set_state(&self, index: u32, state: BlockState) {
         let entry = self.entry(index);
         let old = entry.state();
+        debug_assert!(old == BlockState::INNER || self.has_lots_of(index, old), "{old:?}");
         entry.set_state_alone(state);
         if LotTable::may_differ(old, state) {
             self.update_lots(index, state);
@@ -369,7 +370,8 @@ impl BlockTable {
         old: BlockState,
         new: BlockState,
     ) {
-        debug_assert!(!old.differs_in_kind(new), "{old:?} becomes {new:?}");
+        debug_assert!(old == entry.state() && !old.differs_in_kind(new), "{old:?} becomes {new:?}");
+        debug_assert!(self.has_lots_of(index, old), "{old:?}");
         entry.set_state_alone(new);
         if LotTable::differ_in_room(old, new) {
             self.update_lots(index, new);
@@ -398,7 +400,7 @@ impl BlockTable {
 
     /// Takes a block out of all lots, as its next state is in none.
     #[inline]
-    pub(super) fn clear_lots(&self, index: u32) {
+    pub(crate) fn clear_lots(&self, index: u32) {
         self.update_lots(index, BlockState::INNER);
     }
 
@@ -534,6 +536,12 @@ impl BlockTable {
     #[inline(never)]
     pub(crate) fn has_right_lots(&self, index: u32) -> bool {
         self.lots.matches(index, self.cold_entry(index).state())
+    }
+
+    /// Returns whether the lots of a block are those of `state`, for assertions: verification comes
+    /// when deferred merges have been made up for, which sets lots anew.
+    pub(super) fn has_lots_of(&self, index: u32, state: BlockState) -> bool {
+        !self.is_ready(index) || self.lots.matches(index, state)
     }
 
     /// Returns the numbers of free heads of each group, for verification.

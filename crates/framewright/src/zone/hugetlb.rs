@@ -266,6 +266,7 @@ impl Zone {
         if next != range.end || frames.pages() != order.pages() {
             return None;
         }
+        self.table.clear_lots(index);
         self.table.clear_entries_and_lots(index + 1..range.end);
         let page = self.make_pool(index, order, order, false);
         let word = BlockState::head(State::Pool, order, migrate_type);
