@@ -14,8 +14,8 @@
 //! anything else, larger blocks among them               0               -              -      -
 //! ```
 //!
-//! Types that only movable requests may use count as movable. Where there is no lot, the zone alone
-//! takes runs back.
+//! Types that only movable requests may use count as movable, but their frames never wait to go
+//! BACK. Where there is no lot, the zone alone takes runs back.
 //!
 //! The bits mean something only in ready groups ([`BlockTable`](super::table::BlockTable)). They
 //! are changed under the zone lock, together with the states, and read without it, by whoever owns

@@ -106,7 +106,7 @@ impl Buddy {
     /// Frees adjacent allocated blocks of order 9 and one type, which together form an aligned
     /// block of `order`.
     pub(crate) fn free_divided(&mut self, index: u32, order: Order, migrate_type: MigrateType) {
-        // The first, too, as it is in a lot.
+        // The first, too, as it may be in a lot.
         self.table.clear_entries_and_lots(index..index + blocks_of(order));
         self.free(index, order, migrate_type, Position::Head);
     }

@@ -391,8 +391,8 @@ impl BlockTable {
     #[cfg_attr(feature = "smp", inline(never))]
     fn update_lots(&self, index: u32, state: BlockState) {
         if cfg!(feature = "hotplug") && index.is_multiple_of(GROUP) && !self.is_ready(index) {
-            // Nobody reads the words of a group that is not ready, and in a window that holds its
-            // own tables they may not be memory (invariant 49).
+            // In a window that holds its own tables, the words of a group that is not ready may not
+            // be memory (invariant 49). Elsewhere they are, and nobody relies on their content.
             return;
         }
         self.lots.set(index, state);
@@ -466,7 +466,7 @@ impl BlockTable {
     }
 
     /// Makes the entry at `index` inner again and clears its links. Only for a block that is in no
-    /// [lot](Lots), or whose state is set next.
+    /// [lot](LotTable), or whose state is set next.
     pub(crate) fn clear_entry(&self, index: u32) {
         self.entry(index).clear();
     }
