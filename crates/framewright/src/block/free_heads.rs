@@ -14,8 +14,8 @@
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Order};
 
-/// The number of blocks in a GiB, which share a word.
-const GROUP: u32 = 1 << (MAX_ORDER - BLOCK_ORDER);
+/// The number of blocks in a GiB: of the entries in a group, which share a word.
+pub(crate) const GROUP: u32 = 1 << (MAX_ORDER - BLOCK_ORDER);
 /// The number of orders of blocks.
 const BLOCK_ORDERS: usize = (MAX_ORDER - BLOCK_ORDER) as usize + 1;
 

@@ -24,10 +24,11 @@
 //! Orders of memory: Relaxed, as for states: the owner of frames was handed them after the state
 //! was set.
 
+use super::free_heads::GROUP;
 use super::migrate_type::MigrateType;
 use super::state::BlockState;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
-use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK};
+use crate::units::{BLOCK_ORDER, Order, PAGES_PER_BLOCK};
 use core::ops::Range;
 
 /// The number of orders of which a CPU's cache keeps many runs in one word: 0..=3.
@@ -85,8 +86,6 @@ impl Lot {
     }
 }
 
-/// The number of blocks in a GiB, which are ready together.
-const GROUP: u32 = 1 << (MAX_ORDER - BLOCK_ORDER);
 /// The number of bits for a block.
 const BITS: u32 = 4;
 /// The number of blocks whose bits are in a word.
@@ -182,16 +181,22 @@ impl LotTable {
         answer.checked_sub(1).map(Lot)
     }
 
+    /// Returns which of the lowest bits of `word` are wrong for a block with this state.
+    #[inline]
+    const fn wrong_bits(word: u64, state: BlockState) -> u64 {
+        (word ^ Self::bits(state) as u64) & MASK
+    }
+
     /// Makes the bits of the block at `index` those of `state`.
     #[inline]
     pub(super) fn set(&self, index: u32, state: BlockState) {
         let Some(word) = self.words().get((index / IN_WORD) as usize) else { return };
         let shift = index % IN_WORD * BITS;
         let old = word.load(Ordering::Relaxed);
-        let changed = (old >> shift ^ u64::from(Self::bits(state))) & MASK;
+        let wrong = Self::wrong_bits(old >> shift, state);
         // Written only if they change, so that other CPUs keep their copies of the line.
-        if changed != 0 {
-            word.store(old ^ changed << shift, Ordering::Relaxed);
+        if wrong != 0 {
+            word.store(old ^ wrong << shift, Ordering::Relaxed);
         }
     }
 
@@ -199,9 +204,8 @@ impl LotTable {
     /// `state`.
     pub(super) fn matches(&self, index: u32, state: BlockState) -> bool {
         self.words().get((index / IN_WORD) as usize).is_none_or(|word| {
-            let shift = index % IN_WORD * BITS;
-            let changed = word.load(Ordering::Relaxed) >> shift ^ u64::from(Self::bits(state));
-            changed & MASK == 0
+            let word = word.load(Ordering::Relaxed) >> (index % IN_WORD * BITS);
+            Self::wrong_bits(word, state) == 0
         })
     }
 
@@ -255,40 +259,6 @@ impl LotTable {
             Some(all) => all.iter().for_each(clear),
             None => words.iter().for_each(clear),
         }
-    }
-}
-
-/// What a CPU's cache needs of a table. This is a handle, too.
-#[derive(Clone, Copy)]
-pub(crate) struct ReadyLots {
-    ready: &'static [AtomicU64],
-    lots: LotTable,
-}
-
-impl ReadyLots {
-    pub(crate) const EMPTY: Self = Self { ready: &[], lots: LotTable::EMPTY };
-
-    pub(super) const fn new(ready: &'static [AtomicU64], lots: LotTable) -> Self {
-        Self { ready, lots }
-    }
-
-    /// Returns the lot to which a run of `order`, at most 9, in the block at `index` belongs: none
-    /// if only its zone can take it back, or if the block is part of a larger one whose entries
-    /// were never cleared. Reliable as far as the caller owns frames in the block.
-    #[inline(always)]
-    pub(crate) fn get(&self, index: u32, order: Order) -> Option<Lot> {
-        if self.is_ready(index) { self.lots.get(index, order) } else { None }
-    }
-
-    /// Returns whether the group of `index` is ready.
-    #[inline(always)]
-    pub(super) fn is_ready(&self, index: u32) -> bool {
-        let group = index / GROUP;
-        self.ready.get((group / 64) as usize).is_some_and(|word| {
-            // Acquire pairs with the Release in `BlockTable::make_ready`: a reader without the lock
-            // sees cleared entries and lots.
-            word.load(Ordering::Acquire) >> (group % 64) & 1 != 0
-        })
     }
 }
 

@@ -12,7 +12,7 @@
 
 use super::free_heads::FreeHeads;
 use super::free_map::FreeMap;
-use super::lots::{LotTable, ReadyLots};
+use super::lots::{Lot, LotTable};
 use super::state::{BlockState, State};
 use crate::sync::in_place::write_fields;
 use crate::sync::prefetch;
@@ -21,8 +21,7 @@ use crate::units::{BLOCK_ORDER, Order};
 use core::mem::MaybeUninit;
 use core::ops::Range;
 
-/// The number of entries in a group: the blocks of 1 GiB.
-pub(crate) const GROUP: u32 = 1 << (crate::units::MAX_ORDER - BLOCK_ORDER);
+pub(crate) use super::free_heads::GROUP;
 
 /// Returns the number of entries that a head of `order` covers.
 pub(crate) const fn blocks_of(order: Order) -> u32 {
@@ -247,7 +246,7 @@ impl BlockTable {
     }
 
     pub(crate) fn is_ready(&self, index: u32) -> bool {
-        self.ready_lots().is_ready(index)
+        is_ready(self.ready, index)
     }
 
     /// Returns the state at `index`, for readers without the lock; nothing if the block is part of
@@ -390,9 +389,9 @@ impl BlockTable {
     /// neighbours are in the same word.
     #[cfg_attr(feature = "smp", inline(never))]
     fn update_lots(&self, index: u32, state: BlockState) {
-        if cfg!(feature = "hotplug") && index.is_multiple_of(GROUP) && !self.is_ready(index) {
-            // In a window that holds its own tables, the words of a group that is not ready may not
-            // be memory (invariant 49). Elsewhere they are, and nobody relies on their content.
+        // Nobody has written the words of a group that is not ready, and in a window that holds its
+        // own tables they may not be memory (invariant 49). Its block is in no lot.
+        if cfg!(feature = "smp") && index.is_multiple_of(GROUP) && !self.is_ready(index) {
             return;
         }
         self.lots.set(index, state);
@@ -528,25 +527,49 @@ impl BlockTable {
 
     /// Returns what tells the lots of freed runs.
     pub(crate) const fn ready_lots(&self) -> ReadyLots {
-        ReadyLots::new(self.ready, self.lots)
+        ReadyLots { ready: self.ready, lots: self.lots }
     }
 
-    /// Returns whether the lots of a block, whose group is ready, are those of its state. For
-    /// verification.
+    /// Returns whether the lots of a block are those of `state`. For verification, and for
+    /// assertions, as verification comes when deferred merges have been made up for.
     #[inline(never)]
-    pub(crate) fn has_right_lots(&self, index: u32) -> bool {
-        self.lots.matches(index, self.cold_entry(index).state())
-    }
-
-    /// Returns whether the lots of a block are those of `state`, for assertions: verification comes
-    /// when deferred merges have been made up for, which sets lots anew.
-    pub(super) fn has_lots_of(&self, index: u32, state: BlockState) -> bool {
+    pub(crate) fn has_lots_of(&self, index: u32, state: BlockState) -> bool {
         !self.is_ready(index) || self.lots.matches(index, state)
     }
 
     /// Returns the numbers of free heads of each group, for verification.
     pub(crate) const fn free_heads(&self) -> FreeHeads {
         self.free_heads
+    }
+}
+
+/// Returns whether the group of `index` is ready.
+#[inline(always)]
+fn is_ready(ready: &[AtomicU64], index: u32) -> bool {
+    let group = index / GROUP;
+    ready.get((group / 64) as usize).is_some_and(|word| {
+        // Acquire pairs with the Release in `make_ready`: a reader without the lock sees cleared
+        // entries and lots.
+        word.load(Ordering::Acquire) >> (group % 64) & 1 != 0
+    })
+}
+
+/// What a CPU's cache needs of a table. This is a handle, too.
+#[derive(Clone, Copy)]
+pub(crate) struct ReadyLots {
+    ready: &'static [AtomicU64],
+    lots: LotTable,
+}
+
+impl ReadyLots {
+    pub(crate) const EMPTY: Self = Self { ready: &[], lots: LotTable::EMPTY };
+
+    /// Returns the lot to which a run of `order`, at most 9, in the block at `index` belongs: none
+    /// if only its zone can take it back, or if the block is part of a larger one whose entries
+    /// were never cleared. Reliable as far as the caller owns frames in the block.
+    #[inline(always)]
+    pub(crate) fn get(&self, index: u32, order: Order) -> Option<Lot> {
+        if is_ready(self.ready, index) { self.lots.get(index, order) } else { None }
     }
 }
 

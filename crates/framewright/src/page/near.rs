@@ -9,8 +9,7 @@
 //! Lots are read without the zone lock; they are reliable only as far as the caller owns frames in
 //! the block.
 
-use crate::block::lots::ReadyLots;
-use crate::block::table::BlockTable;
+use crate::block::table::{BlockTable, ReadyLots};
 use crate::block::{Lot, Segment};
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{BLOCK_ORDER, Order, Pfn, PfnRange};

@@ -422,7 +422,11 @@ impl Zone {
             let entry = self.table.cold_entry(index);
             entry.clear();
             let word = BlockState::head(state, order, MigrateType::Movable).with(mark);
-            self.table.set_state(index, word);
+            if order == Order::BLOCK {
+                self.table.set_state_and_lots(entry, index, word);
+            } else {
+                entry.set_state_in_no_lot(word);
+            }
             if state == State::Free {
                 locked.buddy.free_at_bring_up(index, order);
             }

@@ -69,6 +69,7 @@ impl LockedZone {
     pub(super) fn split_allocated(&mut self, index: u32, whole: BlockState) {
         self.buddy.events.block_splits += 1;
         self.buddy.table.free_map(index).clear();
+        self.buddy.table.clear_entry(index);
         let mut state =
             BlockState::split(whole.migrate_type()).with_pages(0, PAGES_PER_BLOCK, PAGES_PER_BLOCK);
         if whole.has(BlockState::ISOLATED) {
@@ -79,9 +80,7 @@ impl LockedZone {
             DescriptorForm::Array => state.with_array(),
             DescriptorForm::Inside => state.with(BlockState::UNDESCRIBED),
         };
-        let entry = self.buddy.table.entry(index);
-        entry.set_links(0, 0);
-        self.buddy.table.set_state_and_lots(entry, index, state);
+        self.buddy.table.set_state(index, state);
     }
 
     /// Writes a split block's state word and moves the block to the set that the word names.

@@ -281,7 +281,7 @@ impl Zone {
         }
         let state = self.table.state(index);
         let Some(kind) = state.state() else { return Err(FaultKind::BadHead) };
-        if ready && !self.table.has_right_lots(index) {
+        if !self.table.has_lots_of(index, state) {
             return Err(FaultKind::BadLot);
         }
         if kind == State::Inner {
@@ -300,7 +300,7 @@ impl Zone {
                 if self.table.state(inner) != BlockState::INNER {
                     return Err(FaultKind::BadInner);
                 }
-                if !self.table.has_right_lots(inner) {
+                if !self.table.has_lots_of(inner, BlockState::INNER) {
                     return Err(FaultKind::BadLot);
                 }
             }
