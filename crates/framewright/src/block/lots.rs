@@ -62,18 +62,6 @@ impl Lot {
         if number < TYPES { Some(Self(number)) } else { None }
     }
 
-    /// Returns the migrate type of the runs in it.
-    pub(crate) const fn migrate_type(self) -> MigrateType {
-        const UNMOVABLE: u8 = MigrateType::Unmovable as u8;
-        const RECLAIMABLE: u8 = MigrateType::Reclaimable as u8;
-        match self.0 {
-            UNMOVABLE => MigrateType::Unmovable,
-            RECLAIMABLE => MigrateType::Reclaimable,
-            // Runs that go back are movable, too.
-            _ => MigrateType::Movable,
-        }
-    }
-
     /// Returns all lots.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         (0..=TYPES).map(Self)

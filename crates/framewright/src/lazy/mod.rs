@@ -519,7 +519,7 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
     unsafe fn free_run(&self, start: Pfn, pages: u64) -> Result<(), FreeError> {
         let freed = match self.get() {
             // SAFETY: passed on to the caller (invariant 42).
-            Some(manager) => unsafe { manager.free_run_here(start, pages) },
+            Some(manager) => unsafe { manager.free_run(start, pages) },
             None => Err(FreeError::NotManaged(start)),
         };
         match freed {

@@ -121,7 +121,7 @@ impl<P: Platform> Manager<P> {
         let taken = self.inside(|cache| {
             let found = pages.iter_mut().map_while(|page| {
                 let cached = cache.get(Order::PAGE, migrate_type);
-                *page = cached.or_else(|| self.refill(cache, Order::PAGE, migrate_type))?;
+                *page = cached.or_else(|| self.refill(cache, Order::PAGE, migrate_type, true))?;
                 Some(())
             });
             found.count()

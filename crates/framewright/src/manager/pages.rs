@@ -3,6 +3,7 @@
 use crate::block::MigrateType;
 use crate::manager::request::{AllocateError, Request};
 use crate::manager::state::Manager;
+use crate::page::Put;
 use crate::platform::Platform;
 use crate::units::{Order, PAGE_SHIFT, PAGE_SIZE, Pfn, PfnRange};
 use crate::zone::FreeError;
@@ -29,7 +30,13 @@ impl<P: Platform> Manager<P> {
     #[track_caller]
     pub fn allocate_pages(&self, pages: u64, align: Order) -> Result<PfnRange, AllocateError> {
         if !pages.is_power_of_two() {
-            return self.allocate_odd(pages, align);
+            // Other alignments take longer, although runs in the cache have those up to their size.
+            if align == Order::PAGE
+                && let Some(start) = self.take_odd(pages, MigrateType::Movable)
+            {
+                return Ok(PfnRange { start, end: start.add(pages) });
+            }
+            return self.allocate_aligned(pages, align);
         }
         match Order::for_pages(pages) {
             Some(order) if order >= align && order <= Order::BLOCK => {
@@ -38,19 +45,6 @@ impl<P: Platform> Manager<P> {
             }
             _ => self.allocate_aligned(pages, align),
         }
-    }
-
-    /// [`allocate_pages`](Self::allocate_pages) for a size that is no power of two.
-    #[inline(never)]
-    #[track_caller]
-    fn allocate_odd(&self, pages: u64, align: Order) -> Result<PfnRange, AllocateError> {
-        // Runs in the cache are aligned to the next larger order.
-        if (align == Order::PAGE || Order::for_pages(pages).is_some_and(|order| order >= align))
-            && let Some(start) = self.take_odd(pages, MigrateType::Movable)
-        {
-            return Ok(PfnRange { start, end: start.add(pages) });
-        }
-        self.allocate_aligned(pages, align)
     }
 
     #[inline(never)]
@@ -156,22 +150,17 @@ impl<P: Platform> Manager<P> {
     ///
     /// # Safety
     /// As for [`free_pages`](Self::free_pages).
-    #[inline(never)]
-    #[track_caller]
-    unsafe fn free_run(&self, start: Pfn, pages: u64) -> Result<(), FreeError> {
-        // SAFETY: passed on to the caller (invariant 42).
-        unsafe { self.free_run_here(start, pages) }
-    }
-
-    /// [`free_run`](Self::free_run), inlined, for callers that are functions of their own.
-    ///
-    /// # Safety
-    /// As for [`free_pages`](Self::free_pages).
     #[inline(always)]
     #[track_caller]
-    pub(crate) unsafe fn free_run_here(&self, start: Pfn, pages: u64) -> Result<(), FreeError> {
-        if !pages.is_power_of_two() && self.free_odd(start, pages) {
-            return Ok(());
+    pub(crate) unsafe fn free_run(&self, start: Pfn, pages: u64) -> Result<(), FreeError> {
+        if !pages.is_power_of_two() {
+            let range = PfnRange { start, end: Pfn(start.0.saturating_add(pages)) };
+            // The slow path returns the error.
+            let is_wrong =
+                cfg!(debug_assertions) && (range.is_empty() || self.check_free(range).is_err());
+            if !is_wrong && self.put_odd(start, pages) == Some(Put::Cached) {
+                return Ok(());
+            }
         }
         // SAFETY: passed on to the caller (invariant 42).
         unsafe { self.free_long(start, pages) }

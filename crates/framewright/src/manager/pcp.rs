@@ -16,7 +16,7 @@ use crate::manager::vmemmap::deferred::Growth;
 use crate::page::{CpuCache, Flow, MOST_WORDS, Put};
 use crate::platform::Platform;
 use crate::units::{Order, Pfn, PfnRange};
-use crate::zone::{FreeError, Refill, Zone, ZoneId, ZoneKind, range_of};
+use crate::zone::{FreeError, Refill, Zone, ZoneId, ZoneKind, near, range_of};
 use core::panic::Location;
 
 /// What a CPU's cache holds and may hold.
@@ -153,7 +153,7 @@ impl<P: Platform> Manager<P> {
             };
             self.near_zone().and_then(take).map(|range| range.start)
         } else {
-            self.inside(|cache| self.refill(cache, order, migrate_type)).flatten()
+            self.inside(|cache| self.refill(cache, order, migrate_type, true)).flatten()
         };
         match near {
             Some(start) => Ok(start),
@@ -163,13 +163,15 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// Fills the cache and takes a run. Returns `None` when the order is not cached, or no zone has
-    /// such a run above its marks.
+    /// Fills the cache and takes a run. `other_nodes` says whether one of another node than the
+    /// home zone's will do. Returns `None` when the order is not cached, or no zone has such a run
+    /// above its marks.
     pub(super) fn refill(
         &self,
         cache: &CpuCache,
         order: Order,
         migrate_type: MigrateType,
+        other_nodes: bool,
     ) -> Option<Pfn> {
         if !cache.caches(order, migrate_type) {
             return None;
@@ -225,6 +227,9 @@ impl<P: Platform> Manager<P> {
             start = marks.find_map(|mark| {
                 self.wake_if_low(mark, &search);
                 self.zonelist(&search).find_map(|zone| {
+                    if !other_nodes && zone.id().node != home.id().node {
+                        return None;
+                    }
                     let start = from(zone, mark, most(zone))?;
                     served = zone;
                     self.note_node(
@@ -264,7 +269,8 @@ impl<P: Platform> Manager<P> {
         let most = cache.limits().1.saturating_mul(u64::from(cache.sharers()));
         if most <= managed_pages / 8 {
             let hull = self.isolations.lock(self.platform).hull;
-            cache.keep_away(kept(range_of(parts.iter()), hull));
+            let range = range_of(parts.iter());
+            cache.keep_away(&near(range, Some(zone), 0), kept(range, hull));
         }
     }
 
@@ -275,6 +281,14 @@ impl<P: Platform> Manager<P> {
     #[inline]
     pub(super) fn come_home_if_possible(&self, cache: &CpuCache) {
         if cache.is_away() {
+            self.come_home_if_there_is_room(cache);
+        }
+    }
+
+    /// [`come_home_if_possible`](Self::come_home_if_possible) where frees are frequent.
+    #[inline(always)]
+    pub(super) fn come_home_now_and_then(&self, cache: &CpuCache) {
+        if cache.is_away_now_and_then() {
             self.come_home_if_there_is_room(cache);
         }
     }
@@ -347,7 +361,7 @@ impl<P: Platform> Manager<P> {
     /// block, or only the zone takes it.
     #[inline(never)]
     fn keep_elsewhere(&self, cache: &CpuCache, start: Pfn, order: Order) -> Put {
-        self.come_home_if_possible(cache);
+        self.come_home_now_and_then(cache);
         self.lot_by_directory(cache, start, order)
             .map_or(Put::Full, |lot| cache.put_slowly(start, order, lot))
     }
@@ -363,17 +377,27 @@ impl<P: Platform> Manager<P> {
         if order > Order::BLOCK || !start.is_aligned(order) {
             return None;
         }
-        let last = Pfn(start.0.saturating_add(order.pages() - 1));
-        if !cache.covers(PfnRange { start, end: Pfn(last.0.saturating_add(1)) }) {
-            return None;
-        }
-        self.lot_of_block(start, order)
+        self.lot_elsewhere(cache, start, order.pages(), order)
     }
 
-    /// Returns the lot of an aligned run, as its zone knows it. The first frame decides, as
-    /// the run lies in one block.
-    #[inline(always)]
-    pub(super) fn lot_of_block(&self, start: Pfn, order: Order) -> Option<Lot> {
+    /// Returns the lot for `order` of a run of `pages` pages in one block, if the cache keeps it.
+    /// Nearly always asks the directory, as [`lot_by_directory`](Self::lot_by_directory) does, but
+    /// the run may be of another node's frames. The first frame decides.
+    #[inline(never)]
+    pub(super) fn lot_elsewhere(
+        &self,
+        cache: &CpuCache,
+        start: Pfn,
+        pages: u64,
+        order: Order,
+    ) -> Option<Lot> {
+        if let Some(lot) = cache.lot_away(start, pages, order) {
+            return Some(lot);
+        }
+        // No frame has a number near the largest.
+        if !cache.covers(PfnRange { start, end: Pfn(start.0.saturating_add(pages)) }) {
+            return None;
+        }
         let (zone, index) = self.block_of(start)?;
         zone.lot_unlocked(index, order)
     }

@@ -123,16 +123,19 @@ impl<P: Platform> Manager<P> {
         let Some(Inside { cache, platform, cpu }) = self.enter() else {
             return self.free_elsewhere::<RANGE>(start, order, None, place);
         };
-        if self.pressure.epoch.wants_attention() || cache.has_strays() {
-            return self.free_inside::<RANGE>(cache, cpu, start, order, place);
-        }
-        match cache.put_next(start, order) {
-            Some(Put::Cached) => {
-                Inside { cache, platform, cpu }.leave();
-                Ok(())
+        if !self.pressure.epoch.wants_attention() && !cache.has_strays() {
+            match cache.put_next(start, order) {
+                Some(Put::Cached) => {
+                    Inside { cache, platform, cpu }.leave();
+                    return Ok(());
+                }
+                None => return self.free_other_word::<RANGE>(cache, cpu, start, order, place),
+                Some(_) => {}
             }
-            Some(_) => self.free_inside::<RANGE>(cache, cpu, start, order, place),
-            None => self.free_other_word::<RANGE>(cache, cpu, start, order, place),
+        }
+        match self.keep_and_leave(cache, cpu, start, order) {
+            Put::Cached => Ok(()),
+            put => self.free_refused::<RANGE>(start, order, put, place),
         }
     }
 
@@ -153,7 +156,10 @@ impl<P: Platform> Manager<P> {
                 Ok(())
             }
             Some(Put::Full) => self.free_from_full::<RANGE>(cache, cpu, start, order, place),
-            _ => self.free_inside::<RANGE>(cache, cpu, start, order, place),
+            _ => match self.keep_and_leave(cache, cpu, start, order) {
+                Put::Cached => Ok(()),
+                put => self.free_refused::<RANGE>(start, order, put, place),
+            },
         }
     }
 
@@ -171,49 +177,48 @@ impl<P: Platform> Manager<P> {
         self.free_elsewhere::<RANGE>(start, order, Some(Put::Full), place)
     }
 
-    /// [`free_near`](Self::free_near) where more has to be done, or something is wrong.
+    /// [`free_near`](Self::free_near) of a run that the cache does not keep.
     #[inline(never)]
-    fn free_inside<const RANGE: bool>(
+    fn free_refused<const RANGE: bool>(
         &self,
-        cache: &CpuCache,
-        cpu: PinnedCpu,
         start: Pfn,
         order: Order,
+        put: Put,
         place: Place,
     ) -> Result<(), FreeError> {
-        let put = self.keep_and_leave(Inside { cache, platform: self.platform, cpu }, start, order);
-        if put == Put::Cached {
-            return Ok(());
-        }
         self.free_elsewhere::<RANGE>(start, order, Some(put), place)
     }
 
-    /// The first step of both variants of [`free_inside`](Self::free_inside), compiled once.
+    /// Caches a run, wherever its block has to be looked up, and leaves the cache. Arguments and
+    /// result are in registers: while a CPU's node is full, all its frees come here.
     #[inline(never)]
-    fn keep_and_leave(&self, inside: Inside<'_, P>, start: Pfn, order: Order) -> Put {
+    fn keep_and_leave(&self, cache: &CpuCache, cpu: PinnedCpu, start: Pfn, order: Order) -> Put {
         let put = if self.pressure.epoch.wants_attention() {
-            None
+            Put::Full
         } else {
-            self.put_kept(inside.cache, start, order)
+            self.put_kept(cache, start, order)
         };
-        inside.leave();
-        put.unwrap_or(Put::Full)
+        Inside { cache, platform: self.platform, cpu }.leave();
+        put
     }
 
-    /// Caches a run of frames that the cache [keeps](CpuCache::covers), wherever they lie. Takes
-    /// few instructions: while a CPU's node is full, all its frees come here.
+    /// Caches a run of frames that the cache [keeps](CpuCache::covers), if there is room.
     #[inline(always)]
-    fn put_kept(&self, cache: &CpuCache, start: Pfn, order: Order) -> Option<Put> {
-        self.come_home_if_possible(cache);
+    fn put_kept(&self, cache: &CpuCache, start: Pfn, order: Order) -> Put {
+        self.come_home_now_and_then(cache);
         // No frame has a number near the largest.
         let run = PfnRange { start, end: Pfn(start.0.saturating_add(order.pages())) };
-        if !start.is_aligned(order) || !cache.covers(run) {
-            return None;
+        if !cache.covers(run) {
+            return Put::Full;
         }
         if let Some(put) = cache.put_next(start, order) {
-            return Some(put);
+            return put;
         }
-        Some(cache.put_not_next(start, order, self.lot_of_block(start, order)?))
+        if !start.is_aligned(order) {
+            return Put::Full;
+        }
+        let lot = self.lot_elsewhere(cache, start, order.pages(), order);
+        lot.map_or(Put::Full, |lot| cache.put_not_next(start, order, lot))
     }
 
     #[inline(always)]

@@ -93,7 +93,10 @@ impl<P: Platform> Manager<P> {
         match range.plain_order() {
             Some(Order::BLOCK) => self.free_block(range.start, place),
             Some(order) => self.free_near::<true>(range.start, order, place),
-            None => self.free_odd_range(range, place),
+            None => match self.put_odd(range.start, range.end.0.wrapping_sub(range.start.0)) {
+                Some(Put::Cached) => Ok(()),
+                put => self.free_any(range, put, place),
+            },
         }
     }
 
@@ -111,15 +114,6 @@ impl<P: Platform> Manager<P> {
         }
         let end = Pfn(start.0.wrapping_add(Order::BLOCK.pages()));
         self.free_any(PfnRange { start, end }, put, place)
-    }
-
-    /// [`free_plain`](Self::free_plain) of a range that is no single power-of-two run.
-    #[inline(never)]
-    fn free_odd_range(&self, range: PfnRange, place: Place) -> Result<(), FreeError> {
-        match self.put_odd(range) {
-            Some(Put::Cached) => Ok(()),
-            put => self.free_any(range, put, place),
-        }
     }
 
     /// Takes the run that a request wants out of the CPU's cache, without clearing it. Refills the
@@ -227,7 +221,10 @@ impl<P: Platform> Manager<P> {
                 Some(lot) => cache.put_slowly(range.start, order, lot),
                 None => Put::Full,
             },
-            None => cache.put_odd(range, request.migrate_type),
+            None => match Lot::of_type(request.migrate_type) {
+                Some(lot) => cache.put_odd_slowly(range.start, range.pages(), lot),
+                None => Put::Full,
+            },
         };
         // There was room for the run just taken, unless this CPU's cache is being made smaller.
         if put == Put::Full {
@@ -270,7 +267,12 @@ impl<P: Platform> Manager<P> {
     #[cold]
     #[inline(never)]
     fn fill_for(&self, cache: &CpuCache, order: Order, request: &Request) -> Option<Pfn> {
-        if request.is_anywhere() { self.refill(cache, order, request.migrate_type) } else { None }
+        if !request.is_anywhere() {
+            return None;
+        }
+        // Frames that will not do would only fill the cache.
+        let other_nodes = !matches!(request.node, NodeChoice::Exact(_));
+        self.refill(cache, order, request.migrate_type, other_nodes)
     }
 
     /// Keeps a range in the CPU's cache, where the next request for its size finds it. Called once
@@ -298,74 +300,37 @@ impl<P: Platform> Manager<P> {
         Some(self.free_slowly(range.start, order, put, true, place))
     }
 
-    /// Puts a range into the CPU's cache if that takes it at once; otherwise returns why not, if
-    /// known.
-    #[inline(always)]
-    fn put_odd(&self, range: PfnRange) -> Option<Put> {
-        if !CpuCache::is_odd(range) {
+    /// Puts a run that is no power of two into the CPU's cache if that takes it at once; otherwise
+    /// returns why not, if known. Arguments and result are in registers.
+    #[inline(never)]
+    pub(super) fn put_odd(&self, start: Pfn, pages: u64) -> Option<Put> {
+        if !CpuCache::is_odd(start, pages) {
             return None;
         }
         let inside = self.enter()?;
-        let put = self.keep_odd(inside.cache, range);
+        let put = match inside.cache.lot_of_odd(start, pages) {
+            Some(lot) if !self.pressure.epoch.wants_attention() => {
+                Some(inside.cache.put_odd(start, pages, lot))
+            }
+            _ => self.put_odd_by_directory(inside.cache, start, pages),
+        };
         inside.leave();
         put
     }
 
-    /// Frees a run that is no power of two into the CPU's cache. False if the cache does not take
-    /// it at once.
+    /// [`put_odd`](Self::put_odd) of a run for which the cache found no lot, or by a caller who is
+    /// not in a hurry; inside the cache.
     #[inline(never)]
-    pub(super) fn free_odd(&self, start: Pfn, pages: u64) -> bool {
-        let range = PfnRange { start, end: Pfn(start.0.wrapping_add(pages)) };
-        if !CpuCache::is_odd(range) {
-            return false;
-        }
-        // The slow path returns the error.
-        if cfg!(debug_assertions) && self.check_free(range).is_err() {
-            return false;
-        }
-        let Some(inside) = self.enter() else { return false };
-        let put = self.keep_odd(inside.cache, range);
-        inside.leave();
-        put == Some(Put::Cached)
-    }
-
-    /// Caches a run of a number of pages that is no power of two, if there is room. `None` when it
-    /// belongs elsewhere.
-    #[inline(always)]
-    fn keep_odd(&self, cache: &CpuCache, range: PfnRange) -> Option<Put> {
-        self.keep_odd_of(cache, range, || {
-            cache
-                .lot(range.start, Order::PAGE)
-                .or_else(|| self.lot_by_directory(cache, range.start, Order::PAGE))
-        })
-    }
-
-    /// [`keep_odd`](Self::keep_odd) where `lot` looks up the lot of the first page.
-    #[inline(always)]
-    fn keep_odd_of(
-        &self,
-        cache: &CpuCache,
-        range: PfnRange,
-        lot: impl FnOnce() -> Option<Lot>,
-    ) -> Option<Put> {
-        self.come_home_if_possible(cache);
-        if self.pressure.epoch.wants_attention() || !cache.covers(range) {
+    fn put_odd_by_directory(&self, cache: &CpuCache, start: Pfn, pages: u64) -> Option<Put> {
+        self.come_home_now_and_then(cache);
+        if self.pressure.epoch.wants_attention() {
             return None;
         }
-        // The first page decides the migrate type, as the block is split. A wrong guess only puts
-        // the run to a use that its block is not meant for.
-        let lot = lot()?;
-        Some(cache.put_odd(range, lot.migrate_type()))
+        let lot = self.lot_elsewhere(cache, start, pages, CpuCache::ODD_ORDER)?;
+        Some(cache.put_odd_slowly(start, pages, lot))
     }
 
-    /// [`keep_odd`](Self::keep_odd) out of line, for callers that are not in a hurry.
-    #[inline(never)]
-    fn keep_odd_slowly(&self, cache: &CpuCache, range: PfnRange) -> Option<Put> {
-        let start = range.start;
-        self.keep_odd_of(cache, range, || self.lot_by_directory(cache, start, Order::PAGE))
-    }
-
-    /// [`free_odd`](Self::free_odd) where the cache has too many such runs: cuts the oldest into
+    /// [`put_odd`](Self::put_odd) where the cache has too many such runs: cuts the oldest into
     /// power-of-two runs, which any request can use.
     #[cold]
     #[inline(never)]
@@ -377,13 +342,23 @@ impl<P: Platform> Manager<P> {
                 return None;
             }
             loop {
-                match self.keep_odd_slowly(cache, range)? {
-                    Put::Cached => return Some(result),
-                    Put::DoubleFree => return Some(Err(FreeError::free_already(range.start))),
-                    Put::Full => {
-                        result = result.and(self.put_runs(cache, cache.give_up_odd()?));
+                let put = self.put_odd_by_directory(cache, range.start, range.pages());
+                let oldest = match put {
+                    Some(Put::Cached) => return Some(result),
+                    Some(Put::DoubleFree) => {
+                        return Some(Err(FreeError::free_already(range.start)));
                     }
-                }
+                    Some(Put::Full) => cache.give_up_odd(),
+                    None => None,
+                };
+                let Some(oldest) = oldest else {
+                    // What is wrong with those that made room is known only here.
+                    return match result {
+                        Ok(()) => None,
+                        Err(_) => Some(self.return_odd(range).and(result)),
+                    };
+                };
+                result = result.and(self.put_runs(cache, oldest));
             }
         })
         .flatten()

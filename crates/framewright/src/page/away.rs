@@ -13,29 +13,55 @@
 //! Frames of zones that are not the cache's own, including those that a single refill brought, are
 //! *strays*. While there may be any, each free checks where its frames belong.
 //!
-//! This module only tells such frames from others. Their blocks are looked up in the directory:
-//! they are kept too seldom to justify a table that every free consults.
+//! Only frees while there may be strays look among these frames: they are kept too seldom to
+//! justify a table that every free consults.
 //!
 //! Orders of memory: Relaxed, because only the CPU that has the cache reads and changes it
 //! (invariant 16).
 
 use super::cache::CpuCache;
+use super::near::Near;
+use crate::block::Lot;
 use crate::sync::table_atomic::Ordering;
-use crate::units::PfnRange;
+use crate::units::{Order, Pfn, PfnRange};
+
+/// Of so many frees, one looks whether the own node has memory.
+const FREES_PER_LOOK: u32 = 16;
 
 impl CpuCache {
-    /// Makes the cache keep frames of a zone of another node, too, until it [comes
-    /// home](Self::come_home).
-    pub(crate) fn keep_away(&self, range: PfnRange) {
+    /// Makes the cache keep those frames of a zone of another node that are in `range`, too, until
+    /// it [comes home](Self::come_home).
+    pub(crate) fn keep_away(&self, near: &Near<'_>, range: PfnRange) {
         self.contents.touch();
+        self.away.replace(near);
         self.away.set(range);
+    }
+
+    /// Returns the lot for `order` of a run of `pages` pages in one block, if it is of another
+    /// node's frames that the cache keeps. Nothing if the directory has to be asked.
+    #[inline(always)]
+    pub(crate) fn lot_away(&self, start: Pfn, pages: u64, order: Order) -> Option<Lot> {
+        self.contents.touch();
+        self.away.lot_of_seen(start, pages, order)
     }
 
     /// Returns whether the cache keeps frames of another node.
     #[inline]
     pub(crate) fn is_away(&self) -> bool {
         self.contents.touch();
-        !self.away.is_none()
+        !self.away.is_nothing()
+    }
+
+    /// Called at each free of a kind that is frequent. Returns at one of a few whether the cache
+    /// keeps frames of another node, which is worth a look at its own node.
+    #[inline]
+    pub(crate) fn is_away_now_and_then(&self) -> bool {
+        if !self.is_away() {
+            return false;
+        }
+        let frees = self.frees_away.load(Ordering::Relaxed).wrapping_add(1);
+        self.frees_away.store(frees, Ordering::Relaxed);
+        frees.is_multiple_of(FREES_PER_LOOK)
     }
 
     /// Called when the cache's own node has memory, and before the kept frames change: the cache

@@ -27,7 +27,7 @@
 //! Release. A sum over another CPU's cache is a guess.
 
 use super::limits::{Limits, MOST, STACKS, TINY, WORD_ORDERS, order_of};
-use super::near::{self, Bounds, Kept, Near};
+use super::near::{self, Kept, Near};
 use super::odd::OddRuns;
 use super::words::{Put, Runs, Stack, Word};
 use crate::block::{Lot, MigrateType};
@@ -81,7 +81,9 @@ pub(crate) struct CpuCache {
     kept: [Kept; 2],
     /// The frames of another node that the cache keeps while its own node has no memory left
     /// (`away`).
-    pub(super) away: Bounds,
+    pub(super) away: Kept,
+    /// The frees while the cache keeps those, modulo 2^32.
+    pub(super) frees_away: AtomicU32,
     pub(super) stacks: [Stack; STACKS],
     pub(super) odd: OddRuns,
     /// The entries of `stacks`. No entry in use is empty.
@@ -118,8 +120,9 @@ impl CpuCache {
                 home_pages: AtomicU64::new(0),
                 sharers: AtomicU32::new(1),
                 offline: AtomicBool::new(false),
+                frees_away: AtomicU32::new(0),
                 kept: const { [Kept::nothing(), Kept::nothing()] },
-                away: Bounds::none(),
+                away: Kept::nothing(),
                 stacks: Stack::all(MOST.as_flattened(), &Limits::NONE.entries),
                 odd: OddRuns::new(0),
             },
@@ -241,14 +244,15 @@ impl CpuCache {
             return None;
         }
         // An aligned run lies in one block.
-        near::lot(&self.kept, start, order)
+        near::lot(&self.kept, start, order.pages(), order)
     }
 
     /// Returns whether the cache keeps all frames of a range when they are freed.
     #[inline]
     pub(crate) fn covers(&self, range: PfnRange) -> bool {
         self.contents.touch();
-        self.is_own(range) || self.away.covers(range)
+        // Where there is one of the latter, it is most likely.
+        self.away.covers(range) || self.is_own(range)
     }
 
     /// Returns whether all frames of a range are of the cache's own zones.
@@ -368,23 +372,41 @@ impl CpuCache {
     }
 
     /// Takes a run of exactly `pages` pages, no power of two, if one is in the cache.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn get_odd(&self, pages: u64, migrate_type: MigrateType) -> Option<Pfn> {
         self.contents.touch();
-        self.odd.get(pages, migrate_type)
+        self.odd.get(pages, Lot::of_type(migrate_type)?)
     }
 
-    /// Returns whether a run is of the kind that [`put_odd`](Self::put_odd) accepts.
-    #[inline]
-    pub(crate) fn is_odd(range: PfnRange) -> bool {
-        OddRuns::takes(range)
+    /// The lots of [odd](Self::is_odd) runs are those of runs of this order.
+    pub(crate) const ODD_ORDER: Order = OddRuns::LIKE;
+
+    /// Returns whether a run, no power of two, is of the kind that [`put_odd`](Self::put_odd)
+    /// accepts.
+    #[inline(always)]
+    pub(crate) fn is_odd(start: Pfn, pages: u64) -> bool {
+        OddRuns::takes(start, pages)
     }
 
-    /// Caches a run whose number of pages is no power of two, if there is room.
-    #[inline]
-    pub(crate) fn put_odd(&self, range: PfnRange, migrate_type: MigrateType) -> Put {
+    /// Returns where the pages of an [odd](Self::is_odd) run that is freed belong: nowhere if no
+    /// cache keeps them, or if their block has to be looked up in the directory.
+    #[inline(always)]
+    pub(crate) fn lot_of_odd(&self, start: Pfn, pages: u64) -> Option<Lot> {
         self.contents.touch();
-        self.odd.put(range, migrate_type)
+        near::lot(&self.kept, start, pages, Self::ODD_ORDER)
+    }
+
+    /// Caches a run whose number of pages is no power of two in a lot, if there is room.
+    #[inline(always)]
+    pub(crate) fn put_odd(&self, start: Pfn, pages: u64, lot: Lot) -> Put {
+        self.contents.touch();
+        self.odd.put(start, pages, lot)
+    }
+
+    /// [`put_odd`](Self::put_odd) as a single copy, for callers off the fast path.
+    #[inline(never)]
+    pub(crate) fn put_odd_slowly(&self, start: Pfn, pages: u64, lot: Lot) -> Put {
+        self.put_odd(start, pages, lot)
     }
 
     /// Returns whether the cache may keep such a run of `pages` pages at all.

@@ -158,7 +158,21 @@ impl Kept {
         (start.0.wrapping_sub(first.load(Ordering::Relaxed)), seen.load(Ordering::Relaxed))
     }
 
-    /// Returns the lot of a run of `order` whose frames are among those.
+    /// Returns whether nothing is kept.
+    #[inline]
+    pub(super) fn is_nothing(&self) -> bool {
+        self.all.is_none()
+    }
+
+    /// Returns the lot for `order` of a run of `pages` pages in one block, if its frames are kept
+    /// and lie in the segment.
+    #[inline(always)]
+    pub(super) fn lot_of_seen(&self, start: Pfn, pages: u64, order: Order) -> Option<Lot> {
+        let (offset, seen) = self.offset(start);
+        if offset < seen.saturating_sub(pages - 1) { self.lot(start, order) } else { None }
+    }
+
+    /// Returns the lot for `order` of a run whose frames are among those.
     #[inline(always)]
     fn lot(&self, pfn: Pfn, order: Order) -> Option<Lot> {
         #[expect(clippy::cast_possible_truncation, reason = "blocks of a segment")]
@@ -168,10 +182,10 @@ impl Kept {
     }
 }
 
-/// Returns the lot of a run of `order`, if its frames are kept. Nothing if the directory has to be
-/// asked, or if only the zone can take the run back.
+/// Returns the lot for `order` of a run of `pages` pages in one block, if its frames are kept.
+/// Nothing if the directory has to be asked, or if only the zone can take the run back.
 #[inline(always)]
-pub(super) fn lot(kept: &[Kept; 2], start: Pfn, order: Order) -> Option<Lot> {
+pub(super) fn lot(kept: &[Kept; 2], start: Pfn, pages: u64, order: Order) -> Option<Lot> {
     let [home, other] = kept;
     let (of_home, of_other) = (home.offset(start), other.offset(start));
     let in_home = of_home.0 < of_home.1;
@@ -179,7 +193,7 @@ pub(super) fn lot(kept: &[Kept; 2], start: Pfn, order: Order) -> Option<Lot> {
     let kept = if in_home { home } else { other };
     let (offset, seen) = if in_home { of_home } else { of_other };
     // Tests the whole run, because the cache may not keep the other frames of its block.
-    if offset < seen.saturating_sub(order.pages() - 1) { kept.lot(start, order) } else { None }
+    if offset < seen.saturating_sub(pages - 1) { kept.lot(start, order) } else { None }
 }
 
 /// Returns whether a frame lies where the cache knows the blocks of one of these zones.

@@ -135,6 +135,32 @@ fn frames_of_a_node_that_is_too_small_are_not_kept() {
 }
 
 #[test]
+fn a_request_for_the_own_node_alone_brings_no_frames_of_others() {
+    if is_careful() {
+        return;
+    }
+    let manager = HERE.bring_up(machine(1024));
+    manager.platform().run_on(0, || {
+        let exact = Request { node: NodeChoice::Exact(node(0)), ..Request::pages(1) };
+        let (odd, even): (Vec<_>, Vec<_>) =
+            core::iter::from_fn(|| manager.allocate(&exact).ok()).partition(|r| r.start.0 % 2 != 0);
+        // No two pages side by side, though there are many.
+        give_all(&manager, odd);
+        manager.drain().expect("only good frames are cached");
+        let free = free_there(&manager);
+        let served = core::iter::from_fn(|| {
+            let two = manager.allocate(&Request { pages: 2, ..exact }).ok();
+            assert_eq!(free_there(&manager), free, "what is not wanted was brought");
+            two
+        });
+        let served: Vec<_> = served.collect();
+        give_all(&manager, even.into_iter().chain(served));
+    });
+    assert_eq!(settled(&manager).allocated_pages, 0);
+    check(&manager);
+}
+
+#[test]
 fn isolated_frames_of_another_node_are_not_kept() {
     let manager = HERE.bring_up(machine(1024));
     manager.platform().run_on(0, || {
