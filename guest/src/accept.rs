@@ -21,7 +21,7 @@ use framewright::firmware::{MapBuilder, MapError, MemoryKind, MemoryMap};
 use framewright::memblock::MemblockRequest;
 use framewright::platform::Platform;
 use framewright::units::{PAGE_SIZE, PAGES_PER_BLOCK, PfnRange, PhysRange};
-use framewright::{AcceptError, AcceptMemory, Manager, Request, SpinLock};
+use framewright::{AcceptError, AcceptMemory, Manager, MigrateType, Request, SpinLock};
 use framewright_arch::paging::{
     Access, Entry, MapFault, MapRequest, Mapped, TableMemory, translate,
 };
@@ -155,7 +155,8 @@ pub fn expect(manager: &Manager<GuestPlatform>, region: PhysRange) -> Option<Res
     let device = DEVICE.get()?;
     let fault = MapFault::OutOfFrames { address: DIRECT_MAP + region.start };
     let tables = region.size().div_ceil(GIB) + region.size().div_ceil(HALF_TIB) + 2;
-    let Ok(spare) = manager.allocate(&Request::pages(tables)) else { return Some(Err(fault)) };
+    let request = Request { migrate_type: MigrateType::Unmovable, ..Request::pages(tables) };
+    let Ok(spare) = manager.allocate(&request) else { return Some(Err(fault)) };
     device.state.with(&PLATFORM, |state| {
         (state.spare[1], state.region) = (spare.to_phys(), region);
     });

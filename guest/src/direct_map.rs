@@ -34,7 +34,7 @@ use framewright::firmware::{MemoryKind, MemoryMap};
 use framewright::memblock::MemblockRequest;
 use framewright::platform::Platform;
 use framewright::units::{PAGE_SIZE, PhysRange};
-use framewright::{Manager, Request};
+use framewright::{Manager, MigrateType, Request};
 use framewright_arch::paging::{
     Access, Entry, FlushRequest, FlushTlb, MapFault, MapRequest, Mapped, PageSize, PageTable,
     TableMemory, VirtualRange, index_of,
@@ -225,8 +225,13 @@ struct ManagedTables<'a> {
 
 impl TableMemory for ManagedTables<'_> {
     fn allocate(&mut self) -> Option<u64> {
-        let request =
-            Request { zeroed: true, max_address: PLATFORM.direct_limit(), ..Request::pages(1) };
+        let request = Request {
+            zeroed: true,
+            max_address: PLATFORM.direct_limit(),
+            // Tables stay where they are.
+            migrate_type: MigrateType::Unmovable,
+            ..Request::pages(1)
+        };
         self.manager.allocate(&request).ok().map(|range| range.start.address())
     }
 

@@ -7,7 +7,7 @@ use framewright::SpinLock;
 use framewright::platform::Platform;
 use framewright::units::{Order, PAGE_SIZE, Pfn, PfnRange, PhysRange};
 use framewright::vmemmap_space::FrameSource;
-use framewright::{Manager, Request};
+use framewright::{Manager, MigrateType, Request};
 use framewright_arch::paging::PageSize;
 use framewright_arch::paging::{AddressSpace, SpaceError};
 use framewright_arch::x86_64::features::Features;
@@ -34,7 +34,12 @@ struct Tables<'a>(&'a Manager<GuestPlatform>);
 // below the direct limit.
 unsafe impl FrameSource for Tables<'_> {
     fn take(&mut self, order: Order) -> Option<Pfn> {
-        let request = Request { max_address: PLATFORM.direct_limit(), ..Request::new(order) };
+        let request = Request {
+            max_address: PLATFORM.direct_limit(),
+            // Tables stay where they are.
+            migrate_type: MigrateType::Unmovable,
+            ..Request::new(order)
+        };
         self.0.allocate(&request).ok().map(|run| run.start)
     }
 

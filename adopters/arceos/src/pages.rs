@@ -76,7 +76,9 @@ impl<const PAGE_SIZE: usize> PageAllocator for BitmapPageAllocator<PAGE_SIZE> {
         if base < LINEAR_MAPPING || base % align_pow2 != 0 {
             return Err(AllocError::InvalidParam);
         }
-        let range = PfnRange { start: pfn(base), end: pfn(base).add(num_pages as u64) };
+        let start = pfn(base);
+        let end = start.0.checked_add(num_pages as u64).ok_or(AllocError::InvalidParam)?;
+        let range = PfnRange::new(start.0, end);
         let manager = self.0.bring_up().map_err(|_| AllocError::NoMemory)?;
         let taken = manager.moving().allocate_range(range, Budget::UNLIMITED);
         taken.map(seen).map_err(|_| AllocError::NoMemory)

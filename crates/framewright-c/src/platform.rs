@@ -167,7 +167,9 @@ unsafe impl Platform for Checked {
     #[inline]
     fn pin(&self) -> PinnedCpu {
         // SAFETY: as the header says (invariant 51).
-        PinnedCpu::new(unsafe { (self.pin)(self.c.context) })
+        let number = unsafe { (self.pin)(self.c.context) };
+        // An error's number stays too high for a CPU.
+        PinnedCpu::new(number.min(i32::MAX.unsigned_abs()))
     }
     #[inline]
     unsafe fn unpin(&self, cpu: PinnedCpu) {

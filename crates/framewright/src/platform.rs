@@ -33,7 +33,7 @@ pub struct PinnedCpu {
 const NESTED: u32 = 1 << 31;
 
 impl PinnedCpu {
-    /// CPU `index`, which is in 0..[`Platform::cpus`].
+    /// CPU `index`, which is in 0..[`Platform::cpus`]. The highest bit of any other number is lost.
     pub const fn new(index: u32) -> Self {
         Self { word: index & !NESTED, of_this_task: PhantomData }
     }

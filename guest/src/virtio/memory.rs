@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use framewright::adapters::virtio::Dma;
 use framewright::platform::Platform;
 use framewright::units::{Pfn, PfnRange};
-use framewright::{Manager, Request};
+use framewright::{Manager, MigrateType, Request};
 use framewright_virtio::PrivateMemory;
 use virtio_drivers::{BufferDirection, Hal, PhysAddr};
 
@@ -47,7 +47,12 @@ impl GuestHal {
 // devices of.
 unsafe impl PrivateMemory for GuestHal {
     fn allocate_page() -> Option<NonNull<u8>> {
-        let request = Request { max_address: PLATFORM.direct_limit(), ..Request::pages(1) };
+        let request = Request {
+            max_address: PLATFORM.direct_limit(),
+            // The driver keeps addresses of it.
+            migrate_type: MigrateType::Unmovable,
+            ..Request::pages(1)
+        };
         let page = Self::manager()?.allocate(&request).ok()?;
         Some(PLATFORM.direct(page.start.address()))
     }

@@ -12,7 +12,8 @@ const HALF_BYTES: u64 = 1 << 47;
 /// The memory in which tables live. A table is named by its physical address, which is a multiple
 /// of 4096.
 pub trait TableMemory {
-    /// Allocates a zeroed frame that nothing else uses.
+    /// Allocates a zeroed frame that nothing else uses. The frame stays unused if the call itself
+    /// maps what it was wanted for.
     fn allocate(&mut self) -> Option<u64>;
     /// Reads entry `index` (below 512) of a table.
     fn read(&self, table: u64, index: usize) -> Entry;

@@ -15,8 +15,10 @@ const MOST_PARTIAL: usize = 16;
 
 /// An [`AcceptMemory`] between the manager and `device`. It asks `device` for whole units of the
 /// table, never twice for one unit whatever ranges are asked for and by whom, and clears their
-/// bits, so that the next kernel finds what is not accepted yet. Memory outside the table is asked
-/// for as it is, because it was added later. So are whole blocks if the host
+/// bits, so that the next kernel finds what is not accepted yet. Only where the device failed
+/// within a unit of at most 2 MiB, who asks for frames of that unit again has it ask for all of
+/// them; the manager does not ask for a block again that has failed. Memory outside the table is
+/// asked for as it is, because it was added later. So are whole blocks if the host
 /// [`forgets`](AcceptMemory::forgets); units should then be no larger than 2 MiB, and the map
 /// should call unaccepted what the table does ([`UnacceptedTable::mark`]).
 ///

@@ -267,9 +267,8 @@ impl Accounting {
     }
 
     /// Returns how many free pages a resize to `count` removes in all: those that are not reserved,
-    /// until `count` persistent pages are left. Like Linux (`mm/hugetlb.c`, `set_max_huge_pages`),
-    /// it counts pages in use among those that stay, even if they are surplus. A free page then
-    /// becomes surplus in their place and stays in the pool until somebody allocates and frees it.
+    /// until `count` persistent pages are left. Linux (`mm/hugetlb.c`, `set_max_huge_pages`) keeps
+    /// more: it counts pages in use among those that stay, even if they are surplus.
     pub(crate) fn removable(&self, size: PoolSize, count: u64) -> u64 {
         let counts = self.counts(size);
         counts.all.persistent().saturating_sub(count).min(counts.available())

@@ -19,8 +19,8 @@ pub enum PoolError {
     NoPage(PoolSize),
     /// Nothing could be demoted (`EBUSY`).
     NothingToDemote,
-    /// Somebody else is resizing a pool, and this context may not wait or is itself the one that
-    /// resizes (`EBUSY`).
+    /// Somebody else is resizing a pool, and this context may not wait, or may itself be the one
+    /// that resizes, which only [`current_task`](crate::Platform::current_task) can tell (`EBUSY`).
     Busy,
     /// There are fewer reservations than the call gives back.
     NotReserved {

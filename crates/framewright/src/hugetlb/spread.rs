@@ -20,42 +20,34 @@ pub(crate) fn spread(
     nodes: NodeMask,
     room: &dyn Fn(NodeId) -> u64,
 ) -> (Shares, u64, usize) {
-    let mut shares = [0; MAX_NODES];
-    let mut left = total;
-    let mut cursor = cursor % MAX_NODES;
-    loop {
-        // The next whole rounds: as many as the node with the least room can take part in.
-        let (mut open, mut least) = (0_u64, u64::MAX);
-        for node in nodes.nodes() {
-            let rest = room(node).saturating_sub(shares[node.index()]);
-            if rest != 0 {
-                open += 1;
-                least = least.min(rest);
-            }
-        }
-        if open == 0 || left == 0 {
-            return (shares, total - left, cursor);
-        }
-        let rounds = least.min(left / open);
-        // When less than a round is left, the first nodes from the cursor on get one page each.
-        let each = rounds.max(1);
-        for step in 0..MAX_NODES {
-            let index = (cursor + step) % MAX_NODES;
-            let Some(node) = NodeId::new(index).filter(|&node| nodes.contains(node)) else {
-                continue;
-            };
-            if left == 0 || room(node) <= shares[index] {
-                continue;
-            }
-            // Room may have come since the rounds were counted.
-            let each = each.min(left);
-            shares[index] += each;
-            left -= each;
-            if rounds == 0 && left == 0 {
-                cursor = (index + 1) % MAX_NODES;
-            }
+    let mut rooms = [0; MAX_NODES];
+    for node in nodes.nodes() {
+        rooms[node.index()] = room(node);
+    }
+    // What is left after so many rounds, or nothing if there are not so many pages.
+    let left_after = |rounds: u64| {
+        rooms.iter().try_fold(total, |left: u64, &room| left.checked_sub(room.min(rounds)))
+    };
+    // The most whole rounds, bit by bit. Callers hold a lock, and going from round to round takes
+    // as many steps as there are nodes with different room.
+    let (mut rounds, mut left) = (0, total);
+    for bit in (0..u64::BITS).rev() {
+        let more = rounds | 1 << bit;
+        if let Some(rest) = left_after(more) {
+            (rounds, left) = (more, rest);
         }
     }
+    let mut shares = rooms.map(|room| room.min(rounds));
+    // When less than a round is left, the first nodes from the cursor on get one page each.
+    let mut cursor = cursor % MAX_NODES;
+    for index in (cursor..MAX_NODES).chain(0..cursor) {
+        if left != 0 && rooms[index] > rounds {
+            shares[index] += 1;
+            left -= 1;
+            cursor = (index + 1) % MAX_NODES;
+        }
+    }
+    (shares, total - left, cursor)
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use crate::debug::{
     first_other,
 };
 use crate::frames;
+use crate::manager::alloc::block_number;
 use crate::manager::facets::Debugging;
 use crate::manager::request::AllocateError;
 use crate::manager::state::Manager;
@@ -73,7 +74,9 @@ impl<P: Platform> Debugging<'_, P> {
     /// never allocated.
     #[must_use]
     pub fn page_history(self, pfn: Pfn) -> Option<PageHistory> {
-        let one = PfnRange { start: pfn, end: Pfn(pfn.0.checked_add(1)?) };
+        // Numbers that no frame has would be taken for those of others.
+        block_number(pfn)?;
+        let one = PfnRange { start: pfn, end: pfn.add(1) };
         let Aided { segment, pages, .. } = self.manager.aids_of(one).next()?;
         self.manager.debug.owners(segment).history(pages.start)
     }

@@ -20,6 +20,9 @@ use core::panic::Location;
 
 /// Blocks that are changed under one hold of a zone lock: 256 MiB, at 50 to 100 ns a block.
 const BLOCKS_AT_ONCE: u32 = 128;
+/// How often an isolation brings up memory of its range that others withhold again, until it gives
+/// up.
+const ROUNDS: u32 = 8;
 
 /// Why blocks were not changed.
 struct Failed {
@@ -55,6 +58,28 @@ impl<'m, P: Platform> Isolation<'m, P> {
             return Err(IsolateError::CannotWait);
         }
         let pages = self.pages_of_blocks(range)?;
+        let mut rounds = 0;
+        loop {
+            rounds += 1;
+            match self.isolate_at_once(range, pages) {
+                // Memory that was brought up has gone back to the hypervisor meanwhile.
+                Err(IsolateError::CannotWait)
+                    if rounds < ROUNDS && self.manager.platform.can_wait() =>
+                {
+                    self.manager.platform.yield_now();
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// [`isolate`](Self::isolate), without another round where others withhold memory meanwhile.
+    #[inline(never)]
+    fn isolate_at_once(
+        self,
+        range: BlockRange,
+        pages: PfnRange,
+    ) -> Result<IsolatedPages, IsolateError> {
         for piece in self.pieces(pages) {
             self.bring_up_withheld(piece.zone, piece.range)?;
         }

@@ -288,18 +288,35 @@ impl Mark {
         match self {
             Self::Low => zone.watermark_for(zone.low_pages(), highest),
             Self::Min => zone.watermark_for(zone.min_pages(), highest),
-            Self::Half => zone.watermark_for(part_of_min(zone, 4), highest),
-            Self::Atomic => zone.watermark_for(part_of_min(zone, 3), highest),
+            Self::Half => zone.watermark_for(part_of_min(zone.min_pages(), true), highest),
+            Self::Atomic => zone.watermark_for(part_of_min(zone.min_pages(), false), highest),
             Self::Nothing => 0,
         }
     }
 }
 
-/// Returns `eighths` eighths of a zone's min watermark.
-fn part_of_min(zone: &Zone, eighths: u64) -> u64 {
-    zone.min_pages().saturating_mul(eighths).div_ceil(8)
+/// Returns half of a zone's min watermark, or three eighths for who cannot wait (Linux:
+/// `mm/page_alloc.c`, `__zone_watermark_ok`, with its rounding).
+const fn part_of_min(min_pages: u64, can_wait: bool) -> u64 {
+    let half = min_pages.div_ceil(2);
+    if can_wait { half } else { half - half / 4 }
 }
 
 /// The marks that ordinary requests keep to: first they look where memory is plentiful, then down
 /// to the min watermark.
 pub(super) const ORDINARY: &[Mark] = &[Mark::Low, Mark::Min];
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::part_of_min;
+
+    #[test]
+    fn parts_of_min_round_as_linux_does() {
+        for (min_pages, half, atomic) in
+            [(0, 0, 0), (1, 1, 1), (4, 2, 2), (5, 3, 3), (8, 4, 3), (13, 7, 6), (1024, 512, 384)]
+        {
+            assert_eq!(part_of_min(min_pages, true), half, "{min_pages}");
+            assert_eq!(part_of_min(min_pages, false), atomic, "{min_pages}");
+        }
+    }
+}

@@ -147,7 +147,7 @@ impl Zone {
         if cfg!(feature = "hotplug") && state.is(State::Offline) {
             return end;
         }
-        areas.blocks[kind] += u64::from(end - index);
+        areas.blocks[kind] += u64::from(end - index).min(inside.div_ceil(PAGES_PER_BLOCK));
         // If a free block grew downwards meanwhile, its beginning was counted as it was before.
         if head == index {
             let runs = &mut areas.runs[kind];

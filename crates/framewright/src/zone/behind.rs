@@ -134,6 +134,8 @@ impl Zone {
         let marks = BlockState::POISONED | BlockState::ACCEPTED;
         locked.buddy.table.clear_entry(index);
         locked.buddy.table.set_state(index, word.with(marks));
+        // It was counted as allocated just above, and is not managed any more.
+        locked.freed_pages += order.pages();
         self.changing.lost_pages.fetch_add(order.pages(), Ordering::Release);
         Some(state.is_isolated())
     }

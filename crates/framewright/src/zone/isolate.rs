@@ -73,7 +73,8 @@ pub enum IsolateError {
     /// Not all of the range is free. Tells what its pages were just after that was found.
     InUse(IsolatedPages),
     /// The caches of CPUs cannot be emptied from this context ([`Platform::can_wait`]), or another
-    /// CPU is bringing up withheld memory of the range and cannot be waited for.
+    /// CPU is bringing up withheld memory of the range and cannot be waited for. Where waiting is
+    /// allowed, memory of the range has been given to a hypervisor again and again: try later.
     CannotWait,
     /// The memory was written to while it was free (`page_poison=1`). It was filled with poison
     /// again and stays isolated. Blocks of it that others isolated during the check are now
@@ -102,7 +103,9 @@ impl fmt::Display for IsolateError {
                 pages.reserved_pages,
                 pages.absent_pages
             ),
-            Self::CannotWait => f.write_str("this context cannot empty the CPUs' caches"),
+            Self::CannotWait => f.write_str(
+                "this context cannot empty the CPUs' caches, or memory keeps going to a hypervisor",
+            ),
             Self::Damaged(damage) => damage.fmt(f),
         }
     }

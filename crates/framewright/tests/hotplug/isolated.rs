@@ -1,12 +1,13 @@
 //! Memory that comes online in the middle of a range that somebody has isolated: it is in
 //! circulation, and nobody is told otherwise.
 
-use crate::common::{Fake, bring_up_with, check, mib, parameters};
+use crate::common::{Fake, bring_up_with, check, gib, is_careful, mib, parameters};
 use crate::one_page::{Moment, OnePage};
 use framewright::manager::{Budget, VacateError};
 use framewright::units::{Order, Pfn};
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright::zone::{Grade, IsolateError, MigrateType};
+use framewright_testkit::reporting::{Answer, FakeHost, Traits};
 use framewright_testkit::{FakeMachine, Owner};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,6 +31,50 @@ fn offline(manager: &Fake) {
 
 fn online(manager: &Fake) {
     manager.hotplug().online(mib(200, 202), Grade::Any).expect("it is offline");
+}
+
+/// What was accepted for an isolation may go to the hypervisor before it is isolated.
+#[test]
+fn an_isolation_beside_a_reporter_does_not_say_that_it_cannot_wait() {
+    // A careful run poisons free memory, which this device does not keep.
+    if is_careful() {
+        return;
+    }
+    let machine = FakeMachine::builder().ram(gib(0, 3)).cpus(2).accepts().build();
+    let line = "page_reporting.page_reporting_order=9 page_reporting.page_reporting_delay_ms=0";
+    let manager = bring_up_with(machine, &[], &parameters(line)).expect("bring-up");
+    machine.accept().set_forgets(true);
+    machine.accept().set_reads_past_pages(false);
+    let (host, reports) = FakeHost::new(machine, Traits::default());
+    host.answer(Answer::After(0));
+    let registered = manager.register_reporting(reports);
+    let mut reporter = registered.map_err(|(error, _)| error).expect("the only one");
+    let (stop, manager) = (AtomicBool::new(false), &manager);
+    let mut now_ns = 1;
+    let mut report = || {
+        manager.reporting().flush();
+        now_ns = reporter.poll(now_ns).unwrap_or(now_ns).max(now_ns) + 1_000_000;
+    };
+    (0..200).for_each(|_| report());
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            machine.run_on(1, || {
+                while !stop.load(Ordering::Relaxed) {
+                    report();
+                }
+            });
+        });
+        let range = BlockRange { start: BlockNumber(16), end: BlockNumber(1400) };
+        let isolated = machine.run_on(0, || {
+            (0..40).try_for_each(|_| {
+                manager.isolation().isolate(range)?;
+                manager.isolation().unisolate(range)
+            })
+        });
+        stop.store(true, Ordering::Relaxed);
+        isolated.expect("nothing is in the way");
+    });
+    check(manager);
 }
 
 #[test]

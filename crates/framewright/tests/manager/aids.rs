@@ -126,6 +126,18 @@ fn owners_know_lines_cpus_and_times() {
 }
 
 #[test]
+fn a_page_that_no_machine_has_has_no_history() {
+    let machine = FakeMachine::builder().ram(mib(0, 64)).ram(mib(4096, 4128)).build();
+    let manager = up(machine, "page_owner=on");
+    while manager.allocate_order(Order::PAGE, MigrateType::Movable).is_ok() {}
+    assert!(manager.debug().page_history(Pfn::containing(4 << 30)).is_some());
+    let in_the_hole = Pfn::containing(3 << 30);
+    for above in [0, 1 << 41, 1 << 51, 1 << 63] {
+        assert_eq!(manager.debug().page_history(Pfn(in_the_hole.0 | above)), None, "{above:#x}");
+    }
+}
+
+#[test]
 fn a_double_free_is_found_at_once_with_both_lines() {
     let machine = FakeMachine::builder().ram(mib(0, 64)).build();
     let manager = up(machine, "page_owner=on");

@@ -76,7 +76,7 @@ impl<P: Platform> Pool<'_, P> {
     /// use are still in excess, that many become surplus, which leave the pool when they are freed.
     ///
     /// `helpers` may take part ([`NoHelpers`](framewright_jobs::NoHelpers) for none). May take
-    /// long, and waits for other resizes.
+    /// long, and waits for other resizes where the platform tells tasks apart.
     ///
     /// # Errors
     /// [`PoolError::Busy`]. Too little memory is no error, see [`Resized`].

@@ -205,7 +205,7 @@ impl<'m, P: Platform> Moving<'m, P> {
                     return Err(last);
                 }
                 let before = avoid.count;
-                if let Some(obstacles) = self.look(found.range, left, &mut avoid) {
+                if let Some(obstacles) = self.look(found.range, &mut left, &mut avoid) {
                     let moved = Vacated::default();
                     let error = VacateError::Obstacles { moved, obstacles };
                     last = ContiguousError::InTheWay(RangeError::Vacate(error));
@@ -245,11 +245,12 @@ impl<'m, P: Platform> Moving<'m, P> {
 
     /// Asks owners about a place and avoids from now on what cannot be moved. Asking costs little
     /// compared with moving most of a place in vain.
-    fn look(self, range: PfnRange, budget: Budget, avoid: &mut Avoid) -> Option<Obstacles> {
+    fn look(self, range: PfnRange, left: &mut Budget, avoid: &mut Avoid) -> Option<Obstacles> {
         let mut name = |obstacle: Obstacle| avoid.add(range, obstacle.run);
-        let mut mission = Mission::new(self, Purpose::LookBeforeIsolation, budget, &mut name);
+        let mut mission = Mission::new(self, Purpose::LookBeforeIsolation, *left, &mut name);
         // If the place is no longer valid, taking it will fail and tell.
         let _ = mission.vacate(range);
+        *left = mission.left();
         mission.end().1
     }
 

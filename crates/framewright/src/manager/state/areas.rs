@@ -170,7 +170,8 @@ impl Area {
         }
     }
 
-    /// Marks a run as handed out, or as available again.
+    /// Marks a run as handed out, or as available again. As others must not find the run between,
+    /// this takes a step for each 64 frames of it: 4096 for a GiB.
     pub(crate) fn mark(&mut self, run: PfnRange, out: bool) {
         self.words(run, |word, mask| {
             let old = word.load(Ordering::Relaxed);

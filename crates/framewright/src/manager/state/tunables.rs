@@ -64,7 +64,9 @@ impl Tunables {
     }
 
     /// Adapts `min_free_kbytes` to the amount of memory that is not known to be movable, unless a
-    /// larger value was set (Linux: `mm/page_alloc.c`, `calculate_min_free_kbytes`).
+    /// larger value was set (Linux: `mm/page_alloc.c`, `calculate_min_free_kbytes`, which compares
+    /// with what it has computed before it limits that, so that it replaces values of more than
+    /// 256 MiB where memory is very large).
     pub(crate) fn follow(&mut self, fixed_pages: u64) {
         let computed = default_min_free_kbytes(fixed_pages);
         self.min_free_kbytes = match self.wanted_min_free_kbytes {
