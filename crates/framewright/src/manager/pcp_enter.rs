@@ -123,19 +123,16 @@ impl<P: Platform> Manager<P> {
         let Some(Inside { cache, platform, cpu }) = self.enter() else {
             return self.free_elsewhere::<RANGE>(start, order, None, place);
         };
-        if !self.pressure.epoch.wants_attention() && !cache.has_strays() {
-            match cache.put_next(start, order) {
-                Some(Put::Cached) => {
-                    Inside { cache, platform, cpu }.leave();
-                    return Ok(());
-                }
-                None => return self.free_other_word::<RANGE>(cache, cpu, start, order, place),
-                Some(_) => {}
-            }
+        if self.pressure.epoch.wants_attention() || cache.has_strays() {
+            return self.free_inside(cache, cpu, start, order, place, RANGE);
         }
-        match self.keep_and_leave(cache, cpu, start, order) {
-            Put::Cached => Ok(()),
-            put => self.free_refused::<RANGE>(start, order, put, place),
+        match cache.put_next(start, order) {
+            Some(Put::Cached) => {
+                Inside { cache, platform, cpu }.leave();
+                Ok(())
+            }
+            Some(_) => self.free_inside(cache, cpu, start, order, place, RANGE),
+            None => self.free_other_word::<RANGE>(cache, cpu, start, order, place),
         }
     }
 
@@ -156,10 +153,7 @@ impl<P: Platform> Manager<P> {
                 Ok(())
             }
             Some(Put::Full) => self.free_from_full::<RANGE>(cache, cpu, start, order, place),
-            _ => match self.keep_and_leave(cache, cpu, start, order) {
-                Put::Cached => Ok(()),
-                put => self.free_refused::<RANGE>(start, order, put, place),
-            },
+            _ => self.free_inside(cache, cpu, start, order, place, RANGE),
         }
     }
 
@@ -177,29 +171,30 @@ impl<P: Platform> Manager<P> {
         self.free_elsewhere::<RANGE>(start, order, Some(Put::Full), place)
     }
 
-    /// [`free_near`](Self::free_near) of a run that the cache does not keep.
+    /// [`free_near`](Self::free_near) of a run whose block has to be looked up elsewhere, or that
+    /// is wrong; still inside the cache. While a CPU's node is full, all its frees come here.
+    /// Compiled once: `is_range` is `RANGE` there.
     #[inline(never)]
-    fn free_refused<const RANGE: bool>(
+    fn free_inside(
         &self,
+        cache: &CpuCache,
+        cpu: PinnedCpu,
         start: Pfn,
         order: Order,
-        put: Put,
         place: Place,
+        is_range: bool,
     ) -> Result<(), FreeError> {
-        self.free_elsewhere::<RANGE>(start, order, Some(put), place)
-    }
-
-    /// Caches a run, wherever its block has to be looked up, and leaves the cache. Arguments and
-    /// result are in registers: while a CPU's node is full, all its frees come here.
-    #[inline(never)]
-    fn keep_and_leave(&self, cache: &CpuCache, cpu: PinnedCpu, start: Pfn, order: Order) -> Put {
         let put = if self.pressure.epoch.wants_attention() {
             Put::Full
         } else {
             self.put_kept(cache, start, order)
         };
         Inside { cache, platform: self.platform, cpu }.leave();
-        put
+        match put {
+            Put::Cached => Ok(()),
+            put if is_range => self.free_elsewhere::<true>(start, order, Some(put), place),
+            put => self.free_elsewhere::<false>(start, order, Some(put), place),
+        }
     }
 
     /// Caches a run of frames that the cache [keeps](CpuCache::covers), if there is room.

@@ -79,15 +79,15 @@ pub(crate) struct CpuCache {
     /// The frames that the cache keeps: those of that zone and of the other zone of its node, if
     /// there is one.
     kept: [Kept; 2],
+    pub(super) stacks: [Stack; STACKS],
+    pub(super) odd: OddRuns,
+    /// The entries of `stacks`. No entry in use is empty.
+    pub(super) entries: [Word; ENTRIES],
     /// The frames of another node that the cache keeps while its own node has no memory left
     /// (`away`).
     pub(super) away: Kept,
     /// The frees while the cache keeps those, modulo 2^32.
     pub(super) frees_away: AtomicU32,
-    pub(super) stacks: [Stack; STACKS],
-    pub(super) odd: OddRuns,
-    /// The entries of `stacks`. No entry in use is empty.
-    pub(super) entries: [Word; ENTRIES],
     /// The managed pages of the zones whose frames the cache keeps; each CPU has its share of them.
     home_pages: AtomicU64,
     /// The number of CPUs, including this one, that keep frames of the node of the cache's first
@@ -122,7 +122,7 @@ impl CpuCache {
                 offline: AtomicBool::new(false),
                 frees_away: AtomicU32::new(0),
                 kept: const { [Kept::nothing(), Kept::nothing()] },
-                away: Kept::nothing(),
+                away: const { Kept::nothing() },
                 stacks: Stack::all(MOST.as_flattened(), &Limits::NONE.entries),
                 odd: OddRuns::new(0),
             },
