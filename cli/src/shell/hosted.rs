@@ -71,6 +71,8 @@ impl Host for Threads<'_> {
     }
 
     fn is_interrupted(&self) -> bool {
+        // A command on all CPUs leaves none to the threads that work in the background.
+        self.platform.lend_cpu();
         interrupt::has_come()
     }
 
@@ -302,4 +304,43 @@ fn converse(
         prompt(&editor, output)?;
     }
     output.settle()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hosted::Silent;
+    use framewright_hosted::Machine;
+    use std::sync::atomic::AtomicBool;
+
+    /// Fails by waiting for ever, as background work would.
+    #[test]
+    fn other_threads_have_their_turn_while_a_command_runs_on_all_cpus() {
+        let machine = Machine::synthetic(64 << 20, 1, 2).expect("a machine");
+        let session = Session::open(&machine, "").expect("memory");
+        let pass = session.bring_up(&mut Silent).expect("bring-up");
+        let host = Threads {
+            platform: pass.manager().platform(),
+            log: &[],
+            is_interactive: false,
+            stopped: AtomicU64::new(0),
+            quiet: &Quiet::default(),
+            relay: Box::leak(Box::default()),
+            reclaim_relay: Box::leak(Box::default()),
+        };
+        let (all, is_done) = (std::sync::Barrier::new(3), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                all.wait();
+                drop(pass.manager().frames(&framewright::Request::pages(1)).expect("memory"));
+                is_done.store(true, Ordering::Relaxed);
+            });
+            host.on_each_cpu(&|_| {
+                all.wait();
+                while !is_done.load(Ordering::Relaxed) {
+                    assert!(!host.is_interrupted());
+                }
+            });
+        });
+    }
 }

@@ -1,8 +1,8 @@
 //! Threads as CPUs: which thread has which number.
 //!
-//! A thread becomes a CPU through [`HostedPlatform::enter_cpu`](super::HostedPlatform::enter_cpu)
-//! and stays that CPU until its token is dropped. Other threads can use the machine, too: while
-//! such a thread is pinned, it borrows a free number.
+//! A thread becomes a CPU through [`HostedPlatform::enter_cpu`] and stays that CPU until its token
+//! is dropped. Other threads can use the machine, too: while such a thread is pinned, it borrows a
+//! free number.
 //!
 //! ```text
 //!              enter                      outermost pin, without a token
@@ -13,21 +13,39 @@
 //!
 //! A thread that leaves while it is pinned makes its number `BORROWED` until it unpins.
 //!
+//! A thread with a token may lend its number for a moment to threads that wait for one:
+//!
+//! ```text
+//!             lend                       outermost pin, without a token
+//!    ENTERED ------> OFFERED ------------------------------------> LENT
+//!       ^ take back  |     ^                                        |
+//!       +------------+     +---------------- unpin -----------------+
+//! ```
+//!
 //! Memory ordering: Acquire when a number is taken pairs with Release when it is given back.
-//! Relaxed where a number must only differ from others, and for failed exchanges, after which the
-//! word is tried again.
+//! Relaxed where a number must only differ from others, for failed exchanges, after which the word
+//! is tried again, for a number that the thread itself holds, and for `waiting`, which is a hint.
 
+use super::HostedPlatform;
 use super::error::HostedError;
 use std::cell::{Cell, RefCell};
 use std::num::NonZeroU64;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::thread::ThreadId;
+use std::time::Duration;
 
 const FREE: u8 = 0;
 /// A pinned thread without a token holds the number.
 const BORROWED: u8 = 1;
 /// A thread with a token holds the number.
 const ENTERED: u8 = 2;
+/// A thread with a token lends the number, and nobody has taken it.
+const OFFERED: u8 = 3;
+/// A pinned thread without a token holds a number that it was lent.
+const LENT: u8 = 4;
+
+/// How long a number is lent: long enough for many pins, as each wait for a lender may be long.
+const LOAN: Duration = Duration::from_millis(1);
 
 /// What a thread is on one machine: its CPU number, and how it holds the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,6 +124,8 @@ pub(super) struct Cpus {
     machine: u64,
     numbers: Box<[AtomicU8]>,
     creator: ThreadId,
+    /// How many threads wait for a number.
+    waiting: AtomicU32,
 }
 
 impl Cpus {
@@ -115,6 +135,7 @@ impl Cpus {
             machine: MACHINES.fetch_add(1, Ordering::Relaxed),
             numbers: (0..cpus).map(|_| AtomicU8::new(FREE)).collect(),
             creator: std::thread::current().id(),
+            waiting: AtomicU32::new(0),
         }
     }
 
@@ -135,7 +156,7 @@ impl Cpus {
         while let Err(found) =
             number.compare_exchange(FREE, ENTERED, Ordering::Acquire, Ordering::Relaxed)
         {
-            if found == ENTERED {
+            if found != BORROWED {
                 return Err(HostedError::CpuTaken { cpu });
             }
             // Another thread has borrowed the number for the length of one pin.
@@ -152,6 +173,29 @@ impl Cpus {
         let left = if seat.pinned { BORROWED } else { FREE };
         // Release pairs with the Acquire of the next thread that takes the number.
         self.numbers[seat.cpu as usize].store(left, Ordering::Release);
+    }
+
+    /// If a thread waits for a number, lends it that of the calling thread, which has a token and
+    /// is not pinned. Other threads do nothing here.
+    pub fn lend(&self) {
+        if self.waiting.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let seat = self.seat();
+        if !seat.entered || seat.pinned {
+            return;
+        }
+        let number = &self.numbers[seat.cpu as usize];
+        // Release pairs with the Acquire of the thread that takes the number.
+        number.store(OFFERED, Ordering::Release);
+        std::thread::sleep(LOAN);
+        while number
+            .compare_exchange(OFFERED, ENTERED, Ordering::Acquire, Ordering::Relaxed)
+            .is_err()
+        {
+            // It is lent for the length of one more pin.
+            std::thread::yield_now();
+        }
     }
 
     /// Returns the number that the calling thread holds until the matching [`Cpus::unpin`], and
@@ -183,7 +227,9 @@ impl Cpus {
             debug_assert!(seat.pinned.get() && seat.cpu.get() == cpu, "unpin without its pin");
             seat.pinned.set(false);
             if !seat.entered.get() {
-                self.numbers[cpu as usize].store(FREE, Ordering::Release);
+                let number = &self.numbers[cpu as usize];
+                let is_lent = number.load(Ordering::Relaxed) == LENT;
+                number.store(if is_lent { OFFERED } else { FREE }, Ordering::Release);
             }
         });
     }
@@ -200,29 +246,41 @@ impl Cpus {
         (cpu, seat.pinned)
     }
 
-    /// Waits for a number. The thread that made the machine prefers 0, which other threads take
-    /// last.
+    /// Takes a number, waiting until one is free or lent.
     fn borrow(&self) -> u32 {
-        let creator = std::thread::current().id() == self.creator;
-        loop {
-            let order = 0..self.count();
-            let taken = if creator {
-                order.clone().find(|&cpu| self.try_borrow(cpu))
-            } else {
-                order.rev().find(|&cpu| self.try_borrow(cpu))
-            };
-            match taken {
-                Some(cpu) => return cpu,
-                None => std::thread::yield_now(),
+        if let Some(cpu) = self.try_borrow_any() {
+            return cpu;
+        }
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let cpu = loop {
+            std::thread::yield_now();
+            if let Some(cpu) = self.try_borrow_any() {
+                break cpu;
             }
+        };
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        cpu
+    }
+
+    /// Takes any number. The thread that made the machine prefers 0, which other threads take last.
+    fn try_borrow_any(&self) -> Option<u32> {
+        let mut order = 0..self.count();
+        if std::thread::current().id() == self.creator {
+            order.find(|&cpu| self.try_borrow(cpu))
+        } else {
+            order.rev().find(|&cpu| self.try_borrow(cpu))
         }
     }
 
     fn try_borrow(&self, cpu: u32) -> bool {
-        let number = self.numbers.get(cpu as usize);
-        number.is_some_and(|number| {
-            number.compare_exchange(FREE, BORROWED, Ordering::Acquire, Ordering::Relaxed).is_ok()
-        })
+        let Some(number) = self.numbers.get(cpu as usize) else { return false };
+        let take = |from, to| {
+            number.compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed).err()
+        };
+        match take(FREE, BORROWED) {
+            Some(OFFERED) => take(OFFERED, LENT).is_none(),
+            found => found.is_none(),
+        }
     }
 
     /// Returns the thread's seat on this machine, and makes this the machine that the thread used
@@ -242,6 +300,15 @@ impl Cpus {
             SEAT.with(|current| current.set(seat));
             seat
         })
+    }
+}
+
+impl HostedPlatform {
+    /// Lends the calling thread's number for about a millisecond if a thread that never entered
+    /// waits for one, and returns when the number is back. Long work of threads that entered calls
+    /// this now and then. Does nothing on a thread that is pinned or is no CPU.
+    pub fn lend_cpu(&self) {
+        self.cpus.lend();
     }
 }
 

@@ -296,7 +296,8 @@ impl HostedPlatform {
     ///
     /// A thread that never enters may use the machine, too: each outermost [`Platform::pin`]
     /// borrows a free number, preferably 0 on the thread that made the machine, and waits while
-    /// none is free. So leave numbers free for threads that do not enter, or let them enter.
+    /// none is free. So leave numbers free for threads that do not enter, let them enter, or
+    /// [lend](Self::lend_cpu) them numbers.
     ///
     /// # Errors
     /// [`HostedError::NoSuchCpu`], [`HostedError::CpuTaken`], and [`HostedError::AlreadyCpu`] if

@@ -6,7 +6,7 @@ use framewright::platform::{IrqState, PinnedCpu, Platform};
 use framewright::units::{NodeId, PhysRange};
 use framewright_hosted::{HostedError, HostedPlatform, Layout, Machine};
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -228,6 +228,47 @@ fn a_thread_that_never_entered_borrows_a_number() {
     drop(platform.enter_cpu(1).unwrap());
 }
 
+#[test]
+fn a_cpu_is_lent_to_a_thread_that_waits_for_one() {
+    let platform = open(&[(0, 64 * MIB)], 1).unwrap();
+    let token = platform.enter_cpu(0).unwrap();
+    // Nobody waits, and then nobody may take the number, as this thread is pinned.
+    platform.lend_cpu();
+    let is_pinned = AtomicBool::new(true);
+    let cpu = platform.pin();
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            for _ in 0..3 {
+                let cpu = platform.pin();
+                assert!(!is_pinned.load(Ordering::Acquire), "the number was lent while in use");
+                std::thread::scope(|scope| {
+                    scope.spawn(|| {
+                        let refused = platform.enter_cpu(0).unwrap_err();
+                        assert!(matches!(refused, HostedError::CpuTaken { cpu: 0 }));
+                    });
+                });
+                unpin(&platform, cpu);
+            }
+        });
+        for _ in 0..1000 {
+            platform.lend_cpu();
+            std::thread::yield_now();
+        }
+        is_pinned.store(false, Ordering::Release);
+        unpin(&platform, cpu);
+        while !other.is_finished() {
+            platform.lend_cpu();
+        }
+        other.join().unwrap();
+    });
+    // The number is this thread's again.
+    let cpu = platform.pin();
+    assert_eq!(cpu.index(), 0);
+    unpin(&platform, cpu);
+    drop(token);
+    drop(platform.enter_cpu(0).unwrap());
+}
+
 /// Undoes the last pin of this thread.
 fn unpin(platform: &HostedPlatform, cpu: PinnedCpu) {
     // SAFETY: the pin is the last of this thread, and nothing here relies on a CPU.
@@ -259,6 +300,7 @@ fn no_two_pinned_threads_share_a_number() {
                     platform.relax();
                     user.fetch_sub(1, Ordering::AcqRel);
                     unpin(platform, cpu);
+                    platform.lend_cpu();
                     drop(token);
                 }
             });
