@@ -131,12 +131,15 @@ impl Parser<'_> {
 
     /// Reads to the end of a non-empty command, or to the end of the text.
     fn command(&mut self) -> Result<(), SyntaxError> {
-        while let Some(char) = self.char() {
+        loop {
+            let before = self.rest;
+            let Some(char) = self.char() else { break };
             match char {
                 ';' | '\n' => {
-                    self.end_word()?;
-                    if self.wants_file {
-                        return Err(SyntaxError::Redirection);
+                    if let Err(error) = self.end_command() {
+                        // A newline that was read would no longer end the line that is skipped.
+                        self.rest = before;
+                        return Err(error);
                     }
                     if self.words.count != 0 {
                         return Ok(());
@@ -160,8 +163,7 @@ impl Parser<'_> {
                 _ => self.part_of_word(char)?,
             }
         }
-        self.end_word()?;
-        if self.wants_file { Err(SyntaxError::Redirection) } else { Ok(()) }
+        self.end_command()
     }
 
     fn part_of_word(&mut self, char: char) -> Result<(), SyntaxError> {
@@ -201,6 +203,11 @@ impl Parser<'_> {
             }
             None => self.words.push("$"),
         }
+    }
+
+    fn end_command(&mut self) -> Result<(), SyntaxError> {
+        self.end_word()?;
+        if self.wants_file { Err(SyntaxError::Redirection) } else { Ok(()) }
     }
 
     fn end_word(&mut self) -> Result<(), SyntaxError> {
@@ -270,6 +277,8 @@ mod tests {
             ("a > ; b", &[&["!Redirection"]]),
             ("a > b > c\nd", &[&["!Redirection"], &["d"]]),
             ("a >", &[&["!Redirection"]]),
+            ("a >\nb\nc", &[&["!Redirection"], &["b"], &["c"]]),
+            ("a > # c\nb", &[&["!Redirection"], &["b"]]),
             ("a \\", &[&["!OpenBackslash"]]),
             ("echo \u{e4}\u{1f600}", &[&["echo", "\u{e4}\u{1f600}"]]),
         ] {
@@ -284,6 +293,7 @@ mod tests {
         assert_eq!(parse(&std::format!("{words}> f"))[0].len(), MOST_WORDS + 1);
         assert_eq!(parse(&std::format!("{words}a")), [["!TooManyWords"]]);
         assert_eq!(parse(&std::format!("{words}> f a")), [["!TooManyWords"]]);
+        assert_eq!(parse(&std::format!("{words}a\nb")), [["!TooManyWords"], ["b"]]);
         assert_eq!(parse(&"x".repeat(LONGEST_LINE))[0][0].len(), LONGEST_LINE);
         assert_eq!(parse(&("x".repeat(LONGEST_LINE + 1) + "\ny")), [["!TooLong"], ["y"]]);
         assert_eq!(parse(&("x".repeat(LONGEST_LINE) + "$?")), [["!TooLong"]]);
