@@ -34,10 +34,19 @@ pub fn parse_number(text: &str) -> Result<u64, FileError> {
 /// [`FileError::Invalid`] if there is no number, if there are too many, or if a word is not a
 /// number; `numbers` may then have changed.
 pub fn parse_numbers(text: &str, numbers: &mut [u64]) -> Result<(), FileError> {
+    parse_words(text, numbers, parse_number)
+}
+
+/// [`parse_numbers`] with another function for each word.
+pub(super) fn parse_words(
+    text: &str,
+    numbers: &mut [u64],
+    parse: fn(&str) -> Result<u64, FileError>,
+) -> Result<(), FileError> {
     let mut places = numbers.iter_mut();
     let mut some = false;
     for word in text.split_ascii_whitespace() {
-        *places.next().ok_or(FileError::Invalid)? = parse_number(word)?;
+        *places.next().ok_or(FileError::Invalid)? = parse(word)?;
         some = true;
     }
     if some { Ok(()) } else { Err(FileError::Invalid) }

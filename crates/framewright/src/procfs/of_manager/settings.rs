@@ -1,7 +1,7 @@
 //! Files of `/proc/sys/vm` (and `compact` of each node) that take more than storing a value.
 
-use super::super::text::Shown;
-use super::super::{FileError, parse_number, parse_numbers};
+use super::super::text::{Shown, parse_words};
+use super::super::{FileError, parse_number};
 use super::lookup::node;
 use crate::manager::{Budget, CompactError, Manager, SettingsError};
 use crate::platform::Platform;
@@ -17,13 +17,20 @@ pub(super) fn set_lowmem_reserve_ratio<P: Platform>(
     _: &[u64],
     text: &str,
 ) -> Shown {
-    let mut ratio = manager.sysctl().lowmem_reserve_ratio();
-    parse_numbers(text, &mut ratio)?;
-    if ratio.iter().any(|&ratio| i32::try_from(ratio).is_err()) {
-        return Err(FileError::Invalid);
-    }
-    manager.sysctl().set_lowmem_reserve_ratio(ratio);
+    let mut ratios = manager.sysctl().lowmem_reserve_ratio();
+    parse_words(text, &mut ratios, ratio)?;
+    manager.sysctl().set_lowmem_reserve_ratio(ratios);
     Ok(())
+}
+
+/// Parses an `int`. Negative ratios become 0, which reserves nothing (Linux: `mm/page_alloc.c`,
+/// `lowmem_reserve_ratio_sysctl_handler`).
+fn ratio(word: &str) -> Result<u64, FileError> {
+    match word.strip_prefix('-') {
+        Some(digits) if parse_number(digits)? <= 1 << 31 => Ok(0),
+        None if i32::try_from(parse_number(word)?).is_ok() => parse_number(word),
+        _ => Err(FileError::Invalid),
+    }
 }
 
 /// Compacts all memory when 1 is written (Linux: `mm/compaction.c`, `sysctl_compaction_handler`).
@@ -34,14 +41,9 @@ pub(super) fn compact_memory<P: Platform>(manager: &Manager<P>, _: &[u64], text:
     compact(manager, None)
 }
 
-/// Compacts a node when any number is written (Linux: `mm/compaction.c`, `compact_store`).
-pub(super) fn compact_node<P: Platform>(
-    manager: &Manager<P>,
-    numbers: &[u64],
-    text: &str,
-) -> Shown {
+/// Compacts a node whatever is written (Linux: `mm/compaction.c`, `compact_store`).
+pub(super) fn compact_node<P: Platform>(manager: &Manager<P>, numbers: &[u64], _: &str) -> Shown {
     let id = node(manager, numbers).ok_or(FileError::NotFound)?.id;
-    parse_number(text)?;
     compact(manager, Some(id))
 }
 

@@ -58,6 +58,13 @@ fn parameters_change_the_marks() {
     assert!(reserve.abs_diff(before[0].1[2] * 2) <= 1 && reserve > 0);
     assert_eq!(write(&manager, "/proc/sys/vm/lowmem_reserve_ratio", "0 0 0\n"), Ok(()));
     assert!(marks(&manager).iter().all(|(_, reserve)| *reserve == [0; 3]));
+    assert_eq!(write(&manager, "/proc/sys/vm/lowmem_reserve_ratio", "8 -2147483648 -0"), Ok(()));
+    assert_eq!(read(&manager, "/proc/sys/vm/lowmem_reserve_ratio").as_deref(), Ok("8\t0\t0\n"));
+    for text in ["", "1 2 3 4", "-", "--1", "-2147483649", "2147483648", "-x"] {
+        let written = write(&manager, "/proc/sys/vm/lowmem_reserve_ratio", text);
+        assert_eq!(written, Err(FileError::Invalid), "{text:?}");
+    }
+    assert_eq!(read(&manager, "/proc/sys/vm/lowmem_reserve_ratio").as_deref(), Ok("8\t0\t0\n"));
 }
 
 #[test]
@@ -255,7 +262,9 @@ proptest! {
                     // The text was a number after all: each word of it reads back.
                     if let Ok(now) = read(manager, path) {
                         for (word, now) in text.split_whitespace().zip(now.split_whitespace()) {
-                            assert_eq!(parse_number(word), parse_number(now));
+                            // What is below zero becomes zero.
+                            let number = if word.starts_with('-') { "0" } else { word };
+                            assert_eq!(parse_number(number), parse_number(now), "{text:?}");
                         }
                     }
                 }
