@@ -21,12 +21,19 @@ struct Wanted {
     at: Option<Pfn>,
     /// Whether only order, count and type were given: such runs come from the caches of CPUs.
     is_usual: bool,
+    /// Whether something was given that `at=` does not take: where else, or what memory.
+    excludes_at: bool,
 }
 
 impl Wanted {
     fn parse(arguments: &[&str], io: &mut Io<'_>) -> Result<Self, Failed> {
-        let mut wanted =
-            Self { request: Request::new(Order::PAGE), count: 1, at: None, is_usual: true };
+        let mut wanted = Self {
+            request: Request::new(Order::PAGE),
+            count: 1,
+            at: None,
+            is_usual: true,
+            excludes_at: false,
+        };
         let mut places = ["order", "count"].into_iter();
         for &argument in arguments {
             let (name, value) = match argument.split_once('=') {
@@ -66,6 +73,7 @@ impl Wanted {
             }
         }
         self.is_usual &= matches!(name, "order" | "count" | "type");
+        self.excludes_at |= matches!(name, "node" | "zone" | "align" | "below" | "zeroed");
         Ok(())
     }
 
@@ -101,6 +109,9 @@ pub(super) fn alloc<P: Platform, H: Host>(
     let order = Order::for_pages(pages).filter(|order| order.pages() == pages);
     if wanted.count == 0 {
         return Err(io.wrong(format_args!("count must be at least 1")));
+    }
+    if wanted.at.is_some() && wanted.excludes_at {
+        return Err(io.wrong(format_args!("at= takes only order, count and type")));
     }
     if wanted.at.is_some() && order.is_none() {
         return Err(io.wrong(format_args!("at= takes an order, not {pages} pages")));

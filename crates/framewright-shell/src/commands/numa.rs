@@ -111,6 +111,9 @@ fn allocate<P: Platform, H: Host>(
     if wanted.count == 0 {
         return Err(io.wrong(format_args!("count must be at least 1")));
     }
+    if wanted.weights.is_some() && wanted.mode != PolicyMode::WeightedInterleave {
+        return Err(io.wrong(format_args!("weights= is for `numa weighted` only")));
+    }
     let policy = NumaPolicy::new(wanted.mode, wanted.nodes);
     let mut policy = policy.map_err(|error| io.wrong(format_args!("{error}")))?;
     if let Some(weights) = &wanted.weights {
