@@ -138,20 +138,30 @@ fn words(run: &Graded, areas: &[Area]) -> String {
     words
 }
 
+/// The runs of a zone with each grade. Those of one grade ascend; those of two may overlap.
+pub struct Sorted<'a>([(Grade, Vec<&'a Graded>); Grade::ALL.len()]);
+
+/// Sorts the runs of a zone by grade, for [`of_run`].
+pub fn sorted(zone: &Zone) -> Sorted<'_> {
+    let of = |grade| zone.grades.iter().filter(|run| run.grade == grade).collect();
+    Sorted(Grade::ALL.map(|grade| (grade, of(grade))))
+}
+
 /// Says how much of a run of equal use has a grade.
-pub fn of_run(run: &Run, grades: &[Graded]) -> String {
+pub fn of_run(run: &Run, grades: &Sorted<'_>) -> String {
     let (start, end) = (run.first_pfn, run.first_pfn + (run.blocks << BLOCK_ORDER));
+    let end_of = |graded: &Graded| graded.first_pfn + (graded.blocks << BLOCK_ORDER);
     let mut words = String::new();
-    for grade in Grade::ALL {
+    for (grade, all) in &grades.0 {
+        let grade = *grade;
         let mut blocks = 0;
         let mut is_exact = true;
-        for graded in grades.iter().filter(|graded| graded.grade == grade) {
-            let graded_end = graded.first_pfn + (graded.blocks << BLOCK_ORDER);
-            let shared = graded_end.min(end).saturating_sub(graded.first_pfn.max(start));
-            if shared != 0 {
-                blocks += shared >> BLOCK_ORDER;
-                is_exact &= graded.graded_blocks == graded.blocks;
-            }
+        // Not all of them for each run, as there may be thousands of both.
+        let first = all.partition_point(|graded| end_of(graded) <= start);
+        for graded in all.iter().skip(first).take_while(|graded| graded.first_pfn < end) {
+            let shared = end_of(graded).min(end) - graded.first_pfn.max(start);
+            blocks += shared >> BLOCK_ORDER;
+            is_exact &= graded.graded_blocks == graded.blocks;
         }
         match blocks {
             0 => {}
@@ -255,6 +265,25 @@ mod tests {
         for word in ["class=\"foot\"", "class=\"kg\"", "can be moved", "Reserve", "Moved"] {
             assert!(!text.contains(word), "{word}");
         }
+    }
+
+    #[test]
+    fn each_run_is_told_of_all_its_grades() {
+        let all = "0x0 4 F9\n0x800 4 W9\n0x1000 4 F9\n0x1800 4 W9\ngrade removable 0x400 1\n\
+            grade movable 0x600 2\ngrade removable 0xa00 1\ngrade removable 0xe00 2\n\
+            grade movable 0x1600 1\n";
+        let snapshot = snapshot(1, all);
+        let zone = &snapshot.zones[0];
+        let told: Vec<String> = zone.runs.iter().map(|run| of_run(run, &sorted(zone))).collect();
+        let movable = "; 2.00 MiB of it kept for what can be moved";
+        let removable = |size: &str| format!("; {size} MiB of it lent to what can be moved");
+        let expected = [
+            movable.to_owned() + &removable("2.00"),
+            movable.to_owned() + &removable("4.00"),
+            movable.to_owned() + &removable("2.00"),
+            String::new(),
+        ];
+        assert_eq!(told, expected);
     }
 
     #[test]

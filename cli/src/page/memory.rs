@@ -96,6 +96,7 @@ fn field(snapshot: &Snapshot, zone: &Zone, layout: Layout, detail: Detail) -> Pi
     let pitch = f64::from(grid);
     let width = columns as f64 * pitch;
     let cell_of = |block: u64| block / cell_blocks;
+    let grades = grades::sorted(zone);
     let mut body = String::new();
     let mut y = 0.0;
     for extent in extents(&zone.runs, cell_blocks, columns) {
@@ -107,7 +108,7 @@ fn field(snapshot: &Snapshot, zone: &Zone, layout: Layout, detail: Detail) -> Pi
         let place = Place { base, columns, rows, cell_blocks, pitch, y };
         for run in extent {
             if detail == Detail::Runs {
-                let words = words(run) + &grades::of_run(run, &zone.grades);
+                let words = words(run) + &grades::of_run(run, &grades);
                 put!(body, "<g><title>{words}</title>");
             }
             draw(&mut body, run, &place);
