@@ -5,6 +5,8 @@ mod common;
 
 use common::{check_sums, machine, present, program, run};
 use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::os::fd::AsRawFd;
 use std::process::{Command, Stdio};
 
 fn boot(words: &[&str]) -> Value {
@@ -227,6 +229,47 @@ fn a_reader_that_goes_away_is_no_error() {
         [&["boot", "--memory", "1G"][..], &["boot", "--memory", "1G", "--json"], &["--help"]]
     {
         assert_eq!(unread(program().args(words)), (Some(0), String::new()), "{words:?}");
+    }
+}
+
+#[test]
+fn commands_run_whether_or_not_somebody_reads() {
+    for more in [&[][..], &["--json"]] {
+        let mut boot = program();
+        boot.args(["boot", "--memory", "64M", "--exec", "exit 7"]).args(more);
+        assert_eq!(unread(&mut boot), (Some(7), String::new()), "{more:?}");
+    }
+}
+
+/// After the snapshot comes more text than the pipe has room for, so the program still runs when
+/// the signal comes.
+#[test]
+fn a_signal_after_the_snapshot_ends_a_boot() {
+    let folder = common::Scratch::new("signal");
+    let path = folder.path("memory.json");
+    for (name, status) in [("INT", 130), ("TERM", 143), ("HUP", 129)] {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        // SAFETY: no memory is involved, and the pipe is open.
+        let room = unsafe { libc::fcntl(writer.as_raw_fd(), libc::F_SETPIPE_SZ, 4096) };
+        assert_eq!(room, 4096);
+        let mut boot = program();
+        boot.args(["boot", "--memory", "4G", "--nodes", "64", "--snapshot"]).arg(&path);
+        let mut child = boot.stdout(writer).stderr(Stdio::piped()).spawn().expect("it starts");
+        // The parent's end of the pipe is in here.
+        drop(boot);
+        let mut lines = BufReader::with_capacity(128, reader).lines();
+        while !path.exists() {
+            lines.next().expect("the snapshot is there before the last line").expect("text");
+        }
+        common::signal(&child, name);
+        assert!(lines.all(|line| !line.expect("text").contains("median of")));
+        let (_, stderr) = common::rest(&mut child);
+        assert_eq!(
+            (child.wait().expect("it ends").code(), stderr.as_str()),
+            (Some(status), "framewright: interrupted\n"),
+            "{name}"
+        );
+        std::fs::remove_file(&path).expect("it was written");
     }
 }
 

@@ -4,6 +4,7 @@ use super::{output, policies, show, snapshot};
 use crate::args::Boot;
 use crate::error::Error;
 use crate::hosted::{Lines, Session, Silent};
+use crate::interrupt;
 use crate::output::Errors;
 use crate::shell;
 use crate::target::{Deadline, accept_delay, command_line, machine};
@@ -56,6 +57,8 @@ pub fn run(boot: &Boot) -> Result<u8, Error> {
         if !boot.json && boot.policy_table != Some(false) {
             policies::show(&mut output, pass, &command_line)?;
         }
+        // Since the snapshot was taken, a signal is only noted.
+        interrupt::check()?;
         return Ok(0);
     };
     if boot.json {
@@ -83,7 +86,10 @@ pub fn run(boot: &Boot) -> Result<u8, Error> {
         &mut output,
         &mut Errors,
     );
-    let status = status.and_then(|status| snapshot::keep(boot, memory).map(|()| status));
-    output.settle()?;
-    status
+    // What the commands wrote comes before a snapshot that is written to the same place, but how
+    // they ended says more than that it could not be written.
+    let settled = output.settle();
+    let status = status?;
+    snapshot::keep(boot, memory)?;
+    settled.map(|()| status)
 }

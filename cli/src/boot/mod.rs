@@ -37,10 +37,11 @@ pub fn run(boot: &Boot) -> Result<u8, Error> {
     }
 }
 
-/// The output of a boot. A snapshot is written even if nobody reads the output to its end.
+/// The output of a boot. Commands run and a snapshot is written even if nobody reads the output to
+/// its end.
 fn output(boot: &Boot) -> Output {
     let output = Output::new();
-    if boot.snapshot.is_some() { output.lasting() } else { output }
+    if boot.snapshot.is_some() || boot.exec.is_some() { output.lasting() } else { output }
 }
 
 /// Shows the result; the log has been shown already.

@@ -3,6 +3,7 @@
 use crate::error::Error;
 use crate::grid::{Grid, median, microseconds, size};
 use crate::hosted::{Pass, Silent};
+use crate::interrupt;
 use crate::output::Output;
 use crate::target::closed;
 use framewright::parameters::{Policy, next_word};
@@ -15,7 +16,7 @@ const REPETITIONS: usize = 3;
 /// tables and of the descriptor array is backed and dirty each time.
 ///
 /// # Errors
-/// Fails if a bring-up fails or the terminal is gone.
+/// Fails if a bring-up fails, the terminal is gone, or a signal has come.
 pub fn show(output: &mut Output, pass: Pass<'_>, command_line: &str) -> Result<(), Error> {
     let lines = Policy::ALL.map(|policy| with_policy(command_line, policy));
     let mut session = pass.end_dirty()?;
@@ -34,6 +35,7 @@ pub fn show(output: &mut Output, pass: Pass<'_>, command_line: &str) -> Result<(
         let mut runs: Vec<Value> = Vec::new();
         // The first run only makes the memory of this policy's array backed and dirty.
         for run in 0..=REPETITIONS {
+            interrupt::check()?;
             let pass = session.with_command_line(line).bring_up(&mut Silent)?;
             if run > 0 {
                 runs.push(pass.report.clone());
