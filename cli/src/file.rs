@@ -2,8 +2,11 @@
 
 use crate::error::Error;
 use serde_json::{Map, Value};
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{self, Read, Write};
+use std::os::fd::{FromRawFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// The version of the format of results and snapshots, which docs/usage.md describes.
@@ -87,11 +90,13 @@ pub fn check(option: &str, path: &Path) -> Result<(), Error> {
     if is_folder || path.file_name().is_none() || path.is_dir() {
         return refuse("is a folder");
     }
-    if is_device(path) {
-        return Ok(());
-    }
-    let part = target(path).and_then(|target| Part::beside(&target));
-    part.map_or_else(|error| refuse(&format!("cannot be written: {error}")), |_| Ok(()))
+    let tried = match descriptor(path) {
+        // Nothing is written, but the system says whether something could be.
+        Some(number) => opened(number).and_then(|mut file| file.write(&[]).map(drop)),
+        None if is_device(path) => Ok(()),
+        None => target(path).and_then(|target| Part::beside(&target)).map(drop),
+    };
+    tried.or_else(|error| refuse(&format!("cannot be written: {error}")))
 }
 
 /// Refuses to overwrite a file of another kind than `kind`.
@@ -100,7 +105,7 @@ pub fn check(option: &str, path: &Path) -> Result<(), Error> {
 /// Says what is there instead, or why it cannot be read.
 pub fn claim(option: &str, path: &Path, kind: Kind) -> Result<(), Error> {
     let refuse = |why: String| Err(Error::Usage(format!("{option} {}: {why}", path.display())));
-    if is_device(path) {
+    if descriptor(path).is_some() || is_device(path) {
         return Ok(());
     }
     match fs::File::open(path).and_then(|file| kind.is_in(file)) {
@@ -115,12 +120,16 @@ pub fn claim(option: &str, path: &Path, kind: Kind) -> Result<(), Error> {
 }
 
 /// Writes all of `content` to a file beside `path` and then renames it, so that nobody sees a
-/// partial file. If `path` is a symbolic link, the file that it leads to is replaced.
+/// partial file. If `path` is a symbolic link, the file that it leads to is replaced. Devices and
+/// files that the process has open, such as `/dev/stdout`, are written to.
 ///
 /// # Errors
 /// Says what failed; whatever was at `path` before is still there.
 pub fn replace(path: &Path, content: &[u8]) -> Result<(), Error> {
     let write = || {
+        if let Some(number) = descriptor(path) {
+            return opened(number)?.write_all(content);
+        }
         if is_device(path) {
             return fs::write(path, content);
         }
@@ -135,9 +144,7 @@ pub fn replace(path: &Path, content: &[u8]) -> Result<(), Error> {
         file.sync_all()?;
         fs::rename(&part.0, &target)?;
         // Not every file system can sync a folder, and the file is in place by now.
-        let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let _ =
-            fs::File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all());
+        let _ = fs::File::open(folder_of(&target)).and_then(|folder| folder.sync_all());
         Ok(())
     };
     write()
@@ -149,22 +156,64 @@ pub fn replace(path: &Path, content: &[u8]) -> Result<(), Error> {
 /// # Errors
 /// Fails if the links form a loop.
 pub fn target(path: &Path) -> io::Result<PathBuf> {
-    // As many links as Linux follows.
-    const MOST_LINKS: usize = 40;
-    let mut at = path.to_owned();
-    for _ in 0..=MOST_LINKS {
-        match fs::read_link(&at) {
-            Ok(next) => at = at.parent().unwrap_or(Path::new("")).join(next),
-            // If anything is wrong with the place, making the file there will show it.
-            Err(_) => return Ok(at),
-        }
-    }
-    Err(io::Error::from_raw_os_error(libc::ELOOP))
+    let mut places: Vec<PathBuf> = places(path).collect();
+    // If anything is wrong with the last place, making the file there will show it.
+    let end = places.pop().filter(|_| places.len() <= MOST_LINKS);
+    end.ok_or_else(|| io::Error::from_raw_os_error(libc::ELOOP))
 }
 
-/// Whether `path` is a device or a pipe, such as /dev/stdout, which is written to, not replaced.
+/// As many links as Linux follows.
+const MOST_LINKS: usize = 40;
+
+/// `path`, and where each symbolic link leads, up to one link too many.
+fn places(path: &Path) -> impl Iterator<Item = PathBuf> {
+    let next = |at: &PathBuf| {
+        let next = fs::read_link(at).ok()?;
+        Some(at.parent().unwrap_or(Path::new("")).join(next))
+    };
+    std::iter::successors(Some(path.to_owned()), next).take(MOST_LINKS + 2)
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// The number of the open file of this process that `path` stands for, as `/dev/stdout` and
+/// `/dev/fd/3` do. What it leads to must not be replaced: other output goes to the same file.
+fn descriptor(path: &Path) -> Option<RawFd> {
+    let of_this_process = Path::new("/proc/self").canonicalize().ok()?;
+    places(path).find_map(|at| {
+        let folder = folder_of(&at).canonicalize().ok()?;
+        let has_open_files = folder.starts_with(&of_this_process) && folder.ends_with("fd");
+        at.file_name().filter(|_| has_open_files)?.to_str()?.parse().ok()
+    })
+}
+
+/// Another handle of an open file, which shares its position.
+fn opened(number: RawFd) -> io::Result<fs::File> {
+    // SAFETY: no memory is involved; a number that is not open is refused.
+    let copy = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 0) };
+    if copy < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the number was just made, and nobody else has it.
+    Ok(unsafe { fs::File::from_raw_fd(copy) })
+}
+
+/// Whether `path` is a device or a pipe, which is written to, not replaced.
 fn is_device(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir())
+}
+
+/// The longest name of a file, in bytes.
+const LONGEST_NAME: usize = 255;
+
+/// At most `most` bytes of a name, without a part of a character at the end.
+fn beginning(name: &OsStr, most: usize) -> &OsStr {
+    let bytes = name.as_bytes();
+    let is_inside = |at: usize| bytes.get(at).is_some_and(|byte| byte & 0xc0 == 0x80);
+    let end = (0..=most.min(bytes.len())).rev().find(|&at| !is_inside(at)).unwrap_or(0);
+    OsStr::from_bytes(&bytes[..end])
 }
 
 /// A temporary file that does not have its final name yet.
@@ -173,9 +222,17 @@ struct Part(PathBuf);
 impl Part {
     /// Makes the file in the folder of `path`, and so on the same file system.
     fn beside(path: &Path) -> io::Result<(Self, fs::File)> {
-        let mut name = std::ffi::OsString::from(".");
-        name.push(path.file_name().unwrap_or_default());
-        name.push(format!(".{}.part", std::process::id()));
+        // If the name is too long, say so now and not when the file is renamed.
+        if let Err(error) = fs::symlink_metadata(path)
+            && error.kind() == io::ErrorKind::InvalidFilename
+        {
+            return Err(error);
+        }
+        let end = format!(".{}.part", std::process::id());
+        let stem = path.file_name().unwrap_or_default();
+        let mut name = OsString::from(".");
+        name.push(beginning(stem, LONGEST_NAME - 1 - end.len()));
+        name.push(end);
         let part = path.with_file_name(name);
         // Remove what an earlier process with our pid left, or a link that somebody put there.
         let _ = fs::remove_file(&part);
@@ -206,6 +263,7 @@ mod tests {
         for (path, expected) in [
             (folder.clone(), "is a folder"),
             (folder.join("b.html/"), "is a folder"),
+            (folder.join("y".repeat(256)), "cannot be written: File name too long (os error 36)"),
             (folder.join("none/a"), "cannot be written: No such file or directory (os error 2)"),
         ] {
             let expected = format!("--json {}: {expected}", path.display());
@@ -215,8 +273,17 @@ mod tests {
             );
             assert!(matches!(replace(&path, b"x"), Err(Error::Failed(_))));
         }
-        for fit in [&path, &folder.join("new"), Path::new("/dev/null")] {
+        // Temporary names are longer, so their beginning is cut, between two characters.
+        let longest = folder.join("x".to_owned() + &"\u{e4}".repeat(127));
+        for fit in [&path, &folder.join("new"), &longest, Path::new("/dev/null")] {
             assert!(check("--json", fit).is_ok(), "{}", fit.display());
+        }
+        replace(&longest, b"long").expect("it can be written");
+        assert_eq!(fs::read(&longest).expect("it is there"), b"long");
+        fs::remove_file(&longest).expect("ours");
+        for (most, expected) in [(0, ""), (1, "a"), (4, "a"), (5, "a\u{1f600}"), (9, "a\u{1f600}b")]
+        {
+            assert_eq!(beginning(OsStr::new("a\u{1f600}b"), most), expected, "{most}");
         }
         assert_eq!(fs::read(&path).expect("it is there"), b"two", "a check changes nothing");
         assert_eq!(fs::read_dir(&folder).expect("a folder").count(), 1, "no parts are left");

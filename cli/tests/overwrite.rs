@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Outcome, Scratch, run};
+use common::{Outcome, Scratch, finish, program, run};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
@@ -28,6 +28,42 @@ fn links_stay_and_what_they_lead_to_is_written() {
     assert!(!fs::read_dir(folder.path("")).expect("a folder").any(|entry| {
         entry.expect("an entry").file_name().to_string_lossy().ends_with(".part")
     }));
+}
+
+#[test]
+fn standard_output_is_written_to_and_not_replaced() {
+    let folder = Scratch::new("stdout");
+    let (link, all) = (folder.path("link"), folder.path("all.txt"));
+    symlink("/dev/stdout", &link).expect("a link");
+    for path in [Path::new("/dev/stdout"), Path::new("/dev/fd/1"), &link] {
+        let mut boot = program();
+        boot.args(["boot", "--memory", "64M", "--exec", "echo said", "--snapshot"]).arg(path);
+        boot.stdout(fs::File::create(&all).expect("a file"));
+        let outcome = finish(&mut boot);
+        assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""), "{}", path.display());
+        let text = fs::read_to_string(&all).expect("it was written");
+        let (before, snapshot) = text.split_once("\nsaid\n").expect("what the command said");
+        assert!(before.starts_with('[') && before.contains("\nhosted, "), "{before}");
+        assert!(snapshot.starts_with("{\"format\":") && snapshot.ends_with("}\n"), "{snapshot}");
+    }
+    // Whatever is there is kept, so it need not be a snapshot.
+    let mut boot = program();
+    boot.args(["boot", "--memory", "64M", "--json", "--snapshot", "/dev/stdout"]);
+    boot.stdout(fs::OpenOptions::new().append(true).open(&all).expect("a file"));
+    let before = fs::read_to_string(&all).expect("it was written");
+    assert_eq!(finish(&mut boot).code, Some(0));
+    let text = fs::read_to_string(&all).expect("it was written");
+    let added = text.strip_prefix(&before).expect("nothing was lost");
+    assert_eq!(added.lines().count(), 2, "{added}");
+    // A file that is open for reading only is refused before anything is done.
+    let mut boot = program();
+    boot.args(["boot", "--memory", "64M", "--snapshot", "/dev/stdin"]);
+    boot.stdin(fs::File::open(&all).expect("a file"));
+    let outcome = finish(&mut boot);
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(2), ""));
+    let expected = "--snapshot /dev/stdin: cannot be written: Bad file descriptor";
+    assert!(outcome.stderr.contains(expected), "{}", outcome.stderr);
+    assert_eq!(fs::read_to_string(&all).expect("it was written"), text);
 }
 
 #[test]
