@@ -3,7 +3,7 @@
 use crate::block::MigrateType;
 use crate::manager::request::{AllocateError, Request};
 use crate::manager::state::Manager;
-use crate::page::Put;
+use crate::page::{CpuCache, Put};
 use crate::platform::Platform;
 use crate::units::{Order, PAGE_SHIFT, PAGE_SIZE, Pfn, PfnRange};
 use crate::zone::FreeError;
@@ -156,8 +156,9 @@ impl<P: Platform> Manager<P> {
         if !pages.is_power_of_two() {
             let range = PfnRange { start, end: Pfn(start.0.saturating_add(pages)) };
             // The slow path returns the error.
-            let is_wrong =
-                cfg!(debug_assertions) && (range.is_empty() || self.check_free(range).is_err());
+            let is_wrong = cfg!(debug_assertions)
+                && CpuCache::is_odd(start, pages)
+                && self.check_free(range).is_err();
             if !is_wrong && self.put_odd(start, pages) == Some(Put::Cached) {
                 return Ok(());
             }

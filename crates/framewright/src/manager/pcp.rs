@@ -9,7 +9,7 @@ use crate::block::{Lot, MigrateType};
 use crate::debug::Place;
 use crate::manager::alloc::{block_number, usable_type};
 use crate::manager::facets::Caches;
-use crate::manager::request::{AllocateError, Mark, Request, Search};
+use crate::manager::request::{AllocateError, Mark, ORDINARY, Request, Search};
 use crate::manager::state::Manager;
 use crate::manager::state::isolations::kept;
 use crate::manager::vmemmap::deferred::Growth;
@@ -163,9 +163,9 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// Fills the cache and takes a run. `other_nodes` says whether one of another node than the
-    /// home zone's will do. Returns `None` when the order is not cached, or no zone has such a run
-    /// above its marks.
+    /// Fills the cache and takes a run. `other_nodes` says whether to ask zones of other nodes than
+    /// the home zone's; a run that is in the cache already may be of any. Returns `None` when the
+    /// order is not cached, or no zone has such a run above its marks.
     pub(super) fn refill(
         &self,
         cache: &CpuCache,
@@ -222,7 +222,9 @@ impl<P: Platform> Manager<P> {
             let most = |zone: &Zone| {
                 if cache.covers(zone.pfn_range()) { u32::MAX } else { little }
             };
-            let mut marks = [Mark::Low, Mark::Min].into_iter();
+            // Who wants one node alone gets what is short there from its zones, run by run.
+            let marks = if other_nodes { ORDINARY } else { &[Mark::Low] };
+            let mut marks = marks.iter().copied();
             let cached = cache.pages();
             start = marks.find_map(|mark| {
                 self.wake_if_low(mark, &search);
@@ -357,8 +359,8 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// [`keep`](Self::keep) of a run for which the cache found no lot: the directory knows its
-    /// block, or only the zone takes it.
+    /// [`keep`](Self::keep) of a run for which the cache found no lot: it is another node's, the
+    /// directory knows its block, or only the zone takes it.
     #[inline(never)]
     fn keep_elsewhere(&self, cache: &CpuCache, start: Pfn, order: Order) -> Put {
         self.come_home_now_and_then(cache);
@@ -366,8 +368,8 @@ impl<P: Platform> Manager<P> {
             .map_or(Put::Full, |lot| cache.put_slowly(start, order, lot))
     }
 
-    /// Returns the lot of a run, wherever it lies. Asks the directory at once: callers have asked
-    /// the cache before, or are not in a hurry.
+    /// Returns the lot of a run, wherever it lies. Does not look among the cache's own frames:
+    /// callers have done so before, or are not in a hurry.
     pub(super) fn lot_by_directory(
         &self,
         cache: &CpuCache,
@@ -380,9 +382,8 @@ impl<P: Platform> Manager<P> {
         self.lot_elsewhere(cache, start, order.pages(), order)
     }
 
-    /// Returns the lot for `order` of a run of `pages` pages in one block, if the cache keeps it.
-    /// Nearly always asks the directory, as [`lot_by_directory`](Self::lot_by_directory) does, but
-    /// the run may be of another node's frames. The first frame decides.
+    /// Returns the lot for `order` of a run of `pages` pages in one block, if the cache keeps it:
+    /// among another node's frames, or from the directory. The first frame decides.
     #[inline(never)]
     pub(super) fn lot_elsewhere(
         &self,

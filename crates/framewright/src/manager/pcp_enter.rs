@@ -172,8 +172,8 @@ impl<P: Platform> Manager<P> {
     }
 
     /// [`free_near`](Self::free_near) of a run whose block has to be looked up elsewhere, or that
-    /// is wrong; still inside the cache. While a CPU's node is full, all its frees come here.
-    /// Compiled once: `is_range` is `RANGE` there.
+    /// is wrong, or while something wants attention; still inside the cache. While a CPU's node is
+    /// full, all frees of pages come here. Compiled once: `is_range` is `RANGE` there.
     #[inline(never)]
     fn free_inside(
         &self,

@@ -312,16 +312,16 @@ impl<P: Platform> Manager<P> {
             Some(lot) if !self.pressure.epoch.wants_attention() => {
                 Some(inside.cache.put_odd(start, pages, lot))
             }
-            _ => self.put_odd_by_directory(inside.cache, start, pages),
+            _ => self.put_odd_elsewhere(inside.cache, start, pages),
         };
         inside.leave();
         put
     }
 
-    /// [`put_odd`](Self::put_odd) of a run for which the cache found no lot, or by a caller who is
-    /// not in a hurry; inside the cache.
+    /// [`put_odd`](Self::put_odd) of a run whose lot the cache's own frames do not tell, by a caller
+    /// who is not in a hurry, or while something wants attention; inside the cache.
     #[inline(never)]
-    fn put_odd_by_directory(&self, cache: &CpuCache, start: Pfn, pages: u64) -> Option<Put> {
+    fn put_odd_elsewhere(&self, cache: &CpuCache, start: Pfn, pages: u64) -> Option<Put> {
         self.come_home_now_and_then(cache);
         if self.pressure.epoch.wants_attention() {
             return None;
@@ -342,7 +342,7 @@ impl<P: Platform> Manager<P> {
                 return None;
             }
             loop {
-                let put = self.put_odd_by_directory(cache, range.start, range.pages());
+                let put = self.put_odd_elsewhere(cache, range.start, range.pages());
                 let oldest = match put {
                     Some(Put::Cached) => return Some(result),
                     Some(Put::DoubleFree) => {

@@ -13,8 +13,8 @@
 //! Frames of zones that are not the cache's own, including those that a single refill brought, are
 //! *strays*. While there may be any, each free checks where its frames belong.
 //!
-//! Only frees while there may be strays look among these frames: they are kept too seldom to
-//! justify a table that every free consults.
+//! No free of a frame that the cache's own zones have looks among these frames: they are kept too
+//! seldom to justify a table that every free consults. Only while there may be strays does each.
 //!
 //! Orders of memory: Relaxed, because only the CPU that has the cache reads and changes it
 //! (invariant 16).
@@ -25,7 +25,7 @@ use crate::block::Lot;
 use crate::sync::table_atomic::Ordering;
 use crate::units::{Order, Pfn, PfnRange};
 
-/// Of so many frees, one looks whether the own node has memory.
+/// Of so many frees, at least one looks whether the own node has memory.
 const FREES_PER_LOOK: u32 = 16;
 
 impl CpuCache {
@@ -86,9 +86,10 @@ impl CpuCache {
         }
     }
 
-    /// Called before frames come in.
+    /// Called before frames come in. A cache that keeps another node's frames may get some back at
+    /// any free.
     pub(crate) fn forget_strays_if_empty(&self) {
-        if self.has_strays() && self.is_empty() {
+        if self.has_strays() && !self.is_away() && self.is_empty() {
             self.strays.store(false, Ordering::Relaxed);
         }
     }

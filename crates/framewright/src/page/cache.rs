@@ -64,8 +64,8 @@ pub(crate) struct CpuCache {
     pub(crate) ownership: Ownership,
     /// Stands for all the fields below.
     pub(super) contents: Exclusive,
-    /// Whether frames that are not of the cache's own zones have come in since it was empty
-    /// (`away`).
+    /// Whether frames that are not of the cache's own zones have come in since it was empty, or it
+    /// keeps such frames (`away`).
     pub(super) strays: AtomicBool,
     /// The number of words that the next refill takes: more each time, and one after a drain.
     pub(super) batch: AtomicU32,
@@ -86,7 +86,7 @@ pub(crate) struct CpuCache {
     /// The frames of another node that the cache keeps while its own node has no memory left
     /// (`away`).
     pub(super) away: Kept,
-    /// The frees while the cache keeps those, modulo 2^32.
+    /// Counts frees while the cache keeps those, modulo 2^32.
     pub(super) frees_away: AtomicU32,
     /// The managed pages of the zones whose frames the cache keeps; each CPU has its share of them.
     home_pages: AtomicU64,
@@ -251,7 +251,7 @@ impl CpuCache {
     #[inline]
     pub(crate) fn covers(&self, range: PfnRange) -> bool {
         self.contents.touch();
-        // Where there is one of the latter, it is most likely.
+        // While another node's frames are kept, most are of these.
         self.away.covers(range) || self.is_own(range)
     }
 
@@ -389,7 +389,7 @@ impl CpuCache {
     }
 
     /// Returns where the pages of an [odd](Self::is_odd) run that is freed belong: nowhere if no
-    /// cache keeps them, or if their block has to be looked up in the directory.
+    /// cache keeps them, or if their block has to be looked up elsewhere.
     #[inline(always)]
     pub(crate) fn lot_of_odd(&self, start: Pfn, pages: u64) -> Option<Lot> {
         self.contents.touch();

@@ -160,6 +160,43 @@ fn a_request_for_the_own_node_alone_brings_no_frames_of_others() {
     check(&manager);
 }
 
+/// An empty cache that keeps another node's frames still has to look at what is freed.
+#[test]
+fn who_asked_for_its_own_node_in_vain_comes_home() {
+    if is_careful() {
+        return;
+    }
+    let manager = HERE.bring_up(machine(1024));
+    let machine = manager.platform();
+    let page = || manager.allocate_order(Order::PAGE, MigrateType::Movable).expect("some");
+    let give = |start| manager.give_back_order(start, Order::PAGE).expect("allocated");
+    let (taken, pages) = machine.run_on(0, || {
+        let taken = fill_own(&manager);
+        // The cache gets words of 64 pages of the other node, and none is left in it. The first
+        // block is full then.
+        let mut pages = Vec::new();
+        while pages.len() < 1000 || manager.caches().pages() != 0 {
+            pages.push(page());
+        }
+        let exact = Request {
+            node: NodeChoice::Exact(node(0)),
+            fail_fast: true,
+            ..Request::new(Order::PAGE)
+        };
+        assert!(manager.allocate(&exact).is_err());
+        pages.drain(..2).for_each(give);
+        (taken, pages)
+    });
+    machine.run_on(1, || give_all(&manager, taken));
+    machine.run_on(0, || {
+        let far = far_pairs_by_order(&manager);
+        assert!(far < 100, "{far} pages of the other node");
+        pages.into_iter().for_each(give);
+    });
+    assert_eq!(settled(&manager).allocated_pages, 0);
+    check(&manager);
+}
+
 #[test]
 fn isolated_frames_of_another_node_are_not_kept() {
     let manager = HERE.bring_up(machine(1024));

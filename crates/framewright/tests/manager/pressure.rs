@@ -581,7 +581,14 @@ fn requests_may_have_so_much_of_the_reserves() {
     }
     for (eighths, zones) in [8, 4, 3, 0].into_iter().zip(&left) {
         for &(free, min, lowmem) in zones {
-            let kept = (min * eighths).div_ceil(8) + if eighths == 0 { 0 } else { lowmem };
+            let half = min.div_ceil(2);
+            let part = match eighths {
+                8 => min,
+                4 => half,
+                3 => half - half / 4,
+                _ => 0,
+            };
+            let kept = part + if eighths == 0 { 0 } else { lowmem };
             assert!(free >= kept && free <= kept + 1, "{eighths}: {free} of {min}, {left:?}");
         }
     }
