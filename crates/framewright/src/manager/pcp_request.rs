@@ -318,8 +318,8 @@ impl<P: Platform> Manager<P> {
         put
     }
 
-    /// [`put_odd`](Self::put_odd) of a run whose lot the cache's own frames do not tell, by a caller
-    /// who is not in a hurry, or while something wants attention; inside the cache.
+    /// [`put_odd`](Self::put_odd) of a run whose lot has to be looked up elsewhere, by a caller who
+    /// is not in a hurry, or while something wants attention; inside the cache.
     #[inline(never)]
     fn put_odd_elsewhere(&self, cache: &CpuCache, start: Pfn, pages: u64) -> Option<Put> {
         self.come_home_now_and_then(cache);
