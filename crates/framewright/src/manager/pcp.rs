@@ -364,18 +364,13 @@ impl<P: Platform> Manager<P> {
     #[inline(never)]
     fn keep_elsewhere(&self, cache: &CpuCache, start: Pfn, order: Order) -> Put {
         self.come_home_now_and_then(cache);
-        self.lot_by_directory(cache, start, order)
+        self.lot_slowly(cache, start, order)
             .map_or(Put::Full, |lot| cache.put_slowly(start, order, lot))
     }
 
     /// Returns the lot of a run, wherever it lies. Does not look among the cache's own frames:
     /// callers have done so before, or are not in a hurry.
-    pub(super) fn lot_by_directory(
-        &self,
-        cache: &CpuCache,
-        start: Pfn,
-        order: Order,
-    ) -> Option<Lot> {
+    pub(super) fn lot_slowly(&self, cache: &CpuCache, start: Pfn, order: Order) -> Option<Lot> {
         if order > Order::BLOCK || !start.is_aligned(order) {
             return None;
         }
@@ -421,7 +416,7 @@ impl<P: Platform> Manager<P> {
         let kept = self.inside(|cache| {
             // Also while a debug aid watches each free, which then takes no shorter way.
             self.come_home_if_possible(cache);
-            let lot = self.lot_by_directory(cache, start, order)?;
+            let lot = self.lot_slowly(cache, start, order)?;
             if self.pressure.epoch.wants_attention() {
                 self.pressure.epoch.note_free();
                 told = true;

@@ -217,13 +217,10 @@ impl<P: Platform> Manager<P> {
             {
                 Put::Full
             }
-            Some(order) => match Lot::of_type(request.migrate_type) {
-                Some(lot) => cache.put_slowly(range.start, order, lot),
-                None => Put::Full,
-            },
-            None => match Lot::of_type(request.migrate_type) {
-                Some(lot) => cache.put_odd_slowly(range.start, range.pages(), lot),
-                None => Put::Full,
+            order => match (order, Lot::of_type(request.migrate_type)) {
+                (Some(order), Some(lot)) => cache.put_slowly(range.start, order, lot),
+                (None, Some(lot)) => cache.put_odd_slowly(range.start, range.pages(), lot),
+                (_, None) => Put::Full,
             },
         };
         // There was room for the run just taken, unless this CPU's cache is being made smaller.
@@ -237,7 +234,7 @@ impl<P: Platform> Manager<P> {
     fn put_runs(&self, cache: &CpuCache, range: PfnRange) -> Result<(), FreeError> {
         let mut result = Ok(());
         for (start, order) in range.runs(Order::BLOCK) {
-            let (put, returned) = match self.lot_by_directory(cache, start, order) {
+            let (put, returned) = match self.lot_slowly(cache, start, order) {
                 Some(lot) => self.put_making_room(cache, start, order, lot),
                 None => (Put::Full, Ok(())),
             };

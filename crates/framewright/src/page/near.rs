@@ -2,8 +2,9 @@
 //! frame without the zone and its lock.
 //!
 //! Most zones have one segment, so the cache knows the longest and, if its node has no other zone,
-//! the second longest. Frames of other segments are looked up in the manager's directory, which
-//! takes a few nanoseconds more.
+//! the second longest. Of a zone of another node (`away`) it knows the longest of the part that
+//! served. Frames of other segments are looked up in the manager's directory, which takes a few
+//! nanoseconds more.
 //!
 //! Orders of memory: Relaxed: only the CPU that has the cache touches the bounds (invariant 16).
 //! Lots are read without the zone lock; they are reliable only as far as the caller owns frames in
