@@ -57,8 +57,9 @@ impl Next {
             Some(State::Unaccepted) if state.has(BlockState::GOING) => Self::Out,
             Some(State::Offline) if state.has(BlockState::GOING) => Self::Busy,
             Some(State::Offline) if !state.has(BlockState::THERE) => Self::Readable,
+            Some(State::Offline) if is_accepted => Self::Readable,
             Some(State::Offline) if state.has(BlockState::POISONED) => Self::Lost,
-            Some(State::Offline) if !is_accepted => Self::Out,
+            Some(State::Offline) => Self::Out,
             _ => Self::Readable,
         }
     }

@@ -17,7 +17,7 @@ use super::initialise::ZoneTables;
 use super::locked::LockedZone;
 use super::remembered::Remembered;
 use super::unaccepted::{is_listed, is_lost};
-use super::unaccepted_again::was_accepted;
+use super::unaccepted_again::{is_bad, leaked_word, was_accepted};
 use crate::block::list::Position;
 use crate::block::split::divide_whole;
 use crate::block::table::largest_piece;
@@ -211,7 +211,7 @@ impl Zone {
     }
 
     /// Makes absent blocks offline memory. If the memory `is_here`, because it never left, the mark
-    /// that it could not be accepted stays. With `forgets` the memory counts as not accepted any
+    /// stays that it has an error or could not be accepted. With `forgets` the memory counts as not accepted any
     /// more.
     pub(crate) fn put_offline<P: Platform>(
         &self,
@@ -230,15 +230,21 @@ impl Zone {
         self.gather_offline(platform, range);
     }
 
-    /// Makes blocks free that are all offline or holes.
+    /// Makes blocks free that are all offline or holes. If the memory `is_here`, because it never
+    /// left, nobody gets blocks with memory errors.
     pub(crate) fn bring_online<P: Platform>(
         &self,
         platform: &P,
         range: Range<u32>,
+        is_here: bool,
         migrate_type: MigrateType,
     ) {
-        self.change_offline(platform, range, false, &mut |locked, index, order, _| {
+        self.change_offline(platform, range, false, &mut |locked, index, order, before| {
             self.count_come(locked, order, migrate_type);
+            if is_here && before.has(BlockState::POISONED) {
+                locked.buddy.table.set_state(index, leaked_word(order, migrate_type));
+                return;
+            }
             // With shuffling on, `free` flips a coin instead.
             let position = Position::tail_if(!self.shuffles);
             locked.buddy.free(index, order, migrate_type, position);
@@ -338,10 +344,7 @@ impl Zone {
                 }
                 let blocks_before = locked.isolated_blocks.iter().sum::<u32>();
                 let word = |order, state: BlockState| {
-                    // Memory that could not be accepted is not accepted again unless it really
-                    // leaves.
-                    let is_bad = !was_accepted(state) && state.has(BlockState::POISONED);
-                    let mark = if is_bad { BlockState::POISONED } else { 0 };
+                    let mark = if is_bad(state) { BlockState::POISONED } else { 0 };
                     let past = if to == Presence::Absent { past_of(state) } else { 0 };
                     let word = to.word(order, remembers && was_accepted(state));
                     word.with(mark).with_past(past)

@@ -1,6 +1,7 @@
 //! Moves blocks between a zone and the pools of huge pages, in whole runs, under the zone lock.
 
 use super::locked::LockedZone;
+use super::unaccepted_again::leaked_word;
 use super::{Zone, segment};
 use crate::block::heads::HeadIn;
 use crate::block::list::{NONE, Position};
@@ -444,11 +445,9 @@ impl LockedZone {
             return self.keep_isolated(index, state);
         }
         *leaked += 1;
-        let isolated = state.word() & BlockState::ISOLATED;
-        let now = BlockState::head(State::Whole, state.order(), state.migrate_type())
-            .with(BlockState::POISONED | isolated);
         table.clear_entry(index);
-        table.set_state(index, now);
+        let word = leaked_word(state.order(), state.migrate_type());
+        table.set_state(index, word.with(state.word() & BlockState::ISOLATED));
     }
 }
 

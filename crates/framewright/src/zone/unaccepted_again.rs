@@ -45,14 +45,14 @@ impl Zone {
     }
 
     /// Whether the first block at `range` has or can have an owner, and where the run of blocks
-    /// ends of which the same holds. Unaccepted memory that is about to go, and memory that could
-    /// not be accepted, cannot.
+    /// ends of which the same holds. Unaccepted memory that is about to go, memory that could not
+    /// be accepted, and pages of pools with memory errors cannot.
     pub(crate) fn can_be_taken<P: Platform>(
         &self,
         platform: &P,
         range: &Range<u32>,
     ) -> (bool, u32) {
-        let takeable = |state| !is_going(state) && !is_lost(state);
+        let takeable = |state| !is_going(state) && !is_lost(state) && !is_leaked(state);
         let (takes, end) = self.run_of(platform, range, &|found| found.is_none_or(takeable).into());
         (takes != 0, end)
     }
@@ -83,15 +83,21 @@ impl Zone {
     }
 
     /// Makes a block lost that was offline or a hole: it is accepted, but the one behind it cannot
-    /// be.
+    /// be. If it has a memory error and `is_here`, because it never left, it keeps that.
     pub(crate) fn bring_lost<P: Platform>(
         &self,
         platform: &P,
         index: u32,
+        is_here: bool,
         migrate_type: MigrateType,
     ) {
-        self.change_offline(platform, index..index + 1, false, &mut |locked, index, order, _| {
+        let range = index..index + 1;
+        self.change_offline(platform, range, false, &mut |locked, index, order, before| {
             self.count_come(locked, order, migrate_type);
+            if is_here && before.has(BlockState::POISONED) {
+                locked.buddy.table.set_state(index, leaked_word(order, migrate_type));
+                return;
+            }
             self.lose(locked, index, order, migrate_type);
             let table = locked.buddy.table;
             table.set_state(index, table.state(index).with(BlockState::ACCEPTED));
@@ -223,6 +229,24 @@ impl Zone {
 fn is_going(state: BlockState) -> bool {
     let is_unaccepted = state.is(State::Unaccepted) || state.is(State::Accepting);
     is_unaccepted && state.has(BlockState::GOING)
+}
+
+/// The state of a block that left its pool with a memory error, so that nobody will ever own it
+/// again.
+pub(super) const fn leaked_word(order: Order, migrate_type: MigrateType) -> BlockState {
+    BlockState::head(State::Whole, order, migrate_type).with(BlockState::POISONED)
+}
+
+/// Whether the block left its pool with a memory error: see [`leaked_word`].
+fn is_leaked(state: BlockState) -> bool {
+    state.is(State::Whole) && state.has(BlockState::POISONED)
+}
+
+/// Whether a block that goes is never handed out again unless it really leaves the machine: it has
+/// a memory error or could not be accepted. The one behind it could not be is no reason.
+pub(super) fn is_bad(state: BlockState) -> bool {
+    let is_for_another = is_lost(state) && state.has(BlockState::ACCEPTED);
+    state.has(BlockState::POISONED) && !is_for_another
 }
 
 /// Whether memory that had this state before it went is accepted.

@@ -3,12 +3,12 @@
 use crate::add::add;
 use crate::common::{Fake, bring_up, check, gib, mib, settled};
 use framewright::hugetlb::{NodeMask, PoolSize};
-use framewright::manager::{Budget, HotplugError, Removal};
+use framewright::manager::{Budget, HotplugError, Poisoned, Removal};
 use framewright::memblock::NodeChoice;
-use framewright::units::PhysRange;
-use framewright::zone::{Grade, Presence};
+use framewright::units::{Order, PAGES_PER_BLOCK, Pfn, PhysRange};
+use framewright::zone::{Grade, MigrateType, Presence};
 use framewright_jobs::NoHelpers;
-use framewright_testkit::{FakeMachine, PoolOwner};
+use framewright_testkit::{FakeMachine, Owner, PoolOwner};
 
 const ADDED: PhysRange = mib(4096, 4160);
 
@@ -109,4 +109,95 @@ fn a_page_that_somebody_uses_keeps_its_memory_there() {
     remove(&manager).expect("nobody uses any");
     verify(&manager);
     assert_eq!(pool.counts().all.nr, pages);
+}
+
+/// A machine whose pools have lost two pages of added memory to memory errors: one that was free
+/// and one that was used. All other memory of the pools is free again.
+fn with_bad_pages(accepts: bool) -> (Fake, [Pfn; 2]) {
+    let builder = FakeMachine::builder().ram(mib(0, 256)).spare(gib(4, 5));
+    let machine = if accepts { builder.accepts() } else { builder }.build();
+    let manager = bring_up(machine);
+    if accepts {
+        machine.accept().expect_pins();
+    }
+    add(&manager, ADDED, 0, Grade::Any).expect("added");
+    let pool = manager.pool(PoolSize::TwoMib);
+    pool.resize(u64::MAX, &NoHelpers).expect("nobody else resizes");
+    let mut used = Vec::new();
+    while let Ok(page) = pool.allocate(NodeChoice::Any, false) {
+        used.push(page.start);
+    }
+    let mut added = used.iter().copied().filter(|page| page.address() >= ADDED.start);
+    let bad = [added.next(), added.nth(3)].map(|page| page.expect("most memory is the pool's"));
+    assert_eq!(pool.poison(bad[0]), Ok(Poisoned::Stays));
+    used.iter().for_each(|&page| pool.give_back_page(page).expect("used"));
+    assert_eq!(pool.poison(bad[1]), Ok(Poisoned::Left));
+    pool.resize(0, &NoHelpers).expect("nobody else resizes");
+    assert_eq!(pool.counts().leaked, 2);
+    verify(&manager);
+    (manager, bad)
+}
+
+const GOOD_PAGES: u64 = (ADDED.end - ADDED.start) / 4096 - 2 * PAGES_PER_BLOCK;
+
+/// Allocates all memory; returns how many pages lie in the added range, of which none may be bad.
+fn usable_pages(manager: &Fake, bad: &[Pfn]) -> u64 {
+    let mut held = Vec::new();
+    while let Ok(page) = manager.allocate_order(Order::PAGE, MigrateType::Movable) {
+        let block = Pfn(page.0 & !(PAGES_PER_BLOCK - 1));
+        assert!(!bad.contains(&block), "{page:?} has a memory error");
+        held.push(page);
+    }
+    let added = held.iter().filter(|page| page.address() >= ADDED.start).count() as u64;
+    for page in held {
+        manager.give_back_order(page, Order::PAGE).expect("ours");
+    }
+    verify(manager);
+    added
+}
+
+#[test]
+fn pages_with_memory_errors_do_not_keep_their_memory_there() {
+    for accepts in [false, true] {
+        let (manager, bad) = with_bad_pages(accepts);
+        let usable = usable_pages(&manager, &bad);
+        assert_eq!(remove(&manager), Ok(GOOD_PAGES));
+        verify(&manager);
+        assert_eq!(manager.hotplug().presence_of(ADDED.start), Presence::Absent);
+        // What comes is other memory.
+        let all = GOOD_PAGES + 2 * PAGES_PER_BLOCK;
+        assert_eq!(add(&manager, ADDED, 0, Grade::Any), Ok(all));
+        assert!(usable_pages(&manager, &[]) > usable + PAGES_PER_BLOCK);
+    }
+}
+
+#[test]
+fn memory_that_stays_keeps_its_memory_errors() {
+    for accepts in [false, true] {
+        let (manager, bad) = with_bad_pages(accepts);
+        let hotplug = manager.hotplug();
+        let online = || hotplug.online(ADDED, Grade::Any).map(|added| added.pages);
+        let before = (usable_pages(&manager, &bad), settled(&manager));
+        for _ in 0..2 {
+            let gone = hotplug.offline(ADDED, Budget::UNLIMITED).expect("nobody uses it");
+            assert_eq!(gone.pages, GOOD_PAGES);
+            verify(&manager);
+            assert_eq!(online(), Ok(GOOD_PAGES));
+            assert_eq!((usable_pages(&manager, &bad), settled(&manager)), before);
+        }
+        // Neither does it lose them in a removal that the device refuses.
+        for is_offline in [false, true] {
+            if is_offline {
+                hotplug.offline(ADDED, Budget::UNLIMITED).expect("nobody uses it");
+            }
+            assert_eq!(remove(&manager), Ok(if is_offline { 0 } else { GOOD_PAGES }));
+            // SAFETY: the memory never left.
+            let back = unsafe { hotplug.put_back(ADDED, crate::add::node(0), Some(Grade::Any)) };
+            assert_eq!(back.expect("room").pages, if is_offline { 0 } else { GOOD_PAGES });
+            if is_offline {
+                assert_eq!(online(), Ok(GOOD_PAGES));
+            }
+            assert_eq!((usable_pages(&manager, &bad), settled(&manager)), before);
+        }
+    }
 }

@@ -4,7 +4,6 @@ use super::add::{Plan, Was};
 use super::{Hotplug, HotplugError, Piece, pages_of};
 use crate::parameters::AcceptPolicy;
 use crate::platform::{AcceptMemory, Platform};
-use crate::units::PAGES_PER_BLOCK;
 use crate::vmemmap_space::{BlockNumber, BlockRange};
 use crate::zone::Grade;
 
@@ -108,51 +107,46 @@ impl<'m, P: Platform> Hotplug<'m, P> {
     }
 
     /// Makes a run free that is no memory yet; it is accepted where that is necessary.
-    pub(super) fn hand_out_run(self, run: Piece, grade: Grade) {
+    pub(super) fn hand_out_run(self, run: Piece, grade: Grade, was: Was) {
         self.manager.fill_added(pages_of(run.blocks), true);
         let end = run.blocks.end.start();
         let is_readable = self.manager.accept_behind(end);
         let (platform, migrate_type) = (self.manager.platform, grade.migrate_type());
-        let mut indices = run.indices();
+        let (is_here, mut indices) = (was == Was::Here, run.indices());
         if !is_readable && !indices.is_empty() {
             // The whole last block stays out of use, before anybody can get it; it can be removed
             // again.
             indices.end -= 1;
-            run.zone.bring_lost(platform, indices.end, migrate_type);
+            run.zone.bring_lost(platform, indices.end, is_here, migrate_type);
         }
-        run.zone.bring_online(platform, indices, migrate_type);
+        run.zone.bring_online(platform, indices, is_here, migrate_type);
     }
 
-    /// Accepts what has to be accepted after blocks were added: all of them with
+    /// Accepts what has to be accepted after a run was added: all of it with
     /// `accept_memory=eager`, else the first block after each that is in use. Returns how many of
-    /// their pages nobody gets.
-    pub(super) fn accept_added(self, blocks: BlockRange) -> u64 {
-        if self.forgets().is_none() {
-            return 0;
-        }
-        let manager = self.manager;
-        for piece in self.known(blocks) {
-            let frames = pages_of(piece.blocks);
+    /// its pages nobody gets.
+    pub(super) fn accept_added(self, run: Piece) -> u64 {
+        let frames = pages_of(run.blocks);
+        if self.forgets().is_some() {
             // Borders first: a block that could not be accepted is no border between used and
             // unaccepted memory.
-            manager.accept_borders_of(piece.zone, frames);
-            if manager.accept.policy == AcceptPolicy::Eager {
-                manager.grow_at(piece.zone, frames);
+            self.manager.accept_borders_of(run.zone, frames);
+            if self.manager.accept.policy == AcceptPolicy::Eager {
+                self.manager.grow_at(run.zone, frames);
             }
         }
-        let all: u64 = self.known(blocks).map(|piece| pages_of(piece.blocks).pages()).sum();
-        let takeable = self.known(blocks).flat_map(|piece| self.takeable_of(piece));
-        all - takeable.map(|run| u64::from(run.blocks.blocks()) * PAGES_PER_BLOCK).sum::<u64>()
+        let takeable = self.takeable_of(run).map(|part| pages_of(part.blocks).pages());
+        frames.pages() - takeable.sum::<u64>()
     }
 
     /// Returns the runs of a piece that have or can have an owner.
     pub(super) fn takeable_of(self, piece: Piece) -> impl Iterator<Item = Piece> + use<'m, P> {
         let platform = self.manager.platform;
-        let accepts = self.forgets().is_some();
+        let can_be_bad = cfg!(feature = "pools") || self.forgets().is_some();
         let mut rest = piece.indices();
         core::iter::from_fn(move || {
             while !rest.is_empty() {
-                let (is_takeable, end) = if accepts {
+                let (is_takeable, end) = if can_be_bad {
                     piece.zone.can_be_taken(platform, &rest)
                 } else {
                     (true, rest.end)

@@ -98,8 +98,8 @@ impl<P: Platform> Hotplug<'_, P> {
 
     /// Does [`add`](Self::add) for memory that was removed but never left, because a device refused
     /// it. Each 2 MiB becomes what it was: offline, or of its old grade. Accepted memory is still
-    /// accepted, even if the host forgets acceptance, and memory that could not be accepted stays
-    /// out of use. There is one exception: nothing is known any more of the last memory of a window
+    /// accepted, even if the host forgets acceptance, and memory that could not be accepted or has
+    /// an error stays out of use. There is one exception: nothing is known any more of the last memory of a window
     /// with tables in itself, so this gets `grade`, and is offline without one.
     ///
     /// # Errors
@@ -142,7 +142,7 @@ impl<P: Platform> Hotplug<'_, P> {
         let is_first = !self.has_memory(node);
         self.ask(range, node, is_first)?;
         let pages = self.leave_all_to_accept(blocks, Presence::Offline, grade, Was::Here);
-        self.hand_out_accepted(blocks, Presence::Offline, grade);
+        self.hand_out_accepted(blocks, Presence::Offline, grade, Was::Here);
         let pages = pages - self.finish_handing_out(blocks);
         self.tell(range, node, is_first);
         Ok(Added { range, pages, table_bytes: 0, windows: 0 })
@@ -217,7 +217,7 @@ impl<P: Platform> Hotplug<'_, P> {
                     (Step::LeaveToAccept, Some(grade)) => {
                         pages += self.leave_all_to_accept(part, from, grade, was);
                     }
-                    (Step::HandOut, Some(grade)) => self.hand_out_accepted(part, from, grade),
+                    (Step::HandOut, Some(grade)) => self.hand_out_accepted(part, from, grade, was),
                     _ => {}
                 }
                 rest.start = part.end;
@@ -418,10 +418,10 @@ impl<P: Platform> Hotplug<'_, P> {
     }
 
     /// Makes all blocks free that still have presence `from`.
-    fn hand_out_accepted(self, blocks: BlockRange, from: Presence, grade: Grade) {
+    fn hand_out_accepted(self, blocks: BlockRange, from: Presence, grade: Grade, was: Was) {
         for piece in self.known(blocks) {
             for (_, run) in self.runs_of(piece).filter(|(place, _)| *place == from) {
-                self.hand_out_run(run, grade);
+                self.hand_out_run(run, grade, was);
             }
             // A reporter that registered meanwhile may not have found the new blocks.
             self.track_reported(piece);
@@ -435,7 +435,7 @@ impl<P: Platform> Hotplug<'_, P> {
         let mut lost_pages = 0;
         for piece in self.known(blocks) {
             for (_, run) in self.runs_of(piece).filter(|(place, _)| *place == Presence::Online) {
-                lost_pages += self.accept_added(run.blocks);
+                lost_pages += self.accept_added(run);
             }
         }
         lost_pages

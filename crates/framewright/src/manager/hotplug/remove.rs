@@ -25,7 +25,8 @@ const MOST_LOOKS: u32 = 8;
 pub struct Removed {
     /// The memory.
     pub range: PhysRange,
-    /// Pages that could be handed out before, so without those that could not be accepted.
+    /// Pages that could be handed out before, so without those that could not be accepted or had
+    /// memory errors.
     pub pages: u64,
 }
 
@@ -93,7 +94,8 @@ impl<P: Platform> Hotplug<'_, P> {
     /// Takes memory out of use. Its contents are moved elsewhere first, as far as the mover and the
     /// budget allow. When this returns, nobody uses the range and the manager does not touch it.
     /// Offline memory can be removed as well. Free pages of pools in the range are replaced by
-    /// other pages of their node; a caller that lacks room for these shrinks the pool first.
+    /// other pages of their node; a caller that lacks room for these shrinks the pool first. Pages
+    /// that left a pool because of a memory error do not keep their memory from going.
     /// (Linux: `mm/memory_hotplug.c`, `offline_pages`, `try_remove_memory`.)
     ///
     /// # Errors
@@ -109,8 +111,8 @@ impl<P: Platform> Hotplug<'_, P> {
     }
 
     /// Does [`remove`](Self::remove) for memory that stays in the machine until
-    /// [`online`](Self::online) makes it available again. Memory that holds tables of more than
-    /// itself stays in use.
+    /// [`online`](Self::online) makes it available again, except pages with memory errors. Memory
+    /// that holds tables of more than itself stays in use.
     ///
     /// # Errors
     /// As for [`remove`](Self::remove); also if a part of the range is already offline.
