@@ -39,7 +39,7 @@ fn pages_of(ranges: &[PfnRange]) -> u64 {
 fn all_that_is_in_reach_can_be_had_and_nothing_else() {
     let manager = bring_up_with(machine(), &[], &plain()).expect("bring-up");
     manager.sysctl().set_min_free_kbytes(0).expect("possible");
-    manager.sysctl().set_lowmem_reserve_ratio([0; 3]);
+    manager.sysctl().set_lowmem_reserve_ratio([0; 4]);
     let before = settled(&manager);
     for (zone, all_pages) in [
         (ZoneKind::Dma, 15 * PER_MIB),

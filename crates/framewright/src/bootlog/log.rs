@@ -174,6 +174,7 @@ fn areas<P: Platform>(log: &mut dyn BootLog, manager: &Manager<P>) {
 
 /// Logs how `memmap_init=` was carried out.
 fn memory_map<P: Platform>(log: &mut dyn BootLog, parameters: &Parameters, manager: &Manager<P>) {
+    let deferred_pages: u64 = manager.vmemmap().deferred_nodes().map(|node| node.pages).sum();
     for node in manager.nodes() {
         if let Some(cause) = node.vmemmap_fallback {
             log.tell(format_args!(
@@ -190,7 +191,7 @@ fn memory_map<P: Platform>(log: &mut dyn BootLog, parameters: &Parameters, manag
                 .platform()
                 .vmemmap_space()
                 .map_or(core::ptr::null(), |space| space.base().as_ptr().cast_const()),
-            manager.vmemmap().deferred_nodes().map(|node| node.pages).sum::<u64>() * 64 / 1024,
+            deferred_pages * 64 / 1024,
         ));
     }
     if manager.vmemmap().policy() == crate::parameters::Policy::OnDemand {
@@ -217,9 +218,7 @@ fn memory_map<P: Platform>(log: &mut dyn BootLog, parameters: &Parameters, manag
     } else {
         ", as there is no array"
     };
-    if let Some(all) =
-        times.all_memory_ns.filter(|_| manager.vmemmap().deferred_nodes().next().is_none())
-    {
+    if let Some(all) = times.all_memory_ns.filter(|_| deferred_pages == 0) {
         log.tell(format_args!(
             "Framewright: first allocation after {}, all memory after {} ({policy}{wanted}, 1 \
              thread)",

@@ -7,7 +7,6 @@ use crate::manager::{Manager, Request, ZoneView};
 use crate::platform::Platform;
 use crate::units::PAGE_SIZE;
 use crate::units::PoolSize;
-use crate::zone::ZoneKind;
 use core::fmt;
 
 const KIB_PER_PAGE: u64 = PAGE_SIZE / 1024;
@@ -49,6 +48,7 @@ impl<P: Platform> fmt::Display for Failure<'_, P> {
 }
 
 impl<P: Platform> fmt::Display for ShowMemory<'_, P> {
+    #[inline(never)]
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let manager = self.0;
         let totals = manager.totals();
@@ -110,7 +110,7 @@ fn state<P: Platform>(
     }
     write!(f, "\nlowmem_reserve[]:")?;
     let reserve = zone.lowmem_reserve();
-    ZoneKind::ALL.into_iter().try_for_each(|kind| write!(f, " {}", reserve[kind as usize]))?;
+    reserve.iter().try_for_each(|pages| write!(f, " {pages}"))?;
     writeln!(f)
 }
 

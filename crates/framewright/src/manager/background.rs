@@ -202,8 +202,16 @@ impl<P: Platform> Pressure<'_, P> {
     fn lack(self, node: NodeId, has_graded: bool) -> u64 {
         let zones = self.manager.views().filter(|zone| zone.id().node == node);
         let lack = zones.map(|zone| {
-            let high = zone.watermarks().high_pages;
+            let mut high = zone.watermarks().high_pages;
             if has_graded {
+                if cfg!(feature = "moving") {
+                    // A node's highest zone keeps nothing back from others. What it keeps from
+                    // movable requests counts, or they could fail before the node is short.
+                    let [.., of_others, of_movable] = zone.lowmem_reserve();
+                    let reserve = if of_others == 0 { of_movable } else { 0 };
+                    let more = zone.movable_watermarks().high_pages.saturating_add(reserve);
+                    high = high.saturating_add(more);
+                }
                 return high.saturating_sub(zone.free_pages() + zone.withheld_pages());
             }
             // Where nearly all memory is kept for other requests, nothing that is freed helps this

@@ -116,6 +116,14 @@ impl<P: Platform> Manager<P> {
         self.parts(part.id()).sum(&|part| part.out_of_reach(migrate_type))
     }
 
+    /// Merges the spare of a part of a zone. Requests that failed for lack of the frames of its
+    /// descriptors may succeed now.
+    pub(super) fn give_up_spare(&self, part: &Zone) {
+        if part.give_up_spare(self.platform) {
+            self.pressure.epoch.note_free();
+        }
+    }
+
     /// Whether the zone of a part has more than `pages` free pages.
     pub(super) fn is_above(&self, part: &Zone, pages: u64) -> bool {
         let missing = pages.saturating_add(1).saturating_sub(part.free_pages());
@@ -126,7 +134,8 @@ impl<P: Platform> Manager<P> {
     /// memory that is not for this request.
     #[inline]
     pub(super) fn keeps_of_all(&self, mark: Mark, part: &Zone, search: &Search) -> u64 {
-        mark.keeps_of_all(part, search.highest) + self.out_of_reach(part, search.migrate_type)
+        mark.keeps_of_all(part, search.highest, search.migrate_type)
+            + self.out_of_reach(part, search.migrate_type)
     }
 
     /// Pages that a request must leave free in a part. Withheld pages count as left free, as they

@@ -68,7 +68,7 @@ impl<P: Platform> Manager<P> {
         // A debug aid that is on stays on from bring-up to the end.
         if self.pressure.epoch.wants_attention() {
             // A request that is known to fail does nothing else.
-            if self.pressure.is_lost(order, migrate_type) {
+            if self.pressure.is_lost(order, migrate_type) && !self.ends_refusal() {
                 return Err(AllocateError::OutOfMemory { order });
             }
             return self.allocate_with_attention(order, migrate_type, Location::caller());
@@ -299,7 +299,7 @@ impl<P: Platform> Manager<P> {
     #[inline(never)]
     fn come_home_if_there_is_room(&self, cache: &CpuCache) {
         if let Some(home) = self.zones().get(cache.zone())
-            && let high_pages = home.high_pages()
+            && let high_pages = home.high_pages(MigrateType::Movable)
             // The home part's own share first: while the node is full, this reads no other part's
             // counters.
             && home.free_pages().saturating_mul(u64::from(home.parts())) > high_pages
@@ -312,7 +312,8 @@ impl<P: Platform> Manager<P> {
     /// Whether a CPU may keep more blocks of a zone than usual: not where memory is short, nor
     /// while free memory is to be reported to a hypervisor.
     fn may_keep_more(&self, zone: &Zone) -> bool {
-        self.is_above(zone, zone.high_pages()) && !self.reporting.is_registered()
+        self.is_above(zone, zone.high_pages(MigrateType::Movable))
+            && !self.reporting.is_registered()
     }
 
     /// Frees what [`allocate_order`](Self::allocate_order) allocated, or an aligned part of it.

@@ -5,7 +5,7 @@
 //! prefers, and the zones are asked. Runs whose size is no power of two are kept whole for requests
 //! of exactly that many pages.
 
-use crate::block::Lot;
+use crate::block::{Lot, MigrateType};
 use crate::debug::Place;
 use crate::manager::request::Request;
 use crate::manager::state::Manager;
@@ -169,7 +169,8 @@ impl<P: Platform> Manager<P> {
     #[cold]
     fn is_far_one_wanted(&self, cache: &CpuCache, pfn: Pfn, choice: NodeChoice) -> bool {
         let Some(home) = self.zones().get(cache.zone()) else { return false };
-        matches!(choice, NodeChoice::Preferred(_)) && !self.is_above(home, home.low_pages())
+        matches!(choice, NodeChoice::Preferred(_))
+            && !self.is_above(home, home.low_pages(MigrateType::Movable))
             || self.block_of(pfn).is_some_and(|(zone, _)| zone.id().node == home.id().node)
     }
 

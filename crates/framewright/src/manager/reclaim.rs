@@ -13,6 +13,7 @@
 use crate::manager::facets::Pressure;
 use crate::manager::request::{Mark, ORDINARY, Request, Reserves, Search};
 use crate::manager::state::Manager;
+use crate::manager::state::moving::Compaction;
 use crate::manager::state::pressure::count;
 use crate::manager::state::pressure::{Counters, InHook, Key, PressureEvents, Reclaim, Shortage};
 use crate::memblock::NodeChoice;
@@ -64,9 +65,26 @@ impl<P: Platform> Pressure<'_, P> {
 
 impl<P: Platform> Manager<P> {
     /// Whether a request like this one has failed above the ordinary marks, and nothing was freed
-    /// since.
+    /// since. A request that this keeps from trying counts towards the next try at compaction.
     pub(super) fn is_known_to_fail(&self, search: &Search, order: Order) -> bool {
         self.pressure.has_failed(self.platform, &Key::of(order, search, Reserves::None))
+            && !self.ends_refusal()
+    }
+
+    /// Counts a request that is known to fail. Returns true if runs that could not be moved when
+    /// compaction failed are worth another try: they may only have been busy or pinned, and
+    /// nothing says when they no longer are.
+    #[inline]
+    pub(super) fn ends_refusal(&self) -> bool {
+        cfg!(feature = "moving") && self.pressure.ends_refusal() && self.allow_compaction()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn allow_compaction(&self) -> bool {
+        self.numa.nodes().iter().for_each(|node| node.defer.lock(self.platform).allow());
+        self.pressure.epoch.end();
+        true
     }
 
     /// Does everything that is done once memory is short. `attempt` keeps the memory that it finds.
@@ -87,10 +105,13 @@ impl<P: Platform> Manager<P> {
                         Err(pages) => missing = pages,
                     }
                     let compacted = self.direct_compact(search, order, missing, attempt);
-                    if matches!(compacted, Ok(true)) {
+                    if matches!(compacted, Compaction::Succeeded) {
                         break 'ways true;
                     }
-                    if compacted.is_ok() && self.has_seen_all() {
+                    if !matches!(compacted, Compaction::NotTried) && self.has_seen_all() {
+                        if matches!(compacted, Compaction::Refused) {
+                            self.pressure.begin_refusal();
+                        }
                         self.pressure.note_failure(self.platform, epoch, key(Reserves::None));
                     }
                 }

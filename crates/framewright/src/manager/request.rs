@@ -284,14 +284,21 @@ pub(super) enum Mark {
 impl Mark {
     /// Returns the pages that must stay free or withheld in the whole zone; `zone` may be one of
     /// its parts.
-    pub(super) fn keeps_of_all(self, zone: &Zone, highest: ZoneKind) -> u64 {
-        match self {
-            Self::Low => zone.watermark_for(zone.low_pages(), highest),
-            Self::Min => zone.watermark_for(zone.min_pages(), highest),
-            Self::Half => zone.watermark_for(part_of_min(zone.min_pages(), true), highest),
-            Self::Atomic => zone.watermark_for(part_of_min(zone.min_pages(), false), highest),
-            Self::Nothing => 0,
-        }
+    pub(super) fn keeps_of_all(
+        self,
+        zone: &Zone,
+        highest: ZoneKind,
+        migrate_type: MigrateType,
+    ) -> u64 {
+        let part_of_min = |mark| part_of_min(zone.min_pages(migrate_type), mark);
+        let mark_pages = match self {
+            Self::Low => zone.low_pages(migrate_type),
+            Self::Min => zone.min_pages(migrate_type),
+            Self::Half => part_of_min(true),
+            Self::Atomic => part_of_min(false),
+            Self::Nothing => return 0,
+        };
+        zone.watermark_for(mark_pages, highest, migrate_type)
     }
 }
 

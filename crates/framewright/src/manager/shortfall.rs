@@ -104,7 +104,7 @@ impl<P: Platform> Manager<P> {
             let parts = self.parts(zone.id()).iter().filter(|part| part.final_managed_pages() != 0);
             for part in parts.filter(fits) {
                 if order >= Order::BLOCK {
-                    part.give_up_spare(self.platform);
+                    self.give_up_spare(part);
                 }
                 let is_allowed = self.allows(mark, part, &search, order);
                 let areas = part.free_areas_below(self.platform, below);
@@ -131,7 +131,8 @@ impl<P: Platform> Manager<P> {
             if zone_largest >= Some(order) {
                 let withheld: u64 = self.parts(zone.id()).iter().map(Zone::withheld_pages).sum();
                 let out_of_reach = self.out_of_reach(zone, request.migrate_type);
-                let kept_pages = mark.keeps_of_all(zone, search.highest()) + out_of_reach;
+                let kept_pages =
+                    mark.keeps_of_all(zone, search.highest(), request.migrate_type) + out_of_reach;
                 let kept_pages = kept_pages.saturating_sub(withheld);
                 kept_back = (kept_back.0 + zone_pages, kept_back.1 + kept_pages);
             }

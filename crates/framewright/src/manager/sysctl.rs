@@ -7,13 +7,13 @@ use crate::manager::state::tunables::{
 };
 use crate::parameters::MOST_MIN_FREE_KBYTES;
 use crate::platform::Platform;
-use crate::zone::ZoneKind;
+use crate::zone::RESERVE_CLASSES;
 
 impl<P: Platform> Sysctl<'_, P> {
     fn change(self, change: impl FnOnce(&mut Tunables)) {
         let mut tunables = self.manager.tunables.lock(self.manager.platform);
         change(&mut tunables);
-        tunables.apply(self.manager.zones());
+        tunables.apply(self.manager.platform, self.manager.zones());
         drop(tunables);
         // Requests that failed above the old marks may succeed above the new ones.
         self.manager.pressure.epoch.end();
@@ -61,15 +61,16 @@ impl<P: Platform> Sysctl<'_, P> {
         Ok(())
     }
 
-    /// By kind of zone: the zone reserves one page for every so many pages in the zones above it,
+    /// By class of zone, last memory that only movable requests get: the zone reserves one page for
+    /// every so many pages in the zones above it,
     /// from requests that could use those zones; 0 reserves none.
     #[must_use]
-    pub fn lowmem_reserve_ratio(self) -> [u64; ZoneKind::COUNT] {
+    pub fn lowmem_reserve_ratio(self) -> [u64; RESERVE_CLASSES] {
         self.manager.tunables.lock(self.manager.platform).lowmem_reserve_ratio
     }
 
     /// Sets the ratios, and with them the reserves of every zone.
-    pub fn set_lowmem_reserve_ratio(self, ratio: [u64; ZoneKind::COUNT]) {
+    pub fn set_lowmem_reserve_ratio(self, ratio: [u64; RESERVE_CLASSES]) {
         self.change(|tunables| tunables.lowmem_reserve_ratio = ratio);
     }
 
@@ -90,6 +91,8 @@ impl<P: Platform> Sysctl<'_, P> {
             return Err(SettingsError::BadExtfragThreshold { threshold });
         }
         self.manager.tunables.lock(self.manager.platform).extfrag_threshold = threshold;
+        // Compaction may help requests now that failed without it.
+        self.manager.pressure.epoch.end();
         Ok(())
     }
 

@@ -6,8 +6,8 @@ use crate::manager::state::{Manager, ZoneSlots};
 use crate::platform::Platform;
 use crate::units::PfnRange;
 use crate::zone::{
-    BlockRun, Counts, Fault, FreeAreas, Grade, GradedMemory, Segment, Shuffled, Watermarks, Zone,
-    ZoneEvents, ZoneFlow, ZoneId, ZoneKind, ZoneParts,
+    BlockRun, Counts, Fault, FreeAreas, Grade, GradedMemory, RESERVE_CLASSES, Segment, Shuffled,
+    Watermarks, Zone, ZoneEvents, ZoneFlow, ZoneId, ZoneParts,
 };
 
 /// A zone of a node as a whole, however many parts it has, with the platform through which its
@@ -239,16 +239,23 @@ impl<'a, P: Platform> ZoneView<'a, P> {
         memory
     }
 
-    /// The numbers of free pages at which the zone changes its behaviour.
+    /// The numbers of free pages at which the zone changes its behaviour, for requests that may not
+    /// have memory with a grade.
     #[must_use]
     pub fn watermarks(&self) -> Watermarks {
         self.parts.first().map_or(Watermarks::default(), Zone::watermarks)
     }
 
-    /// Pages kept from requests that could use zones up to each kind.
+    /// What the zone's memory with a grade adds to its watermarks for movable requests.
     #[must_use]
-    pub fn lowmem_reserve(&self) -> [u64; ZoneKind::COUNT] {
-        self.parts.first().map_or([0; ZoneKind::COUNT], Zone::lowmem_reserve)
+    pub fn movable_watermarks(&self) -> Watermarks {
+        self.parts.first().map_or(Watermarks::default(), Zone::movable_watermarks)
+    }
+
+    /// Pages kept from each class of requests.
+    #[must_use]
+    pub fn lowmem_reserve(&self) -> [u64; RESERVE_CLASSES] {
+        self.parts.first().map_or([0; RESERVE_CLASSES], Zone::lowmem_reserve)
     }
 
     /// The zone's runs of blocks, ascending. A run ends at the border of a part.

@@ -5,7 +5,7 @@
 //! So words are read in order; a word that contradicts an earlier one is ignored and reported.
 
 use super::movable::AreaSizes;
-use super::parse::{parse_bool, parse_size};
+use super::parse::{parse_bool, parse_size, split_once};
 use super::per_node::PerNode;
 use crate::units::{NodeId, NodeMask, PoolSize, parse_decimal, parse_radix};
 
@@ -241,7 +241,7 @@ fn counts(value: &str) -> Option<Requested> {
     }
     let (mut pages, mut nodes) = (0_u64, PerNode::new());
     for pair in value.split(',') {
-        let (node, count) = pair.split_once(':')?;
+        let (node, count) = split_once(pair, ':')?;
         let node = NodeId::new(usize::try_from(number(node)?).ok()?)?;
         // Larger counts are clamped: 2^32 - 1 is already more pages than memory can hold.
         let count = u32::try_from(number(count)?).unwrap_or(u32::MAX);

@@ -24,7 +24,7 @@ pub use parse::{SizeError, next_word, parse_size};
 pub use policy::{Pages, Policy};
 pub use reporting::{Pace, ReportingParameters};
 
-use parse::{parse_number, unquoted};
+use parse::{parse_number, split_once, unquoted};
 
 use crate::firmware::{MapBuilder, MapError, MemoryKind};
 use crate::units::{Order, PHYSICAL_ADDRESS_END, parse_decimal};
@@ -154,7 +154,7 @@ impl Parameters {
     fn set(&mut self, word: &str) -> Result<bool, &'static str> {
         // A module's switch without a value is on.
         let alone = if word.contains('.') { "y" } else { "" };
-        let (name, value) = word.split_once('=').unwrap_or((word, alone));
+        let (name, value) = split_once(word, '=').unwrap_or((word, alone));
         // Quotes around a value do not belong to it (Linux: `lib/cmdline.c`, `next_arg`).
         let value = unquoted(value);
         let mut copy = [0; LONGEST_NAME];

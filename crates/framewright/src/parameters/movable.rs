@@ -4,7 +4,7 @@
 //!
 //! Each word is taken as a whole or not at all. If a word is given twice, the last one counts.
 
-use super::parse::{parse_number, parse_size};
+use super::parse::{parse_number, parse_size, split_once};
 use super::per_node::PerNode;
 use crate::firmware::{CoreSize, KernelCore, MovableSetting};
 use crate::units::{NodeId, NodeMask, PHYSICAL_ADDRESS_END, PhysRange};
@@ -60,7 +60,7 @@ impl AreaSizes {
     pub(super) fn parse_nodes(value: &str) -> Option<Self> {
         let mut nodes = PerNode::new();
         for pair in value.split(',') {
-            let (node, size) = pair.split_once(':')?;
+            let (node, size) = split_once(pair, ':')?;
             let node = NodeId::new(usize::try_from(parse_number(node)?).ok()?)?;
             *nodes.of_mut(node)? = parse_size(size).ok()?;
         }
@@ -203,11 +203,11 @@ fn cma_area(value: &str) -> Result<CmaArea, &'static str> {
     const FORM: &str =
         "cma= takes SIZE, SIZE@BASE or SIZE@BASE-LIMIT, with sizes such as 64M or 0x10000000";
     let size = |text| parse_size(text).map_err(|_| FORM);
-    let Some((bytes, place)) = value.split_once('@') else {
+    let Some((bytes, place)) = split_once(value, '@') else {
         return Ok(CmaArea { bytes: size(value)?, within: None });
     };
     let bytes = size(bytes)?;
-    let (base, limit) = match place.split_once('-') {
+    let (base, limit) = match split_once(place, '-') {
         Some((base, limit)) => (size(base)?, size(limit)?),
         None => {
             let base = size(place)?;

@@ -19,6 +19,12 @@ pub(crate) fn parse_bool(value: &str) -> Option<bool> {
     }
 }
 
+/// [`str::split_once`]. Not inlined, as that is much code at each of its calls.
+#[inline(never)]
+pub(super) fn split_once(text: &str, at: char) -> Option<(&str, &str)> {
+    text.split_once(at)
+}
+
 /// Returns the radix of a number and its digits, as Linux determines them: decimal, `0x`
 /// hexadecimal, or octal after a leading zero (`lib/kstrtox.c`, `_parse_integer_fixup_radix`).
 #[inline(never)]

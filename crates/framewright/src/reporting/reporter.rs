@@ -7,6 +7,7 @@ mod register;
 use super::device::{Acknowledged, Content, MOST_RANGES, Progress, ReportDevice, SubmitError};
 use super::event::Event;
 use super::pass::{Capacity, Kind, Pass};
+use crate::block::MigrateType;
 use crate::manager::{Loan, Manager, Reporting, add};
 use crate::parameters::Pace;
 use crate::platform::Platform;
@@ -319,7 +320,7 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
             add(zone.free_pages());
             add(zone.unreported_pages());
             add(zone.graded_pages());
-            add(zone.low_pages());
+            add(zone.low_pages(MigrateType::Movable));
         }
         if self.reports_pools() {
             (0..self.manager.hugetlb().lists())

@@ -141,7 +141,7 @@ impl Zone {
         let index = segment::find(self.segments, block)?.index_of(block);
         let offset = offset_in_block(start);
         let mut locked = self.lock_coalesced(platform);
-        if order >= Order::BLOCK {
+        if order >= Order::BLOCK && (index..index + blocks_of(order)).contains(&locked.spare) {
             locked.release_spare();
         }
         let own = locked.buddy.table.head_of(index)?.1.migrate_type();
@@ -158,9 +158,10 @@ impl Zone {
     }
 
     /// Merges the spare, the all-free block that is kept split. A request for whole blocks that
-    /// finds none does this, too.
-    pub(crate) fn give_up_spare<P: Platform>(&self, platform: &P) {
-        self.lock_coalesced(platform).release_spare();
+    /// finds none does this, too. Returns whether there was a spare: then the frames of its
+    /// descriptors, if it had any inside, are free now.
+    pub(crate) fn give_up_spare<P: Platform>(&self, platform: &P) -> bool {
+        self.lock_coalesced(platform).release_spare()
     }
 }
 

@@ -65,6 +65,11 @@ impl Defer {
         self.considered < limit
     }
 
+    /// Lets the next request be tried, whatever its order.
+    pub const fn allow(&mut self) {
+        self.considered = 1 << self.shift;
+    }
+
     /// Records that compaction failed for a request of `order`.
     pub const fn failed(&mut self, order: Order) {
         self.considered = 0;

@@ -145,12 +145,17 @@ impl Zone {
 
     /// Frames of all blocks with a grade, including frames that are no memory.
     pub(crate) fn most_graded_pages<P: Platform>(&self, platform: &P) -> u64 {
+        self.most_pages_by_grade(platform).iter().sum()
+    }
+
+    /// [`most_graded_pages`](Self::most_graded_pages) by grade: *movable only*, *removable*.
+    pub(super) fn most_pages_by_grade<P: Platform>(&self, platform: &P) -> [u64; 2] {
         if !cfg!(feature = "moving") {
-            return 0;
+            return [0; 2];
         }
         let blocks = self.read(platform).buddy.blocks_of_type();
-        let of = |grade: Grade| u64::from(blocks[grade.migrate_type() as usize]);
-        (of(Grade::MovableOnly) + of(Grade::Removable)) * PAGES_PER_BLOCK
+        [Grade::MovableOnly, Grade::Removable]
+            .map(|grade| u64::from(blocks[grade.migrate_type() as usize]) * PAGES_PER_BLOCK)
     }
 
     /// Whether there are blocks without a grade, free or in use.

@@ -211,8 +211,8 @@ impl Zone {
     }
 
     /// Makes absent blocks offline memory. If the memory `is_here`, because it never left, the mark
-    /// stays that it has an error or could not be accepted. With `forgets` the memory counts as not accepted any
-    /// more.
+    /// stays that it has an error or could not be accepted. With `forgets` the memory counts as not
+    /// accepted any more.
     pub(crate) fn put_offline<P: Platform>(
         &self,
         platform: &P,

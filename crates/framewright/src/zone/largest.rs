@@ -29,7 +29,10 @@ impl Zone {
     ) -> Option<Pfn> {
         let [segment] = self.segments else { return None };
         let left = self.free_pages().checked_sub(Order::MAX.pages())?;
-        if left < self.watermark_for(self.low_pages(), ZoneKind::Normal) || self.graded_pages() != 0
+        // Movable requests have the larger limits.
+        let of = MigrateType::Movable;
+        if left < self.watermark_for(self.low_pages(of), ZoneKind::Normal, of)
+            || self.graded_pages() != 0
         {
             return None;
         }

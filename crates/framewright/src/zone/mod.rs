@@ -46,6 +46,7 @@ pub(crate) mod initialise;
 mod isolate;
 mod kind;
 mod largest;
+mod limits;
 mod locked;
 mod neighbours;
 mod occupied;
@@ -102,8 +103,8 @@ pub use shuffle::Shuffled;
 pub(crate) use unaccepted::{AcceptRun, AcceptWanted, LastBlock, RunEnd};
 pub use verify::{Counts, Fault, FaultKind};
 pub use watermark::{
-    LOWMEM_RESERVE_RATIO, Watermarks, default_min_free_kbytes, lowmem_reserve, pages_to_accept,
-    watermarks,
+    LOWMEM_RESERVE_RATIO, MOVABLE_CLASS, RESERVE_CLASSES, Watermarks, default_min_free_kbytes,
+    lowmem_reserve, movable_watermarks, pages_to_accept, watermarks,
 };
 
 use crate::block::BLOCK_ORDERS;
@@ -118,6 +119,7 @@ use crate::sync::{SpinGuard, SpinLock};
 use crate::units::{BLOCK_ORDER, Order, PfnRange, PhysRange};
 use crate::vmemmap::{DeferredInit, Sections};
 use core::mem::MaybeUninit;
+use limits::Limits;
 use locked::{COALESCED_AT_ONCE, Counters, LockedZone, ReadGuard, ZoneGuard};
 use remembered::Remembered;
 
@@ -151,13 +153,6 @@ impl Changing {
             { locked: |place| SpinLock::write(place, LockedZone::write) },
         )
     }
-}
-
-/// Watermarks and reserves: read by every request, written when a parameter changes.
-struct Limits {
-    /// min, low, high and promo.
-    watermarks: [AtomicU64; 4],
-    reserve: [AtomicU64; ZoneKind::COUNT],
 }
 
 /// One zone of one node, or one part of such a zone. Where several CPUs use a zone, its memory is
@@ -231,10 +226,7 @@ impl Zone {
                 stray_pages: 0,
                 managed_pages: AtomicU64::new(0),
                 reserved_pages: AtomicU64::new(0),
-                limits: Limits {
-                    watermarks: core::array::from_fn(|_| AtomicU64::new(0)),
-                    reserve: core::array::from_fn(|_| AtomicU64::new(0)),
-                },
+                limits: Limits::new(),
                 table_memory: PhysRange::new(0, 0),
                 segments: &[],
                 descriptors: None,
@@ -430,36 +422,6 @@ impl Zone {
         self.changing.counters.free_pages.load(Ordering::Relaxed)
     }
 
-    /// The numbers of free pages at which the zone as a whole changes its behaviour.
-    #[must_use]
-    pub fn watermarks(&self) -> Watermarks {
-        let [min_pages, low_pages, high_pages, promo_pages] =
-            [0, 1, 2, 3].map(|mark: usize| self.limits.watermarks[mark].load(Ordering::Relaxed));
-        Watermarks { min_pages, low_pages, high_pages, promo_pages }
-    }
-
-    /// The low watermark alone, for the allocation path.
-    pub(crate) fn low_pages(&self) -> u64 {
-        self.limits.watermarks[1].load(Ordering::Relaxed)
-    }
-
-    /// The high watermark alone.
-    pub(crate) fn high_pages(&self) -> u64 {
-        self.limits.watermarks[2].load(Ordering::Relaxed)
-    }
-
-    /// The min watermark alone.
-    pub(crate) fn min_pages(&self) -> u64 {
-        self.limits.watermarks[0].load(Ordering::Relaxed)
-    }
-
-    /// Pages that the zone as a whole keeps back, for each kind of zone, from requests whose
-    /// highest usable zone is of that kind.
-    #[must_use]
-    pub fn lowmem_reserve(&self) -> [u64; ZoneKind::COUNT] {
-        [0, 1, 2].map(|kind: usize| self.limits.reserve[kind].load(Ordering::Relaxed))
-    }
-
     /// Counts of the zone's events since bring-up.
     pub(crate) fn events<P: Platform>(&self, platform: &P) -> ZoneEvents {
         self.read(platform).buddy.events
@@ -489,14 +451,6 @@ impl Zone {
         }
         let parts = self.parts();
         if parts == 1 { pages } else { pages.div_ceil(u64::from(parts)) }
-    }
-
-    /// The free pages that a request whose highest usable zone is `highest` has to leave: the
-    /// watermark plus the zone's reserve against such requests (`__zone_watermark_ok` in Linux's
-    /// `mm/page_alloc.c`).
-    pub(crate) fn watermark_for(&self, watermark_pages: u64, highest: ZoneKind) -> u64 {
-        let reserve = &self.limits.reserve[highest as usize];
-        watermark_pages.saturating_add(reserve.load(Ordering::Relaxed))
     }
 
     /// Where the zone's table lies; empty if it has none.
@@ -529,19 +483,6 @@ impl Zone {
             return;
         }
         self.changing.locked.get_mut().buddy.placement = Placement::random(seed);
-    }
-
-    /// Sets watermarks and reserve. Requests under way may still use the old values, or some old
-    /// and some new ones.
-    pub(crate) fn set_watermarks(&self, watermarks: Watermarks, reserve: [u64; ZoneKind::COUNT]) {
-        let Watermarks { min_pages, low_pages, high_pages, promo_pages } = watermarks;
-        let pages = [min_pages, low_pages, high_pages, promo_pages];
-        for (limit, pages) in self.limits.watermarks.iter().zip(pages) {
-            limit.store(pages, Ordering::Relaxed);
-        }
-        for (limit, pages) in self.limits.reserve.iter().zip(reserve) {
-            limit.store(pages, Ordering::Relaxed);
-        }
     }
 
     /// Pages that the zone handed out and got back since bring-up. [`ZoneFlow`] says how the caches

@@ -194,7 +194,7 @@ impl Zone {
         let watermarks = self.watermarks();
         let least_pages = self.share_of(watermarks.low_pages) + goal.guard_pages;
         let free_pages = self.free_pages();
-        if free_pages <= least_pages {
+        if free_pages <= least_pages + self.share_of(self.movable_watermarks().low_pages) {
             return Collected::Short;
         }
         let graded_pages = self.graded_pages();

@@ -148,13 +148,16 @@ impl LockedZone {
         migrate_type
     }
 
-    /// Makes the spare whole, so that its descriptors take no frames any more.
-    pub(super) fn release_spare(&mut self) {
+    /// Makes the spare whole, so that its descriptors take no frames any more. Returns whether
+    /// there was one.
+    pub(super) fn release_spare(&mut self) -> bool {
         let index = core::mem::replace(&mut self.spare, NONE);
-        if index != NONE {
-            let migrate_type = self.join(index);
-            self.buddy.free(index, Order::BLOCK, migrate_type, Position::Head);
+        if index == NONE {
+            return false;
         }
+        let migrate_type = self.join(index);
+        self.buddy.free(index, Order::BLOCK, migrate_type, Position::Head);
+        true
     }
 
     /// The counter of a block's free frames. Those of an undescribed block wait until there are

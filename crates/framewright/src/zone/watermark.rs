@@ -3,9 +3,18 @@
 use super::kind::ZoneKind;
 use crate::units::{PAGE_SIZE, PAGES_PER_BLOCK};
 
+/// How many classes of requests zones keep different amounts of memory back from: one for each
+/// kind of zone, for requests that may use no higher one, and [`MOVABLE_CLASS`].
+pub const RESERVE_CLASSES: usize = ZoneKind::COUNT + 1;
+
+/// The class of requests that may also have memory which only movable requests get, as if that were
+/// one more zone above the others (Linux: `ZONE_MOVABLE`).
+pub const MOVABLE_CLASS: usize = ZoneKind::COUNT;
+
 /// The default ratios of the lowmem reserves, by kind of the lower zone: for each this many frames
-/// of the zones above, it keeps back one frame from requests that could also use those zones.
-pub const LOWMEM_RESERVE_RATIO: [u64; ZoneKind::COUNT] = [256, 256, 32];
+/// of the zones above, it keeps back one frame from requests that could also use those zones. The
+/// last is Linux's number for its zone Movable, which has nothing above it.
+pub const LOWMEM_RESERVE_RATIO: [u64; RESERVE_CLASSES] = [256, 256, 32, 0];
 
 const KIB_PER_PAGE: u64 = PAGE_SIZE / 1024;
 
@@ -20,6 +29,23 @@ pub struct Watermarks {
     pub high_pages: u64,
     /// Promotion to this node may go on above this.
     pub promo_pages: u64,
+}
+
+impl core::ops::AddAssign for Watermarks {
+    #[inline(never)]
+    fn add_assign(&mut self, other: Self) {
+        self.min_pages = self.min_pages.saturating_add(other.min_pages);
+        self.low_pages = self.low_pages.saturating_add(other.low_pages);
+        self.high_pages = self.high_pages.saturating_add(other.high_pages);
+        self.promo_pages = self.promo_pages.saturating_add(other.promo_pages);
+    }
+}
+
+impl Watermarks {
+    /// The marks, lowest first.
+    pub(super) const fn all(self) -> [u64; 4] {
+        [self.min_pages, self.low_pages, self.high_pages, self.promo_pages]
+    }
 }
 
 /// The limits of what is kept free over all zones.
@@ -43,9 +69,10 @@ pub fn default_min_free_kbytes(managed_pages: u64) -> u64 {
     root.clamp(LEAST_MIN_FREE_KBYTES, MOST_MIN_FREE_KBYTES)
 }
 
-/// The watermarks of a zone of `managed_pages` in a machine of `total_pages`. Its share of
-/// `min_free_kbytes` is proportional.
+/// The watermarks of a zone of `managed_pages` in a machine of `total_pages`, without memory that
+/// only movable requests may have. Its share of `min_free_kbytes` is proportional.
 #[must_use]
+#[cfg_attr(feature = "moving", inline(never))]
 pub fn watermarks(
     managed_pages: u64,
     total_pages: u64,
@@ -64,18 +91,38 @@ pub fn watermarks(
     Watermarks { min_pages, low_pages, high_pages, promo_pages: high_pages.saturating_add(gap) }
 }
 
-/// How many pages a zone of `kind` keeps back from each kind of request, which is the kind of the
-/// highest zone that the request may use. `managed` are the node's zones. The zone keeps one frame
-/// in `ratio` of those above it; none if `ratio` is 0.
+/// What `movable_pages` of a zone, which only movable requests may have, add to the watermarks for
+/// these requests. The min mark does not depend on `min_free_kbytes`; the distances between marks
+/// are those of other memory, but at most a sixteenth of the memory.
+#[must_use]
+pub fn movable_watermarks(
+    movable_pages: u64,
+    total_pages: u64,
+    min_free_kbytes: u64,
+    scale_factor: u64,
+) -> Watermarks {
+    if movable_pages == 0 {
+        return Watermarks::default();
+    }
+    let as_others = watermarks(movable_pages, total_pages, min_free_kbytes, scale_factor);
+    let gap = (as_others.low_pages - as_others.min_pages).min(movable_pages / 16);
+    let min_pages = (movable_pages / 1024).clamp(32, 128);
+    let [low_pages, high_pages, promo_pages] = [1, 2, 3].map(|gaps| min_pages + gaps * gap);
+    Watermarks { min_pages, low_pages, high_pages, promo_pages }
+}
+
+/// How many pages a zone of `kind` keeps back from each class of requests. `managed` are the node's
+/// zones without memory that only movable requests may have, and then the memory that they take
+/// first. The zone keeps one frame in `ratio` of those above it; none if `ratio` is 0.
 #[must_use]
 pub fn lowmem_reserve(
     kind: ZoneKind,
-    managed: [u64; ZoneKind::COUNT],
+    managed: [u64; RESERVE_CLASSES],
     ratio: u64,
-) -> [u64; ZoneKind::COUNT] {
-    let mut reserve = [0; ZoneKind::COUNT];
+) -> [u64; RESERVE_CLASSES] {
+    let mut reserve = [0; RESERVE_CLASSES];
     let mut above = 0_u64;
-    for highest in kind as usize + 1..ZoneKind::COUNT {
+    for highest in kind as usize + 1..RESERVE_CLASSES {
         above = above.saturating_add(managed[highest]);
         reserve[highest] = above.checked_div(ratio).unwrap_or(0);
     }
@@ -127,10 +174,33 @@ mod tests {
 
     #[test]
     fn lower_zones_keep_a_share_of_what_lies_above() {
-        let managed = [4000, 768_000, 2_560_000];
-        assert_eq!(lowmem_reserve(ZoneKind::Dma, managed, 256), [0, 3000, 13_000]);
-        assert_eq!(lowmem_reserve(ZoneKind::Dma32, managed, 256), [0, 0, 10_000]);
-        assert_eq!(lowmem_reserve(ZoneKind::Normal, managed, 32), [0, 0, 0]);
-        assert_eq!(lowmem_reserve(ZoneKind::Dma, managed, 0), [0, 0, 0]);
+        let managed = [4000, 768_000, 2_560_000, 0];
+        assert_eq!(lowmem_reserve(ZoneKind::Dma, managed, 256), [0, 3000, 13_000, 13_000]);
+        assert_eq!(lowmem_reserve(ZoneKind::Dma32, managed, 256), [0, 0, 10_000, 10_000]);
+        assert_eq!(lowmem_reserve(ZoneKind::Normal, managed, 32), [0; RESERVE_CLASSES]);
+        assert_eq!(lowmem_reserve(ZoneKind::Dma, managed, 0), [0; RESERVE_CLASSES]);
+        // What only movable requests get is above all zones, for them alone.
+        let managed = [4000, 768_000, 2_560_000, 256_000];
+        assert_eq!(lowmem_reserve(ZoneKind::Dma, managed, 256), [0, 3000, 13_000, 14_000]);
+        assert_eq!(lowmem_reserve(ZoneKind::Normal, managed, 32), [0, 0, 0, 8000]);
+    }
+
+    #[test]
+    fn movable_memory_adds_marks_of_its_own() {
+        assert_eq!(movable_watermarks(0, 1000, 4000, 10), Watermarks::default());
+        for (pages, min) in [(512, 32), (32 << 10, 32), (64 << 10, 64), (1 << 30, 128)] {
+            assert_eq!(movable_watermarks(pages, 1 << 20, 4096, 10).min_pages, min, "{pages}");
+        }
+        // A quarter of a share of 4096 pages; a thousandth of the memory; and a sixteenth.
+        for (pages, total, gap) in
+            [(1 << 20, 1 << 20, 1048), (1 << 18, 1 << 20, 262), (1 << 20, 1, 1 << 16)]
+        {
+            let marks = movable_watermarks(pages, total, 4096 * 4, 10);
+            assert_eq!(marks.low_pages - marks.min_pages, gap.max(1024 >> 2), "{pages}");
+            assert_eq!(
+                marks.promo_pages - marks.min_pages,
+                3 * (marks.low_pages - marks.min_pages)
+            );
+        }
     }
 }

@@ -3,11 +3,11 @@
 use crate::common::{Fake, bring_up_with, check, gib, mib, parameters};
 use framewright::manager::tier::DRAM_TIER;
 use framewright::manager::{
-    Budget, Group, HotplugError, HotplugEvent, HotplugNotifier, Reserves, Veto,
+    Budget, Group, HotplugError, HotplugEvent, HotplugNotifier, Reserves, Veto, ZoneView,
 };
 use framewright::memblock::NodeChoice;
 use framewright::units::{NodeId, Order, Pfn, PhysRange};
-use framewright::zone::{Grade, MigrateType, Presence, ZoneId, ZoneKind};
+use framewright::zone::{Grade, MigrateType, Presence, Watermarks, ZoneId, ZoneKind};
 use framewright::{AllocateError, Request};
 use framewright_testkit::workload::Handles;
 use framewright_testkit::{FakeMachine, Owner};
@@ -336,10 +336,39 @@ fn a_node_that_gets_memory_stands_where_its_tier_says() {
 fn grades_come_with_the_memory() {
     let manager = machine(gib(4, 5), "");
     let kbytes = manager.sysctl().min_free_kbytes();
+    let limits = || {
+        let boot = manager.views().filter(|zone| zone.id().kind < ZoneKind::Normal);
+        let of = |zone: &ZoneView<'_, _>| (zone.watermarks(), zone.lowmem_reserve()[2]);
+        boot.map(|zone| of(&zone)).collect::<Vec<_>>()
+    };
+    let before = limits();
+    let pages = unmovable_pages(&manager);
     add(&manager, mib(4096, 4608), 0, Grade::Removable).expect("added");
     add(&manager, mib(4608, 5120), 0, Grade::MovableOnly).expect("added");
     check(&manager);
     assert_eq!(manager.sysctl().min_free_kbytes(), kbytes, "movable memory does not raise it");
+    // Neither does it lower the marks of other memory, nor has that to be kept from requests that
+    // cannot have what was added (Linux: `mm/page_alloc.c`, `__setup_per_zone_wmarks`,
+    // `setup_per_zone_lowmem_reserve`).
+    assert_eq!(limits(), before);
+    assert!(unmovable_pages(&manager) + 16 > pages, "a few pages are tables now");
+    let normal = manager.views().find(|zone| zone.id().kind == ZoneKind::Normal).expect("added");
+    assert_eq!(normal.watermarks(), Watermarks::default());
+    // Both grades add to the marks for movable requests.
+    assert_eq!(normal.movable_watermarks().min_pages, 2 * 512 * PER_MIB / 1024 / 2);
+    let dma32 = manager.views().find(|zone| zone.id().kind == ZoneKind::Dma32).expect("at boot");
+    assert_eq!(dma32.lowmem_reserve()[2..], [0, 512 * PER_MIB / 256]);
+    assert_eq!(normal.lowmem_reserve()[2..], [0, 512 * PER_MIB / 32]);
+    // What a grade is worth follows when it changes.
+    let all = crate::common::blocks(2048, 512);
+    manager.moving().set_grade(all, Grade::Any).expect("free");
+    assert_ne!(normal.watermarks(), Watermarks::default());
+    assert_eq!(normal.movable_watermarks(), Watermarks::default());
+    assert_eq!(dma32.lowmem_reserve()[2..], [1024 * PER_MIB / 256; 2]);
+}
+
+/// How many pages requests for unmovable memory get, all from below 4 GiB.
+fn unmovable_pages(manager: &Fake) -> usize {
     let unmovable = Request { migrate_type: MigrateType::Unmovable, ..Request::new(Order::PAGE) };
     let mut held = Vec::new();
     loop {
@@ -350,10 +379,12 @@ fn grades_come_with_the_memory() {
         }
     }
     assert!(held.iter().all(|page| page.start < Pfn(4 << 18)), "none of it cannot be moved");
+    let pages = held.len();
     for page in held {
         manager.give_back(page).expect("ours");
     }
-    check(&manager);
+    check(manager);
+    pages
 }
 
 /// Linux's formula: the square root of 16 times the memory that cannot be moved, in KiB.

@@ -108,6 +108,11 @@ fn half_of_what_is_free_is_not_more_than_half() {
     });
     settled(&manager);
     manager.moving().set_grade(range, Grade::Removable).expect("free");
+    // The mark for others is smaller now.
+    while let Ok(run) = manager.allocate(&unmovable(Order::PAGE)) {
+        held.push(run);
+    }
+    settled(&manager);
     let zone = || manager.zones().last().expect("one");
     let rest = || zone().free_pages() - zone().graded_pages();
     let marks = zone().watermarks();
@@ -361,4 +366,20 @@ fn memory_of_a_grade_that_is_lost_is_not_managed() {
         manager.give_back_order(start, Order::BLOCK).expect("ours");
     });
     check(&manager);
+}
+
+/// Watermarks are for the memory that is left for all requests, whether they follow from it or were
+/// set.
+#[test]
+fn what_is_kept_free_at_boot_is_of_other_memory() {
+    for line in ["kernelcore=256M", "kernelcore=256M min_free_kbytes=8192", "cma=700M"] {
+        let machine = FakeMachine::builder().ram(mib(0, 1024)).build();
+        let manager = bring_up_with(machine, &[], &parameters(line)).expect("bring-up");
+        let kbytes = manager.sysctl().min_free_kbytes();
+        assert!(kbytes < 2500 || line.contains("min_free"), "{line}: {kbytes}");
+        let sum: u64 = manager.views().map(|zone| zone.watermarks().min_pages).sum();
+        assert!(sum * 4 <= kbytes && sum * 4 + 16 > kbytes, "{line}: {sum}, {kbytes}");
+        let more = manager.views().map(|zone| zone.movable_watermarks().min_pages).max();
+        assert_eq!(more, Some(128), "{line}");
+    }
 }

@@ -5,6 +5,7 @@ use crate::common::{
     Fake, blocks, bring_up_with, check, graded, is_in, mib, order, settled, unmovable,
 };
 use framewright::manager::Budget;
+use framewright::manager::Reserves;
 use framewright::units::{Order, PfnRange, PhysRange};
 use framewright::vmemmap_space::BlockRange;
 use framewright::zone::{FreeError, Grade, MigrateType};
@@ -31,8 +32,9 @@ fn machine(grade: Grade, line: &str) -> (Fake, Vec<PfnRange>) {
     let manager = bring_up_with(machine, &[], &parameters(line)).expect("bring-up");
     manager.moving().set_grade(range(), grade).expect("free");
     let (mut own, mut others) = (Vec::new(), Vec::new());
-    // By the half rule removable memory is not the first choice.
-    while let Ok(run) = manager.allocate(&Request::new(Order::BLOCK)) {
+    // By the half rule removable memory is not the first choice. All of it, whatever the marks.
+    let request = Request { reserves: Reserves::All, ..Request::new(Order::BLOCK) };
+    while let Ok(run) = manager.allocate(&request) {
         if is_in(range(), run) { own.push(run) } else { others.push(run) }
     }
     settled(&manager);
@@ -84,7 +86,8 @@ fn they_are_counted_and_handed_out_again_the_lowest_first() {
 fn whoever_wants_larger_pieces_gets_them_merged() {
     for grade in GRADES {
         let (manager, others) = machine(grade, "");
-        let large = manager.allocate(&Request::new(order(14))).expect("all of it");
+        let all = Request { reserves: Reserves::All, ..Request::new(order(14)) };
+        let large = manager.allocate(&all).expect("all of it");
         assert_eq!(large.start, range().start.start(), "{grade:?}");
         assert_eq!(graded(&manager), 0);
         manager.give_back_to_zone(large).expect("ours");

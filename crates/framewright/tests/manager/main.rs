@@ -79,6 +79,7 @@ mod properties;
 mod range_edges;
 mod readers;
 mod references;
+mod refused;
 mod reporting;
 mod reporting_faults;
 mod reporting_model;

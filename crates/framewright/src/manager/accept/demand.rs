@@ -102,7 +102,9 @@ impl<P: Platform> Manager<P> {
         if !is_small || !self.platform.can_wait() {
             return;
         }
-        let mark = zone.share_of(zone.watermarks().promo_pages);
+        let mut marks = zone.watermarks();
+        marks += zone.movable_watermarks();
+        let mark = zone.share_of(marks.promo_pages);
         let unaccepted = zone.unaccepted_pages();
         let lacking = pages_to_accept(mark, zone.free_pages() + unaccepted, unaccepted);
         let mut most = lacking.min(before).min(MOST_MORE_PAGES);

@@ -55,10 +55,11 @@ struct Leaving<'m, P: Platform> {
 impl<P: Platform> Drop for Leaving<'_, P> {
     fn drop(&mut self) {
         let Self { hotplug, blocks, taken_end, told } = *self;
-        for taken in hotplug.memory_of(BlockRange { end: taken_end, ..blocks }) {
+        hotplug.visit_memory(BlockRange { end: taken_end, ..blocks }, &mut |taken| {
             // This cannot fail, as the frames were just taken.
             let _ = hotplug.manager.free_uncached(pages_of(taken.blocks), Location::caller());
-        }
+            true
+        });
         hotplug.set_going(PhysRange::new(0, 0));
         hotplug.keep_unaccepted(blocks);
         if let Some(last) = told {
@@ -270,38 +271,47 @@ impl<P: Platform> Hotplug<'_, P> {
         }
     }
 
-    /// Returns the runs of memory among blocks that have or can have an owner. Leaves out tables,
-    /// and unaccepted memory, which is removed as it is.
-    fn memory_of(self, blocks: BlockRange) -> impl Iterator<Item = Piece> {
-        self.known(blocks).flat_map(move |piece| {
+    /// Passes the runs of memory among blocks that have or can have an owner to `visit`, until that
+    /// returns false. Leaves out tables, and unaccepted memory, which is removed as it is.
+    #[inline(never)]
+    fn visit_memory(self, blocks: BlockRange, visit: &mut dyn FnMut(Piece) -> bool) {
+        for piece in self.known(blocks) {
             let tables = self.tables_of(piece);
             let start = piece.blocks.start.max(tables.end.min(piece.blocks.end));
             let start = if piece.blocks.start >= tables.start { start } else { piece.blocks.start };
             let rest = Piece { blocks: BlockRange { start, ..piece.blocks }, ..piece };
-            let runs = self.runs_of(rest).filter(|(place, _)| *place == Presence::Online);
-            runs.flat_map(move |(_, run)| self.takeable_of(run))
-        })
+            for (_, run) in self.runs_of(rest).filter(|(place, _)| *place == Presence::Online) {
+                if !self.takeable_of(run).all(&mut *visit) {
+                    return;
+                }
+            }
+        }
     }
 
     /// Allocates all memory among blocks, run by run; returns how many pages that is.
     fn take(self, leaving: &mut Leaving<'_, P>, budget: &mut Budget) -> Result<u64, HotplugError> {
-        let mut pages = 0;
-        for run in self.memory_of(leaving.blocks) {
-            let taken = self.moving().take_range(pages_of(run.blocks), budget);
-            taken.map_err(HotplugError::Range)?;
-            leaving.taken_end = run.blocks.end;
-            pages += pages_of(run.blocks).pages();
-        }
-        Ok(pages)
+        let mut pages = Ok(0);
+        self.visit_memory(leaving.blocks, &mut |run| {
+            match self.moving().take_range(pages_of(run.blocks), budget) {
+                Ok(taken) => {
+                    leaving.taken_end = run.blocks.end;
+                    pages = pages.map(|pages| pages + taken.pages());
+                }
+                Err(error) => pages = Err(HotplugError::Range(error)),
+            }
+            pages.is_ok()
+        });
+        pages
     }
 
     /// Tells those that watch every free that the taken memory is gone. This comes after the
     /// removal is certain: memory that stays is freed, and they are told of that free.
     fn tell_of_taken(self, blocks: BlockRange) {
         if self.manager.pressure.epoch.wants_attention() {
-            for run in self.memory_of(blocks) {
+            self.visit_memory(blocks, &mut |run| {
                 let _ = self.manager.before_free(pages_of(run.blocks), true, Location::caller());
-            }
+                true
+            });
         }
     }
 
@@ -480,49 +490,56 @@ impl<P: Platform> Hotplug<'_, P> {
     /// Moves out what can be moved of the memory that was not vacated before. Returns whether the
     /// budget was used up before all of it was tried.
     fn vacate(self, part: BlockRange, search: &mut Search) -> bool {
-        for run in self.memory_of(part) {
-            let mut blocks = run.blocks;
-            blocks.start = blocks.start.max(search.looked.vacated_to);
-            while blocks.start < run.blocks.end {
-                // Each attempt drains the caches of all CPUs.
-                if blocks.start > run.blocks.start && !search.budget.has_time(self.manager.platform)
-                {
-                    search.looked.vacated_to = blocks.start;
-                    return true;
-                }
-                match self.moving().vacate_some(blocks, &mut search.budget) {
-                    Ok(partly) => {
-                        search.obstacle = partly.first.or(search.obstacle);
-                        search.looked.vacated_to = partly.reached;
-                        if partly.reached < blocks.end {
-                            return true;
-                        }
-                        blocks = BlockRange { start: blocks.end, end: run.blocks.end };
+        let mut is_used_up = false;
+        self.visit_memory(part, &mut |run| {
+            is_used_up = self.vacate_run(run, search);
+            !is_used_up
+        });
+        is_used_up
+    }
+
+    /// [`vacate`](Self::vacate) for one run.
+    fn vacate_run(self, run: Piece, search: &mut Search) -> bool {
+        let mut blocks = run.blocks;
+        blocks.start = blocks.start.max(search.looked.vacated_to);
+        while blocks.start < run.blocks.end {
+            // Each attempt drains the caches of all CPUs.
+            if blocks.start > run.blocks.start && !search.budget.has_time(self.manager.platform) {
+                search.looked.vacated_to = blocks.start;
+                return true;
+            }
+            match self.moving().vacate_some(blocks, &mut search.budget) {
+                Ok(partly) => {
+                    search.obstacle = partly.first.or(search.obstacle);
+                    search.looked.vacated_to = partly.reached;
+                    if partly.reached < blocks.end {
+                        return true;
                     }
-                    Err(VacateError::Isolate(
-                        error @ (IsolateError::Isolated(pfn) | IsolateError::Indivisible(pfn)),
-                    )) => {
-                        // First the blocks before this one, and then those behind it.
-                        let at = BlockNumber::containing(pfn);
-                        if at > blocks.start {
-                            blocks.end = at;
-                            continue;
-                        }
-                        let index = run.segment.index_of(at);
-                        let behind = run.zone.whole(self.manager.platform, index).end;
-                        let behind = run.segment.block_of(behind);
-                        let kind = match error {
-                            IsolateError::Isolated(_) => ObstacleKind::Busy,
-                            _ => ObstacleKind::Fixed,
-                        };
-                        let start = behind.max(BlockNumber(blocks.start.0 + 1));
-                        let in_the_way = pages_of(BlockRange { start: at, end: start });
-                        search.obstacle = Some(Obstacle { run: in_the_way, kind });
-                        search.looked.vacated_to = start;
-                        blocks = BlockRange { start, end: run.blocks.end };
-                    }
-                    Err(_) => break,
+                    blocks = BlockRange { start: blocks.end, end: run.blocks.end };
                 }
+                Err(VacateError::Isolate(
+                    error @ (IsolateError::Isolated(pfn) | IsolateError::Indivisible(pfn)),
+                )) => {
+                    // First the blocks before this one, and then those behind it.
+                    let at = BlockNumber::containing(pfn);
+                    if at > blocks.start {
+                        blocks.end = at;
+                        continue;
+                    }
+                    let index = run.segment.index_of(at);
+                    let behind = run.zone.whole(self.manager.platform, index).end;
+                    let behind = run.segment.block_of(behind);
+                    let kind = match error {
+                        IsolateError::Isolated(_) => ObstacleKind::Busy,
+                        _ => ObstacleKind::Fixed,
+                    };
+                    let start = behind.max(BlockNumber(blocks.start.0 + 1));
+                    let in_the_way = pages_of(BlockRange { start: at, end: start });
+                    search.obstacle = Some(Obstacle { run: in_the_way, kind });
+                    search.looked.vacated_to = start;
+                    blocks = BlockRange { start, end: run.blocks.end };
+                }
+                Err(_) => break,
             }
         }
         false

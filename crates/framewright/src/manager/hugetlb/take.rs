@@ -204,7 +204,8 @@ impl<P: Platform> Pool<'_, P> {
         let keeps = |zone: &Zone| {
             let parts = self.manager.parts(zone.id()).iter();
             let withheld: u64 = parts.map(Zone::deferred_pages).sum();
-            mark.keeps_of_all(zone, ZoneKind::Normal).saturating_sub(withheld)
+            mark.keeps_of_all(zone, ZoneKind::Normal, MigrateType::Unmovable)
+                .saturating_sub(withheld)
         };
         let firsts = self.manager.zones().iter().filter(|zone| zone.part() == 0);
         let keep: u64 = firsts.map(keeps).sum();

@@ -148,7 +148,7 @@ impl<P: Platform> Manager<P> {
         );
         let zones = core::mem::take(&mut frame.zones);
         let tunables = Tunables::of(parameters, zones);
-        tunables.apply(zones);
+        tunables.apply(platform, zones);
         let is_divided = zones.iter().any(|zone| zone.parts() != 1);
         let mut zone_list = frame.zone_list.take();
         zone_list.begin(zones);
@@ -212,13 +212,16 @@ impl<P: Platform> Manager<P> {
         let pools = &parameters.huge_pages;
         self.moving.hugetlb_cma_only = pools.cma_only && pools.cma.total_bytes != 0;
         self.moving.failed_area_bytes = self.make_areas(parameters);
-        // If memory was graded at boot, the default watermarks follow the rest, however little it
-        // is.
+        // If memory was graded at boot, watermarks and reserves follow the rest, however little it
+        // is. `min_free_kbytes` stays what the command line says.
         if cfg!(feature = "moving")
-            && parameters.min_free_kbytes.is_none()
             && self.zones().iter().any(|zone| zone.most_graded_pages(platform) != 0)
         {
-            drop(self.follow_fixed_memory());
+            if parameters.min_free_kbytes.is_none() {
+                drop(self.follow_fixed_memory());
+            } else {
+                self.apply_tunables();
+            }
         }
         for zone in if cfg!(feature = "hotplug") { self.zones() } else { &[] } {
             let pages = zone.present_pages().saturating_sub(zone.most_graded_pages(platform));

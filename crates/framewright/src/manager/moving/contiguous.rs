@@ -283,7 +283,7 @@ impl<'m, P: Platform> Moving<'m, P> {
         avoided: Avoided<'_>,
     ) -> Option<Candidate> {
         // Without spare blocks, the heads tell exactly what is free.
-        parts.iter().for_each(|part| part.give_up_spare(self.manager.platform));
+        parts.iter().for_each(|part| self.manager.give_up_spare(part));
         if request.pages > Order::MAX.pages() {
             // No free list has runs this long, so first look for a wholly free place, however far
             // it is.

@@ -11,6 +11,7 @@ use super::outcome::Budget;
 use crate::manager::reclaim::Attempt;
 use crate::manager::request::{Mark, ORDINARY, Search};
 use crate::manager::state::Manager;
+use crate::manager::state::moving::Compaction;
 use crate::manager::state::pressure::count;
 use crate::platform::Platform;
 use crate::units::{Order, PAGES_PER_BLOCK};
@@ -20,60 +21,59 @@ use core::panic::Location;
 /// The most runs that are begun for one request.
 const MOST_RUNS: u64 = 1 << 16;
 
-/// Compaction might have helped but was not tried: the context does not allow it, others are
-/// compacting, or it failed recently.
-pub(in crate::manager) struct NotTried;
-
 impl<P: Platform> Manager<P> {
     /// Compacts for a request that lacks `missing` pages in runs of `order`, and attempts the
-    /// request again. Returns whether it succeeded.
+    /// request again.
     pub(in crate::manager) fn direct_compact(
         &self,
         search: &Search,
         order: Order,
         missing: u64,
         attempt: &mut Attempt<'_>,
-    ) -> Result<bool, NotTried> {
+    ) -> Compaction {
         if !cfg!(feature = "moving") || order == Order::PAGE || !self.moving.has_mover() {
-            return Ok(false);
+            return Compaction::Failed;
         }
         if !self.platform.can_wait() {
-            return Err(NotTried);
+            return Compaction::NotTried;
         }
         let task = self.platform.current_task().map(core::num::NonZeroU64::get);
         // A mover that runs short of memory does not start another compaction.
-        let _inside = self.pressure.enter_compaction(task).ok_or(NotTried)?;
+        let Some(_inside) = self.pressure.enter_compaction(task) else {
+            return Compaction::NotTried;
+        };
         let nearest = self.zonelist(search).next().map(|zone| zone.id().node);
         let nearest = nearest.and_then(|node| self.numa.nodes().get(node.index()));
-        let Some(defer) = nearest.map(|node| &node.defer) else { return Ok(false) };
+        let Some(defer) = nearest.map(|node| &node.defer) else { return Compaction::Failed };
         if defer.lock(self.platform).skips(order) {
             // Not a plain failure: a request that is known to fail never comes here, so nobody
             // would try compaction again.
-            return Err(NotTried);
+            return Compaction::NotTried;
         }
         if !self.zonelist(search).any(|zone| self.may_help(zone, search, order)) {
-            return Ok(false);
+            return Compaction::Failed;
         }
         let counters = &self.moving.counters;
         count(&counters.compact_stalls, 1);
-        let is_found = if order <= Order::BLOCK {
+        let compacted = if order <= Order::BLOCK {
             self.compact_for(search, order, missing, attempt)
         } else {
             self.vacate_for(search, order, attempt)
         };
         let mut defer = defer.lock(self.platform);
-        if is_found {
+        if matches!(compacted, Compaction::Succeeded) {
             defer.succeeded(order);
             count(&counters.compact_successes, 1);
         } else {
             defer.failed(order);
         }
-        Ok(is_found)
+        compacted
     }
 
     /// Returns whether a zone has enough free memory for the request, in pieces.
     fn may_help(&self, zone: &Zone, search: &Search, order: Order) -> bool {
-        let mark = Mark::Min.keeps_of_all(zone, search.highest) / u64::from(zone.parts().max(1));
+        let mark = Mark::Min.keeps_of_all(zone, search.highest, search.migrate_type);
+        let mark = mark / u64::from(zone.parts().max(1));
         let runs = zone.free_areas(self.platform).by_order();
         let threshold = self.sysctl().extfrag_threshold();
         suitability(&ContigInfo::of(&runs, order), mark, threshold) == Suitability::Suitable
@@ -87,9 +87,9 @@ impl<P: Platform> Manager<P> {
         order: Order,
         missing: u64,
         attempt: &mut Attempt<'_>,
-    ) -> bool {
+    ) -> Compaction {
         let blocks = missing.div_ceil(PAGES_PER_BLOCK).max(1);
-        let mut last = None;
+        let (mut last, mut refused_runs) = (None, 0);
         for zone in self.zonelist(search) {
             let node = zone.id().node;
             if last.replace(node) == Some(node) {
@@ -102,17 +102,18 @@ impl<P: Platform> Manager<P> {
                 let extent = Extent { blocks, most_pages: u64::MAX, in_pieces };
                 let is_meant = |zone: &Zone| zone.id().node == node;
                 let made = self.moving().compact_where(&is_meant, extent, Budget::runs(MOST_RUNS));
+                refused_runs |= made.refused_runs;
                 if made.blocks + made.moved.moved_runs != 0 && attempt(ORDINARY).is_ok() {
-                    return true;
+                    return Compaction::Succeeded;
                 }
             }
         }
-        false
+        if refused_runs == 0 { Compaction::Failed } else { Compaction::Refused }
     }
 
     /// Vacates one run after another and attempts the request after each, as long as that makes
     /// progress.
-    fn vacate_for(&self, search: &Search, order: Order, attempt: &mut Attempt<'_>) -> bool {
+    fn vacate_for(&self, search: &Search, order: Order, attempt: &mut Attempt<'_>) -> Compaction {
         let wanted = ContiguousRequest {
             align: order,
             zone: search.highest,
@@ -124,13 +125,13 @@ impl<P: Platform> Manager<P> {
         loop {
             let budget = Budget::runs(MOST_RUNS);
             let made = self.moving().vacate_cheapest(search, &wanted, budget);
-            let Ok(run) = made else { return false };
+            let Ok(run) = made else { return Compaction::Refused };
             // This cannot fail: the run was just allocated and nobody else has it.
             let _ = self.free_uncached(run, Location::caller());
             match attempt(ORDINARY) {
-                Ok(()) => return true,
+                Ok(()) => return Compaction::Succeeded,
                 Err(left) if left < missing => missing = left,
-                Err(_) => return false,
+                Err(_) => return Compaction::Failed,
             }
         }
     }

@@ -85,6 +85,10 @@ impl<P: Platform> Moving<'_, P> {
             self.put_back(range);
             attempts -= 1;
             if attempts == 0 || !matches!(set, Err(GradeError::Isolate(_))) {
+                // Bring-up does this once for all.
+                if self.manager.moving.is_up {
+                    self.manager.apply_tunables();
+                }
                 return set;
             }
         }

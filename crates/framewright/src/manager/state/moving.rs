@@ -186,6 +186,19 @@ pub(crate) struct MovingCounters {
     pub(crate) daemon_scanned_pages: AtomicU64,
 }
 
+/// What became of compaction for a request.
+pub(crate) enum Compaction {
+    /// The request got its memory.
+    Succeeded,
+    /// It does not help.
+    Failed,
+    /// It did not help, but runs could not be moved that perhaps can be later.
+    Refused,
+    /// It might have helped but was not tried: the context does not allow it, others are
+    /// compacting, or it failed recently.
+    NotTried,
+}
+
 /// An area's name and place.
 pub(crate) type Chosen = Option<(AreaName, PfnRange)>;
 

@@ -10,6 +10,9 @@ use crate::sync::{DrainEpoch, SpinLock};
 use crate::units::{MAX_NODES, NodeId, NodeMask, Order};
 use crate::zone::ZoneKind;
 
+/// How many requests that are known to fail are refused before compaction is tried again, as many
+/// as [`Defer`](crate::zone::Defer) skips at most.
+const REFUSED_REQUESTS: u64 = 64;
 /// How many tasks can be in the hook at once; other requests go on without the hook.
 const RECLAIM_TASKS: usize = 16;
 /// How many failed requests of unusual kinds are remembered.
@@ -184,6 +187,9 @@ pub(crate) struct PressureState {
     pub(crate) hook: &'static Hook,
     /// Whether there is a hook, for requests that fail at once without one.
     pub(crate) has_hook: AtomicBool,
+    /// How many more requests are refused as known to fail until compaction is tried again; 0: as
+    /// long as nothing is freed.
+    refusals: AtomicU64,
     /// The nodes that background reclaim should look after, four bits each (`background`).
     pub(crate) background: [AtomicU64; MAX_NODES.div_ceil(NODES_PER_WORD)],
     /// The tasks that are in the hook, and those that compact; 0: none.
@@ -204,6 +210,7 @@ impl PressureState {
             usual_failures: core::array::from_fn(|_| AtomicU64::new(0)),
             hook: &locks.hook,
             has_hook: AtomicBool::new(false),
+            refusals: AtomicU64::new(0),
             background: core::array::from_fn(|_| AtomicU64::new(0)),
             tasks: core::array::from_fn(|_| core::array::from_fn(|_| AtomicU64::new(0))),
         }
@@ -244,6 +251,21 @@ impl PressureState {
         let next = failures.next;
         failures.kept[next] = Some((epoch, key));
         failures.next = (next + 1) % FAILURES;
+    }
+
+    /// Lets compaction be tried again after a number of requests that are known to fail.
+    pub(crate) fn begin_refusal(&self) {
+        self.refusals.store(REFUSED_REQUESTS, Ordering::Relaxed);
+    }
+
+    /// Counts such a request. Returns true if it is the last. Two at once may count as one.
+    #[inline]
+    pub(crate) fn ends_refusal(&self) -> bool {
+        let left = self.refusals.load(Ordering::Relaxed);
+        if left != 0 {
+            self.refusals.store(left - 1, Ordering::Relaxed);
+        }
+        left == 1
     }
 
     /// Lets a task into the hook, unless the task is in the hook already or compacts, or too many

@@ -6,8 +6,9 @@ use crate::platform::Platform;
 use crate::sync::SpinGuard;
 use crate::units::NodeId;
 use crate::zone::{
-    COMPACTION_PROACTIVENESS, EXTFRAG_THRESHOLD, LOWMEM_RESERVE_RATIO, Zone, ZoneId, ZoneKind,
-    default_min_free_kbytes, lowmem_reserve, watermarks,
+    COMPACTION_PROACTIVENESS, EXTFRAG_THRESHOLD, LOWMEM_RESERVE_RATIO, MOVABLE_CLASS,
+    RESERVE_CLASSES, Zone, ZoneId, ZoneKind, default_min_free_kbytes, lowmem_reserve,
+    movable_watermarks, watermarks,
 };
 use core::fmt;
 
@@ -45,7 +46,7 @@ pub(crate) struct Tunables {
     /// The `min_free_kbytes` that was set on the command line or later.
     pub(crate) wanted_min_free_kbytes: Option<u64>,
     pub(crate) watermark_scale_factor: u64,
-    pub(crate) lowmem_reserve_ratio: [u64; ZoneKind::COUNT],
+    pub(crate) lowmem_reserve_ratio: [u64; RESERVE_CLASSES],
     pub(crate) extfrag_threshold: u64,
     pub(crate) compaction_proactiveness: u64,
 }
@@ -75,31 +76,39 @@ impl Tunables {
         };
     }
 
-    /// Sets the watermarks and reserves of each zone; all parts of a zone get the same.
-    pub(crate) fn apply(&self, zones: &[Zone]) {
-        let total_pages = zones.iter().map(Zone::final_managed_pages).sum();
-        let mut last: Option<(NodeId, [u64; ZoneKind::COUNT])> = None;
+    /// Sets the watermarks and reserves of each zone; all parts of a zone get the same. Takes each
+    /// zone's lock briefly where memory may have grades.
+    pub(crate) fn apply<P: Platform>(&self, platform: &P, zones: &[Zone]) {
+        zones.iter().for_each(|zone| zone.note_movable_pages(platform));
+        let total_pages = zones.iter().map(|zone| zone.pages_for_limits().ungraded).sum();
+        let mut last: Option<(NodeId, NodePages)> = None;
         for part in zones {
             let ZoneId { node, kind } = part.id();
             // The parts of a node are neighbours, except for windows.
-            let of_kinds = match last {
+            let pages = match last {
                 Some((of, pages)) if of == node => pages,
-                _ => pages_of_kinds(zones, node),
+                _ => NodePages::of(zones, node),
             };
-            last = Some((node, of_kinds));
-            let marks = watermarks(
-                of_kinds[kind as usize],
-                total_pages,
-                self.min_free_kbytes,
-                self.watermark_scale_factor,
-            );
+            last = Some((node, pages));
+            let (total_kbytes, factor) = (self.min_free_kbytes, self.watermark_scale_factor);
+            let kind_pages = pages.managed[kind as usize];
+            let marks = watermarks(kind_pages, total_pages, total_kbytes, factor);
+            let graded_pages = pages.graded[kind as usize];
+            let more = movable_watermarks(graded_pages, total_pages, total_kbytes, factor);
             let ratio = self.lowmem_reserve_ratio[kind as usize];
-            part.set_watermarks(marks, lowmem_reserve(kind, of_kinds, ratio));
+            part.set_watermarks(marks, more, lowmem_reserve(kind, pages.managed, ratio));
         }
     }
 }
 
 impl<P: Platform> Manager<P> {
+    /// Sets watermarks and reserves anew. Called when grades have changed. Takes each zone's lock
+    /// briefly.
+    #[inline(never)]
+    pub(in crate::manager) fn apply_tunables(&self) {
+        self.tunables.lock(self.platform).apply(self.platform, self.zones());
+    }
+
     /// Lets watermarks and reserves [follow](Tunables::follow) from the amount of memory that is
     /// not known to be movable. Takes each zone's lock briefly.
     #[inline(never)]
@@ -110,18 +119,32 @@ impl<P: Platform> Manager<P> {
         let fixed_pages = self.zones().iter().map(fixed).sum();
         let mut tunables = self.tunables.lock(self.platform);
         tunables.follow(fixed_pages);
-        tunables.apply(self.zones());
+        tunables.apply(self.platform, self.zones());
         tunables
     }
 }
 
-/// Returns how many pages each zone of a node manages.
-fn pages_of_kinds(zones: &[Zone], node: NodeId) -> [u64; ZoneKind::COUNT] {
-    let mut pages = [0; ZoneKind::COUNT];
-    for zone in zones.iter().filter(|zone| zone.id().node == node) {
-        pages[zone.id().kind as usize] += zone.final_managed_pages();
+/// How many pages the zones of a node manage.
+#[derive(Clone, Copy)]
+struct NodePages {
+    /// By kind of zone, without memory that only movable requests may have; then what these take
+    /// first.
+    managed: [u64; RESERVE_CLASSES],
+    /// By kind of zone, what only movable requests may have.
+    graded: [u64; ZoneKind::COUNT],
+}
+
+impl NodePages {
+    fn of(zones: &[Zone], node: NodeId) -> Self {
+        let mut all = Self { managed: [0; RESERVE_CLASSES], graded: [0; ZoneKind::COUNT] };
+        for zone in zones.iter().filter(|zone| zone.id().node == node) {
+            let (pages, kind) = (zone.pages_for_limits(), zone.id().kind as usize);
+            all.managed[kind] += pages.ungraded;
+            all.managed[MOVABLE_CLASS] += pages.movable_only;
+            all.graded[kind] += pages.graded;
+        }
+        all
     }
-    pages
 }
 
 /// Why a setting was not changed.

@@ -131,8 +131,8 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
     /// Returns the parts of each zone.
     fn zones(self) -> impl Iterator<Item = &'static [Zone]> + use<P> {
         // Windows have their descriptors inside blocks.
-        let zones = self.manager.zones().split_at(self.manager.hotplug.first_window).0;
-        zones.chunk_by(|part, next| part.id() == next.id())
+        let mut rest = self.manager.zones().split_at(self.manager.hotplug.first_window).0;
+        core::iter::from_fn(move || first_zone(&mut rest))
     }
 
     fn initialise_zone(self, zone: &[Zone], helpers: &dyn Helpers) {
@@ -350,6 +350,16 @@ pub(crate) fn is_withheld(zone: &Zone, frames: PfnRange) -> bool {
 fn sections_of(frames: PfnRange) -> impl Iterator<Item = u32> {
     let last = BlockNumber::containing(Pfn(frames.end.0.saturating_sub(1)));
     BlockNumber::containing(frames.start).0 / BLOCKS_PER_CALL..last.0 / BLOCKS_PER_CALL + 1
+}
+
+/// Takes the parts of the first zone off `rest`.
+#[inline(never)]
+fn first_zone(rest: &mut &'static [Zone]) -> Option<&'static [Zone]> {
+    let id = rest.first()?.id();
+    let parts = rest.iter().take_while(|part| part.id() == id).count();
+    let (zone, behind) = rest.split_at_checked(parts)?;
+    *rest = behind;
+    Some(zone)
 }
 
 /// Returns whether any part of a zone has sections that are not done.

@@ -50,14 +50,13 @@ fn cma_pages<P: Platform>(zone: &ZoneView<'_, P>) -> u64 {
     zone.graded_memory(Grade::Removable).managed_pages
 }
 
-/// Pages that ordinary requests leave, as Linux estimates available memory: the high watermark and
+/// Pages that ordinary requests leave, as Linux estimates available memory: the high watermarks and
 /// the largest reserve.
 fn kept_pages<P: Platform>(zone: &ZoneView<'_, P>) -> u64 {
     let reserve = zone.lowmem_reserve().into_iter().max().unwrap_or(0);
-    zone.watermarks()
-        .high_pages
-        .saturating_add(reserve)
-        .min(zone.managed_pages() + zone.unaccepted_pages())
+    let mut marks = zone.watermarks();
+    marks += zone.movable_watermarks();
+    marks.high_pages.saturating_add(reserve).min(zone.managed_pages() + zone.unaccepted_pages())
 }
 
 /// The `meminfo` of one node.

@@ -44,8 +44,8 @@ impl<P: Platform> Manager<P> {
         File::read_write(
             "/proc/sys/vm/lowmem_reserve_ratio",
             |m, _, out| {
-                let [dma, dma32, normal] = m.sysctl().lowmem_reserve_ratio();
-                show(out, &format_args!("{dma}\t{dma32}\t{normal}"))
+                let [dma, dma32, normal, movable] = m.sysctl().lowmem_reserve_ratio();
+                show(out, &format_args!("{dma}\t{dma32}\t{normal}\t{movable}"))
             },
             settings::set_lowmem_reserve_ratio,
         ),
@@ -106,7 +106,7 @@ impl<P: Platform> Manager<P> {
             nodes::list(m, out, &has_cpu)
         }),
         File::read_only("/sys/devices/system/node/has_memory", nodes::has_memory),
-        File::read_only("/sys/devices/system/node/has_normal_memory", nodes::has_memory),
+        File::read_only("/sys/devices/system/node/has_normal_memory", nodes::has_normal_memory),
         File::read_only("/sys/devices/system/node/online", nodes::all),
         File::read_only("/sys/devices/system/node/possible", nodes::all),
         File::write_only("/sys/devices/system/node/node*/compact", settings::compact_node)

@@ -2,9 +2,10 @@
 
 use super::super::text::Shown;
 use super::super::{FileError, write_cpu_list};
-use super::lookup::{node, zones_of};
+use super::lookup::node;
 use crate::manager::{Manager, Node};
 use crate::platform::Platform;
+use crate::zone::Zone;
 use core::fmt::Write;
 
 /// Visits all nodes, for paths with a node in them.
@@ -33,7 +34,28 @@ pub(super) fn has_memory<P: Platform>(
     _: &[u64],
     out: &mut dyn Write,
 ) -> Shown {
-    list(manager, out, &|node| zones_of(manager, node.id).next().is_some())
+    with_zones(manager, out, |zone| zone.final_managed_pages() != 0)
+}
+
+/// Nodes with memory that any request may have (Linux: `include/linux/nodemask.h`,
+/// `N_NORMAL_MEMORY`).
+pub(super) fn has_normal_memory<P: Platform>(
+    manager: &Manager<P>,
+    _: &[u64],
+    out: &mut dyn Write,
+) -> Shown {
+    with_zones(manager, out, Zone::has_ungraded)
+}
+
+/// Writes the nodes that have a zone, or a part of one, as wanted.
+fn with_zones<P: Platform>(
+    manager: &Manager<P>,
+    out: &mut dyn Write,
+    wanted: fn(&Zone) -> bool,
+) -> Shown {
+    list(manager, out, &|node| {
+        manager.zones().iter().any(|zone| zone.id().node == node.id && wanted(zone))
+    })
 }
 
 /// The distance of each node, in ACPI's units.

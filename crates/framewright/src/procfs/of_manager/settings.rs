@@ -12,14 +12,18 @@ pub(super) fn set(text: &str, set: impl FnOnce(u64) -> Result<(), SettingsError>
     set(parse_number(text)?).map_err(|_| FileError::Invalid)
 }
 
+/// Sets the ratio of each zone, the last of them Movable. Linux's tables may have a number for one
+/// more zone, of devices' memory, which is checked and ignored.
 pub(super) fn set_lowmem_reserve_ratio<P: Platform>(
     manager: &Manager<P>,
     _: &[u64],
     text: &str,
 ) -> Shown {
-    let mut ratios = manager.sysctl().lowmem_reserve_ratio();
+    let [dma, dma32, normal, movable] = manager.sysctl().lowmem_reserve_ratio();
+    let mut ratios = [dma, dma32, normal, movable, 0];
     parse_words(text, &mut ratios, ratio)?;
-    manager.sysctl().set_lowmem_reserve_ratio(ratios);
+    let [dma, dma32, normal, movable, _] = ratios;
+    manager.sysctl().set_lowmem_reserve_ratio([dma, dma32, normal, movable]);
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use super::{reporting, vmstat};
 use crate::manager::{Manager, Node, ZoneView};
 use crate::platform::Platform;
 use crate::units::{PAGE_SIZE, PfnRange};
-use crate::zone::{Grade, Watermarks, ZoneId, ZoneKind};
+use crate::zone::{Grade, RESERVE_CLASSES, Watermarks, ZoneId, ZoneKind};
 use core::fmt::Write;
 
 /// What the file tells of a zone, in pages.
@@ -24,7 +24,7 @@ struct Pages {
     managed: u64,
     cma: u64,
     free_cma: u64,
-    protection: [u64; ZoneKind::COUNT],
+    protection: [u64; RESERVE_CLASSES],
 }
 
 impl Pages {
@@ -35,7 +35,11 @@ impl Pages {
         let kept = zone.graded_memory(Grade::MovableOnly);
         let (kept_free, kept_blocks) =
             (zone.free_pages_of(Grade::MovableOnly), zone.free_block_pages_of(Grade::MovableOnly));
-        if !kept.span.is_empty() {
+        let (mut marks, more) = (zone.watermarks(), zone.movable_watermarks());
+        if kept.span.is_empty() {
+            marks += more;
+        } else {
+            movable.marks += more;
             let span = &mut movable.span;
             let start = if span.is_empty() { kept.span.start } else { span.start };
             *span =
@@ -53,7 +57,7 @@ impl Pages {
             free_blocks: zone.free_block_pages().saturating_sub(kept_blocks),
             isolated: zone.isolated_pages(),
             unaccepted: unaccepted.saturating_sub(kept.unaccepted_pages),
-            marks: zone.watermarks(),
+            marks,
             span: zone.span(),
             present: zone.present_pages().saturating_sub(kept.present_pages),
             managed: (zone.managed_pages() + unaccepted).saturating_sub(kept.managed_pages),
@@ -65,9 +69,9 @@ impl Pages {
 }
 
 /// All zones of all nodes, including those without memory, as in Linux. Memory for movable requests
-/// alone is shown as a zone `Movable` of its node and left out of the zones that it is part of.
-/// That zone has no watermarks of its own, and its isolated pages are shown in the zones that they
-/// are part of.
+/// alone is shown as a zone `Movable` of its node and left out of the zones that it is part of. Its
+/// watermarks are what it adds to theirs; its isolated pages are shown in the zones that they are
+/// part of.
 pub(super) fn zoneinfo<P: Platform>(
     manager: &Manager<P>,
     _: &[u64],

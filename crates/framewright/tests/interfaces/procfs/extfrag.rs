@@ -114,7 +114,7 @@ fn indices_say_why_a_request_fails() {
 fn indices_below_zero_have_their_sign_in_front() {
     let manager = bring_up(FakeMachine::builder().ram(mib(0, 64)).cpus(1).build());
     manager.sysctl().set_min_free_kbytes(0).expect("allowed");
-    manager.sysctl().set_lowmem_reserve_ratio([0; 3]);
+    manager.sysctl().set_lowmem_reserve_ratio([0; 4]);
     let mut pages = Vec::new();
     while let Ok(page) = manager.allocate_order(Order::PAGE, MigrateType::Movable) {
         pages.push(page);

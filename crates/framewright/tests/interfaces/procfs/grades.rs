@@ -52,10 +52,13 @@ fn what_only_movable_requests_may_have_is_a_zone_of_its_own() {
         ("managed", 66 * 512),
         ("start_pfn:", 4 * 512),
         ("cma", 0),
-        ("min", 0),
+        // The least of each of the two zones.
+        ("min", 2 * 32),
     ] {
         assert_eq!(movable[name], value, "{name}");
     }
+    let marks = ["min", "low", "high", "promo"].map(|name| movable[name]);
+    assert!(marks.is_sorted() && marks[1] > marks[0], "{marks:?}");
     assert_eq!(zoneinfo[&key(1, "Movable")]["present"], 0);
     // No page is shown twice or left out.
     let sum = |name| zoneinfo.values().map(|zone| zone.get(name).unwrap_or(&0)).sum::<u64>();

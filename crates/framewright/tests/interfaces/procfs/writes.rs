@@ -26,7 +26,7 @@ fn read(manager: &Fake, path: &str) -> Result<String, FileError> {
     FileSystem::new(&[&table]).read(path, &mut text).map(|()| text)
 }
 
-fn marks(manager: &Fake) -> Vec<(Watermarks, [u64; 3])> {
+fn marks(manager: &Fake) -> Vec<(Watermarks, [u64; 4])> {
     manager.zones().iter().map(|zone| (zone.watermarks(), zone.lowmem_reserve())).collect()
 }
 
@@ -47,24 +47,29 @@ fn parameters_change_the_marks() {
     }
     assert_eq!(
         read(&manager, "/proc/sys/vm/lowmem_reserve_ratio").as_deref(),
-        Ok("256\t256\t32\n")
+        Ok("256\t256\t32\t0\n")
     );
     assert_eq!(write(&manager, "/proc/sys/vm/lowmem_reserve_ratio", "128"), Ok(()));
     assert_eq!(
         read(&manager, "/proc/sys/vm/lowmem_reserve_ratio").as_deref(),
-        Ok("128\t256\t32\n")
+        Ok("128\t256\t32\t0\n")
     );
     let reserve = marks(&manager)[0].1[2];
     assert!(reserve.abs_diff(before[0].1[2] * 2) <= 1 && reserve > 0);
     assert_eq!(write(&manager, "/proc/sys/vm/lowmem_reserve_ratio", "0 0 0\n"), Ok(()));
-    assert!(marks(&manager).iter().all(|(_, reserve)| *reserve == [0; 3]));
+    assert!(marks(&manager).iter().all(|(_, reserve)| *reserve == [0; 4]));
     assert_eq!(write(&manager, "/proc/sys/vm/lowmem_reserve_ratio", "8 -2147483648 -0"), Ok(()));
-    assert_eq!(read(&manager, "/proc/sys/vm/lowmem_reserve_ratio").as_deref(), Ok("8\t0\t0\n"));
-    for text in ["", "1 2 3 4", "-", "--1", "-2147483649", "2147483648", "-x"] {
+    assert_eq!(read(&manager, "/proc/sys/vm/lowmem_reserve_ratio").as_deref(), Ok("8\t0\t0\t0\n"));
+    // A number for a zone of devices' memory, which there is not, is checked alone.
+    assert_eq!(write(&manager, "/proc/sys/vm/lowmem_reserve_ratio", "256 256 32 0 7"), Ok(()));
+    let all = "256\t256\t32\t0\n";
+    assert_eq!(read(&manager, "/proc/sys/vm/lowmem_reserve_ratio").as_deref(), Ok(all));
+    assert_eq!(write(&manager, "/proc/sys/vm/lowmem_reserve_ratio", "8 0 0"), Ok(()));
+    for text in ["", "1 2 3 4 5 6", "1 2 3 4 x", "-", "--1", "-2147483649", "2147483648", "-x"] {
         let written = write(&manager, "/proc/sys/vm/lowmem_reserve_ratio", text);
         assert_eq!(written, Err(FileError::Invalid), "{text:?}");
     }
-    assert_eq!(read(&manager, "/proc/sys/vm/lowmem_reserve_ratio").as_deref(), Ok("8\t0\t0\n"));
+    assert_eq!(read(&manager, "/proc/sys/vm/lowmem_reserve_ratio").as_deref(), Ok("8\t0\t0\t0\n"));
 }
 
 #[test]
