@@ -107,7 +107,7 @@ fn what_cannot_be_is_said() {
                     busy on; cpu online 2; movable busy on; cpu online 1; compact; cpu; verify";
     let said = said(&boot("3", &[], commands));
     for expected in [
-        "cpu: CPU 0 is the calling CPU\ncpu: there is no CPU 3; the last one is 2\n",
+        "cpu: CPU 0 cannot take itself offline\ncpu: there is no CPU 3; the last one is 2\n",
         "cpu: CPU 1 is online already\nCPU 1 is offline; ",
         "cpu: CPU 1 is offline already\nCPU 2 is offline; ",
         "cpu: CPU 0 is the last online CPU\ncpu: no other CPU is online\n",

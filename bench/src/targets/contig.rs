@@ -33,7 +33,7 @@ targets! { TARGETS:
             of(rows, |what| what == FIND, us)
         };
     Moving, "contig", "grades-cost", "Allocating beside memory with a grade: time",
-        <= 1.03 "x", "without grades, by turns",
+        <= 1.03 "x", "without grades, alternately",
         |rows| of(rows, |what| what.starts_with(GRADES), |row| row.plain_ratio.middle);
 }
 

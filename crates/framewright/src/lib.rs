@@ -112,9 +112,10 @@
 //!
 //! # Features
 //!
-//! All features are on by default. The code of a disabled feature is not linked; with all of them
-//! off, one CPU with pages, blocks and zones remains. [`Parameters::parse`] reports a parameter
-//! that belongs to a disabled feature, and the parameter has no effect, however it is set.
+//! All features in this table are on by default except `many-nodes`. The code of a disabled feature
+//! is not linked; with all of them off, one CPU with pages, blocks and zones remains.
+//! [`Parameters::parse`] reports a parameter that belongs to a disabled feature, and the parameter
+//! has no effect, however it is set.
 //!
 //! | feature | provides | without it |
 //! |---|---|---|

@@ -105,10 +105,10 @@ pub struct IrqState(pub usize);
 ///    also: [`unpin`](Platform::unpin) and [`yield_now`](Platform::yield_now).
 /// 5. With a clock: [`now_ns`](Platform::now_ns), so that bring-up can report how long it took.
 ///
-/// Contexts: the manager calls `direct`, `pin`, `unpin`, `irq_save`, `irq_restore`, `now_ns` and
-/// `relax` from any context in which you call the manager, interrupt handlers included. It calls
-/// `cpu_barrier`, `yield_now` and every method of [`VmemmapSpace`] only where waiting is allowed
-/// and the caller is not pinned, so these may sleep.
+/// Contexts: the manager calls `cpu_barrier`, `yield_now` and every method of [`VmemmapSpace`] only
+/// where waiting is allowed and the caller is not pinned, so these may sleep. Bring-up is an
+/// exception: it calls methods of `VmemmapSpace` whatever `can_wait` says. All other methods are
+/// called from any context in which you call the manager, interrupt handlers included.
 ///
 /// # Safety
 /// The implementer promises that
@@ -190,11 +190,10 @@ pub unsafe trait Platform: Sync + 'static {
     }
 
     /// Identifies the calling task: a number that a task keeps for as long as it lives, whatever
-    /// CPU it is on, and that no other living task has. The manager asks only where waiting is
-    /// allowed: before it calls the reclaim hook ([`Reclaim`](crate::Reclaim)), so that a request
-    /// made inside the hook does not call the hook again, and before memory is added or removed, so
-    /// that a task does not wait for itself. `None`: tasks cannot be told apart, so only one at a
-    /// time is in the hook.
+    /// CPU it is on, and that no other living task has. The manager asks so that a request made
+    /// inside the reclaim hook ([`Reclaim`](crate::Reclaim)) neither calls nor wakes it again, and
+    /// so that a task that compacts, resizes a pool, or adds or removes memory does not wait for
+    /// itself. `None`: tasks cannot be told apart, so only one at a time is in the hook.
     fn current_task(&self) -> Option<NonZeroU64> {
         None
     }

@@ -168,7 +168,7 @@ mod tests {
                 for range in places.chain([3..3, 4..4, 1..512, 7..1000, 0..1001]) {
                     let mut all = vec![OLD; 1001];
                     let start = NonNull::from(&mut all[range.start]).cast();
-                    // SAFETY: the vector is ours and long enough (invariant 28).
+                    // SAFETY: the vector is ours and long enough (invariant 44).
                     unsafe { store.write(start, range.len(), &line) };
                     for (index, &found) in all.iter().enumerate() {
                         let expected = if range.contains(&index) { line } else { OLD };

@@ -92,7 +92,7 @@ fn what_cannot_be_is_said_and_nobody_is_stopped() {
         ("cpu offline 2", 1, "there is no CPU 2; the last one is 1"),
         ("cpu online 2", 1, "there is no CPU 2; the last one is 1"),
         ("cpu offline 0x100000001", 1, "there is no CPU 4294967295; the last one is 1"),
-        ("cpu offline 0", 1, "CPU 0 is the calling CPU"),
+        ("cpu offline 0", 1, "CPU 0 cannot take itself offline"),
         ("cpu online 1", 1, "CPU 1 is online already"),
         ("cpu offline one", 2, "a CPU must be a number, not \"one\""),
         ("cpu offline", 2, "expected offline N, online N or storm ROUNDS [seed N]"),

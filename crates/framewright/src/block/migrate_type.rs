@@ -1,4 +1,5 @@
-//! What blocks are used for: three types that follow the use of a block, and two grades that stay.
+//! What blocks are used for: three types that follow the use of a block, two grades that stay, and
+//! a type under which isolated blocks are counted.
 
 /// Whether the owner of a block's pages can move them, which decides what pages they share blocks
 /// with. The names and the order are Linux's.

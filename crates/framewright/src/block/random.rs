@@ -1,4 +1,4 @@
-//! Random numbers for the shuffle.
+//! Random numbers for the shuffle and for placement at random.
 
 /// A generator of random numbers and coin tosses.
 pub(crate) struct Random {

@@ -141,7 +141,7 @@ impl<P: Platform> Manager<P> {
 
     fn find(&self, search: &Search, order: Order, marks: &[Mark]) -> Option<(PfnRange, bool)> {
         for &mark in marks {
-            self.wake_if_low(mark, search);
+            self.wake_if_below_low(mark, search);
             for zone in self.zonelist(search) {
                 if let Some(taken) = self.try_zone_known(zone, search, order, mark) {
                     return Some(taken);
@@ -417,8 +417,7 @@ impl<P: Platform> Manager<P> {
     }
 }
 
-/// Refuses types for which no memory is kept: they never take memory from another type, nor another
-/// type from them.
+/// Refuses types that are not for requests: those of isolated blocks and of grades.
 pub(super) fn usable_type(migrate_type: MigrateType) -> Result<(), AllocateError> {
     if migrate_type.is_mergeable() { Ok(()) } else { Err(AllocateError::BadType(migrate_type)) }
 }

@@ -10,7 +10,8 @@
 //!                min  ─────────── requests wait (`reclaim`)
 //! ```
 //!
-//! A node has one bit that says it is short, and one that says a thread was woken for it. The
+//! A node has two pairs of bits, one for requests that may have graded memory and one for others.
+//! One bit of a pair says that the node is short, the other that a thread was woken for it. The
 //! second is cleared when the thread has done what it could, so that the next request that finds
 //! the node short wakes it again.
 //!
@@ -58,7 +59,7 @@ impl<P: Platform> Manager<P> {
     /// Called when a request's pass over the zones goes on to `mark`. If that is below the low
     /// mark, all nodes that the request may use are short.
     #[inline]
-    pub(super) fn wake_if_low(&self, mark: Mark, search: &Search) {
+    pub(super) fn wake_if_below_low(&self, mark: Mark, search: &Search) {
         if !matches!(mark, Mark::Low) {
             self.wake_background(search);
         }
@@ -202,18 +203,18 @@ impl<P: Platform> Pressure<'_, P> {
     fn lack(self, node: NodeId, has_graded: bool) -> u64 {
         let zones = self.manager.views().filter(|zone| zone.id().node == node);
         let lack = zones.map(|zone| {
-            let mut high = zone.watermarks().high_pages;
+            let Some(part) = zone.parts().first() else { return 0 };
             if has_graded {
+                let mut high = part.high_pages(MigrateType::Movable);
                 if cfg!(feature = "moving") {
                     // A node's highest zone keeps nothing back from others. What it keeps from
                     // movable requests counts, or they could fail before the node is short.
-                    let [.., of_others, of_movable] = zone.lowmem_reserve();
-                    let reserve = if of_others == 0 { of_movable } else { 0 };
-                    let more = zone.movable_watermarks().high_pages.saturating_add(reserve);
-                    high = high.saturating_add(more);
+                    let [.., of_others, of_movable] = part.lowmem_reserve();
+                    high = high.saturating_add(if of_others == 0 { of_movable } else { 0 });
                 }
                 return high.saturating_sub(zone.free_pages() + zone.withheld_pages());
             }
+            let high = part.high_pages(MigrateType::Unmovable);
             // Where nearly all memory is kept for other requests, nothing that is freed helps this
             // kind.
             if zone.managed_pages().saturating_sub(zone.most_graded_pages()) <= high {

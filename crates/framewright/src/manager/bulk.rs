@@ -171,7 +171,7 @@ impl<P: Platform> Manager<P> {
             return 0;
         }
         for &mark in marks {
-            self.wake_if_low(mark, search);
+            self.wake_if_below_low(mark, search);
             for zone in self.zonelist(search) {
                 if zone.span().end.address() <= search.max_address {
                     loop {

@@ -55,7 +55,7 @@ impl fmt::Display for CpuError {
             Self::Unknown { cpu, cpus } => {
                 write!(f, "there is no CPU {cpu}; the last one is {}", cpus.saturating_sub(1))
             }
-            Self::Calling(cpu) => write!(f, "CPU {cpu} is the calling CPU"),
+            Self::Calling(cpu) => write!(f, "CPU {cpu} cannot take itself offline"),
             Self::Offline(cpu) => write!(f, "CPU {cpu} is offline already"),
             Self::Online(cpu) => write!(f, "CPU {cpu} is online already"),
             Self::Last(cpu) => write!(f, "CPU {cpu} is the last online CPU"),

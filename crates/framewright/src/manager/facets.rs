@@ -1,7 +1,7 @@
 //! The operations of a manager, by subject.
 //!
-//! [`Manager`] itself brings memory up, allocates it, frees it and lists it. Everything else is
-//! reached through facets, small values that are copied freely:
+//! [`Manager`] itself brings memory up, allocates it, frees it, counts it and checks it. Everything
+//! else is reached through facets, small values that are copied freely:
 //! `manager.references().try_get(pfn)`, `manager.vmemmap().bytes()`. Each facet borrows the manager
 //! and has no state of its own.
 
@@ -58,7 +58,7 @@ facets! {
         caches -> Caches;
         /// CPUs that go online and offline.
         cpus -> Cpus;
-        /// From which nodes requests got memory.
+        /// NUMA policies, weights and tiers, and the counters of `numastat`.
         numa -> Numa;
     }
     feature = "vmemmap" {

@@ -1,4 +1,4 @@
-//! Calls that take a size and nothing else.
+//! Calls without a [`Request`](super::Request): by size, by layout.
 
 use crate::block::MigrateType;
 use crate::manager::request::{AllocateError, Request};

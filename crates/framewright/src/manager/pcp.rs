@@ -22,7 +22,7 @@ use core::panic::Location;
 /// What a CPU's cache holds and may hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CpuCacheInfo {
-    /// The zone whose frames the cache keeps.
+    /// The zone that is asked first. The cache may keep frames of another zone, too.
     pub zone: ZoneId,
     /// Pages in the cache now.
     pub pages: u64,
@@ -108,7 +108,7 @@ impl<P: Platform> Manager<P> {
         self.allocate_slowly(order, migrate_type)
     }
 
-    /// The zone that the calling CPU's cache keeps frames of.
+    /// The zone that the calling CPU's cache asks first.
     #[inline]
     pub(super) fn near_zone(&self) -> Option<&'static Zone> {
         if !cfg!(feature = "smp") {
@@ -222,12 +222,12 @@ impl<P: Platform> Manager<P> {
             let most = |zone: &Zone| {
                 if cache.covers(zone.pfn_range()) { u32::MAX } else { little }
             };
-            // Who wants one node alone gets what is short there from its zones, run by run.
+            // A request for one node alone gets what is short there from its zones, run by run.
             let marks = if other_nodes { ORDINARY } else { &[Mark::Low] };
             let mut marks = marks.iter().copied();
             let cached = cache.pages();
             start = marks.find_map(|mark| {
-                self.wake_if_low(mark, &search);
+                self.wake_if_below_low(mark, &search);
                 self.zonelist(&search).find_map(|zone| {
                     if !other_nodes && zone.id().node != home.id().node {
                         return None;

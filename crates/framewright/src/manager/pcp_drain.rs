@@ -6,9 +6,10 @@
 //! ```
 //!
 //! A CPU that empties another CPU's cache has it to itself (invariant 16). The zone validates all
-//! frames that come back (invariant 17).
+//! frames that come back (invariant 13).
 
 use crate::block::Lot;
+use crate::block::lots::WORD_ORDERS;
 use crate::manager::facets::Caches;
 use crate::manager::reclaim::Attempt;
 use crate::manager::request::ORDINARY;
@@ -102,7 +103,7 @@ impl<P: Platform> Manager<P> {
                 break;
             }
             gone += some;
-            if order.get() >= 4 && batch[0].base > batch[some - 1].base {
+            if order.get() >= WORD_ORDERS && batch[0].base > batch[some - 1].base {
                 // Ascending order lets runs that were freed downwards go back together, as runs
                 // that were freed upwards do.
                 batch[..some].reverse();

@@ -222,8 +222,8 @@ pub enum AllocateError {
     NotFree(PfnRange),
     /// There is no such node.
     NoNode(NodeId),
-    /// No memory is kept for this migrate type, and memory freed as this type would serve no
-    /// request.
+    /// No request may name this migrate type: it is that of isolated blocks or of a grade. Movable
+    /// requests get the memory of grades.
     BadType(MigrateType),
     /// The memory found had been written to while it was free (`page_poison=1`). It is filled with
     /// poison again and free, so the next attempt may get it.
@@ -249,8 +249,8 @@ impl fmt::Display for AllocateError {
             Self::BadBoundary { boundary_pages } => {
                 write!(
                     f,
-                    "cannot keep within {boundary_pages} pages: it takes a power of two that holds \
-                     the run"
+                    "cannot keep the run within {boundary_pages} pages: a boundary is a power of \
+                     two and no smaller than the run"
                 )
             }
             Self::NotAligned { start, order } => {
@@ -259,7 +259,11 @@ impl fmt::Display for AllocateError {
             Self::NotFree(range) => write!(f, "{range:?} is not free"),
             Self::NoNode(node) => write!(f, "there is no node {node}"),
             Self::BadType(migrate_type) => {
-                write!(f, "no memory is kept for the migrate type {}", migrate_type.name())
+                let name = migrate_type.name();
+                write!(
+                    f,
+                    "{name} is no migrate type of requests: Movable, Unmovable, Reclaimable are"
+                )
             }
             Self::Damaged(damage) => damage.fmt(f),
             Self::NoManager => f.write_str("there is no manager yet"),
@@ -290,23 +294,26 @@ impl Mark {
         highest: ZoneKind,
         migrate_type: MigrateType,
     ) -> u64 {
-        let part_of_min = |mark| part_of_min(zone.min_pages(migrate_type), mark);
         let mark_pages = match self {
             Self::Low => zone.low_pages(migrate_type),
             Self::Min => zone.min_pages(migrate_type),
-            Self::Half => part_of_min(true),
-            Self::Atomic => part_of_min(false),
+            Self::Half => half_of_min(zone.min_pages(migrate_type)),
+            Self::Atomic => atomic_part_of_min(zone.min_pages(migrate_type)),
             Self::Nothing => return 0,
         };
         zone.watermark_for(mark_pages, highest, migrate_type)
     }
 }
 
-/// Returns half of a zone's min watermark, or three eighths for who cannot wait (Linux:
-/// `mm/page_alloc.c`, `__zone_watermark_ok`, with its rounding).
-const fn part_of_min(min_pages: u64, can_wait: bool) -> u64 {
-    let half = min_pages.div_ceil(2);
-    if can_wait { half } else { half - half / 4 }
+/// Half of a zone's min watermark, rounded as in Linux (`mm/page_alloc.c`, `__zone_watermark_ok`).
+const fn half_of_min(min_pages: u64) -> u64 {
+    min_pages.div_ceil(2)
+}
+
+/// Three eighths of a zone's min watermark, for callers that cannot wait.
+const fn atomic_part_of_min(min_pages: u64) -> u64 {
+    let half = half_of_min(min_pages);
+    half - half / 4
 }
 
 /// The marks that ordinary requests keep to: first they look where memory is plentiful, then down
@@ -315,15 +322,15 @@ pub(super) const ORDINARY: &[Mark] = &[Mark::Low, Mark::Min];
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
-    use super::part_of_min;
+    use super::{atomic_part_of_min, half_of_min};
 
     #[test]
     fn parts_of_min_round_as_linux_does() {
         for (min_pages, half, atomic) in
             [(0, 0, 0), (1, 1, 1), (4, 2, 2), (5, 3, 3), (8, 4, 3), (13, 7, 6), (1024, 512, 384)]
         {
-            assert_eq!(part_of_min(min_pages, true), half, "{min_pages}");
-            assert_eq!(part_of_min(min_pages, false), atomic, "{min_pages}");
+            assert_eq!(half_of_min(min_pages), half, "{min_pages}");
+            assert_eq!(atomic_part_of_min(min_pages), atomic, "{min_pages}");
         }
     }
 }

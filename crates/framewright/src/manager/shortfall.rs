@@ -1,5 +1,5 @@
-//! Why a request found no memory. This is computed only when somebody asks, so that an
-//! [`AllocateError`] stays two bytes of information.
+//! Why a request found no memory. This is computed only when somebody asks, so that
+//! [`AllocateError::OutOfMemory`] names only the order.
 
 use crate::block::MigrateType;
 use crate::manager::request::{AllocateError, Request};

@@ -13,7 +13,7 @@ impl<P: Platform> Sysctl<'_, P> {
     fn change(self, change: impl FnOnce(&mut Tunables)) {
         let mut tunables = self.manager.tunables.lock(self.manager.platform);
         change(&mut tunables);
-        tunables.apply(self.manager.platform, self.manager.zones());
+        tunables.apply(self.manager.zones());
         drop(tunables);
         // Requests that failed above the old marks may succeed above the new ones.
         self.manager.pressure.epoch.end();

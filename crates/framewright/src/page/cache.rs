@@ -1,6 +1,7 @@
 //! The frames that a CPU keeps in its own cache.
 //!
-//! There is a stack for each order up to 9 and migrate type. Orders 0 to 3 come out of the zone by
+//! There is a stack for each order up to 9 and [lot](Lot): the three migrate types, and what goes
+//! back to the zone. Orders 0 to 3 come out of the zone by
 //! the *word*: a refill takes over all free runs of one 64-frame word of a block's free map, so
 //! each entry of their stacks is a word. From order 4 on an entry is a single run. To get a run is
 //! to find a set bit in the top entry. Freeing a run of that word sets its bit again; freeing any
@@ -8,10 +9,10 @@
 //!
 //! ```text
 //!                refill                    get
-//!     zone ---------------> For(type) -------------> caller
+//!     zone ---------------> of a type -------------> caller
 //!       ^  <--------------      ^ block crowded, or      |
 //!       |    oldest half        | not movable            | free looks at the block
-//!       +------- Back <---------+------------------------+
+//!       +------- BACK <---------+------------------------+
 //!                       block has much free
 //! ```
 //!

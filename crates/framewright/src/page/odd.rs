@@ -3,7 +3,7 @@
 //! Whoever frees such a run will probably want one like it, so the cache keeps it whole for a
 //! request of exactly that many pages. There are a few, oldest first. What a request is compared
 //! with is apart from the first frame: it includes the lot of the run's block, which a free has to
-//! look up, and who is given the run soon afterwards need not wait for that.
+//! look up, and whoever is given the run soon afterwards need not wait for that.
 //!
 //! Orders of memory: Relaxed: only the CPU that has the cache touches them (invariant 16). A look
 //! from elsewhere is a guess.

@@ -133,6 +133,7 @@ impl HotplugParameters {
                 .map(|policy| self.policy = policy)
                 .ok_or("memory_hotplug.online_policy= is contig-zones or auto-movable"),
             "memory_hotplug.auto_movable_ratio" => parse_decimal(value)
+                .filter(|&ratio| u32::try_from(ratio).is_ok())
                 .map(|ratio| self.auto_movable_ratio = ratio)
                 .ok_or("memory_hotplug.auto_movable_ratio= takes a number"),
             "memory_hotplug.auto_movable_numa_aware" => parse_bool(value)
@@ -176,6 +177,8 @@ mod tests {
             ("memory_hotplug.online_policy", "auto", false),
             ("memory_hotplug.auto_movable_ratio", "400", true),
             ("memory_hotplug.auto_movable_ratio", "-1", false),
+            ("memory_hotplug.auto_movable_ratio", "4294967295", true),
+            ("memory_hotplug.auto_movable_ratio", "4294967296", false),
             ("memory_hotplug.auto_movable_numa_aware", "N", true),
             ("memory_hotplug.auto_movable_numa_aware", "maybe", false),
             ("memory_hotplug.memmap_on_memory", "force", true),

@@ -19,8 +19,8 @@ pub const KNOWN: &[(&str, &str)] = &[
     ("hotplug_windows=N", "ranges of memory that can be added later, 8 if unset"),
     (
         "hugepage_alloc_threads=N",
-        "most threads that fill pools at boot; one for each node and 64 GiB takes part, as more \
-         are slower",
+        "most threads that fill pools at boot; no more than one for each node and 64 GiB take \
+         part, because more are slower",
     ),
     ("hugepages=N", "huge pages to set aside at boot; `0:4,1:2` gives the number on each node"),
     ("hugepagesz=SIZE", "size of the huge pages that the next hugepages= counts"),

@@ -257,16 +257,21 @@ impl Parameters {
                     .and_then(|order| u8::try_from(order).ok())
                     .and_then(Order::new);
                 self.reporting.order =
-                    Some(order.ok_or("page_reporting_order= takes an order from 0 to 18")?);
+                    Some(order.ok_or(
+                        "page_reporting.page_reporting_order= takes an order from 0 to 18",
+                    )?);
             }
             Some("page_reporting_delay_ms") => {
-                let delay_ms =
-                    parse_number(value).ok_or("page_reporting_delay_ms= takes milliseconds")?;
+                let delay_ms = parse_number(value)
+                    .ok_or("page_reporting.page_reporting_delay_ms= takes milliseconds")?;
                 self.reporting.delay_ms = delay_ms;
             }
-            Some("pools") => self.reporting.pools = parse_bool(value).ok_or("pools= is 1 or 0")?,
+            Some("pools") => {
+                self.reporting.pools = parse_bool(value).ok_or("page_reporting.pools= is 1 or 0")?
+            }
             Some("pace") => {
-                self.reporting.pace = Pace::parse(value).ok_or("pace= is adaptive or fixed")?
+                self.reporting.pace =
+                    Pace::parse(value).ok_or("page_reporting.pace= is adaptive or fixed")?
             }
             _ => {
                 let pools = (cfg!(feature = "pools"), self.huge_pages.set(name, value));
@@ -331,7 +336,7 @@ fn memmap(range: &str) -> Result<(u64, u64, MemoryKind), &'static str> {
     let size = parse_size(&range[..at]).map_err(|_| FORM)?;
     let start = parse_size(&range[at + 1..]).map_err(|_| FORM)?;
     if start.checked_add(size).is_none_or(|end| end > PHYSICAL_ADDRESS_END) {
-        return Err("memmap= names what is beyond all physical addresses");
+        return Err("memmap= names a range beyond the largest physical address");
     }
     Ok((start, size, kind))
 }

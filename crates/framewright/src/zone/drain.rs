@@ -15,6 +15,7 @@ use super::halves::HALF;
 use super::locked::LockedZone;
 use crate::block::deferred_merge::{MERGE_DEFERRED, deferrable_grade};
 use crate::block::list::NONE;
+use crate::block::lots::WORD_ORDERS;
 use crate::block::segment::{self, offset_in_block};
 use crate::block::{BlockState, FreeMap, State};
 use crate::page::{MOST_RETURNED, Runs};
@@ -24,8 +25,6 @@ use crate::vmemmap_space::BlockNumber;
 
 /// How many entries ahead of the one that is being freed are prefetched.
 const AHEAD: usize = 8;
-/// Orders below this one are cached as words of runs.
-pub(super) const WORDS_BELOW: u8 = 4;
 
 impl Zone {
     /// Frees words of runs of one order below 9, or blocks of order 9. An entry that is not
@@ -71,7 +70,7 @@ impl Zone {
             let found = near.index_of(block);
             // Neighbouring runs of higher orders are freed as one, so readiness is checked once for
             // many of them, under the lock.
-            if order.get() >= WORDS_BELOW || self.table.is_ready(found) {
+            if order.get() >= WORD_ORDERS || self.table.is_ready(found) {
                 // Runs of the same block follow one another.
                 if last.replace(found) != Some(found) {
                     self.table.prefetch(found, order);
@@ -89,7 +88,7 @@ impl LockedZone {
     fn drain(&mut self, order: Order, batch: &[Runs], indices: &[u32]) -> usize {
         let (before, unused) = (self.free_pages(), self.unused_pages());
         let nothing_ahead = |_: &Self, _| {};
-        let done = if order.get() < WORDS_BELOW {
+        let done = if order.get() < WORD_ORDERS {
             self.drain_each(batch, indices, nothing_ahead, |locked, index, rest| {
                 let offset = offset_in_block(rest[0].base);
                 usize::from(locked.free_word(index, offset, rest[0].runs, order))

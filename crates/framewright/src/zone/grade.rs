@@ -19,6 +19,7 @@
 
 use super::Zone;
 use super::isolate::is_managed;
+use super::locked::LockedZone;
 use super::reserve::takes_reserve_first;
 use super::unaccepted::{is_listed, is_lost};
 use crate::block::buddy::GRADES;
@@ -110,6 +111,16 @@ fn graded(segment: &Segment, found: HeadIn) -> GradedMemory {
     GradedMemory { span, present_pages, managed_pages, unaccepted_pages }
 }
 
+impl LockedZone {
+    /// Frames of all blocks of the grades *movable only* and *removable*, including frames that are
+    /// no memory.
+    pub(super) fn graded_block_pages(&self) -> [u64; 2] {
+        let blocks = self.buddy.blocks_of_type();
+        [Grade::MovableOnly, Grade::Removable]
+            .map(|grade| u64::from(blocks[grade.migrate_type() as usize]) * PAGES_PER_BLOCK)
+    }
+}
+
 impl Zone {
     /// The blocks of a grade that are memory. If there may be any, this looks at all heads, some
     /// under each hold of the lock. Exact if nobody changes grades meanwhile.
@@ -145,17 +156,10 @@ impl Zone {
 
     /// Frames of all blocks with a grade, including frames that are no memory.
     pub(crate) fn most_graded_pages<P: Platform>(&self, platform: &P) -> u64 {
-        self.most_pages_by_grade(platform).iter().sum()
-    }
-
-    /// [`most_graded_pages`](Self::most_graded_pages) by grade: *movable only*, *removable*.
-    pub(super) fn most_pages_by_grade<P: Platform>(&self, platform: &P) -> [u64; 2] {
         if !cfg!(feature = "moving") {
-            return [0; 2];
+            return 0;
         }
-        let blocks = self.read(platform).buddy.blocks_of_type();
-        [Grade::MovableOnly, Grade::Removable]
-            .map(|grade| u64::from(blocks[grade.migrate_type() as usize]) * PAGES_PER_BLOCK)
+        self.read(platform).graded_block_pages().iter().sum()
     }
 
     /// Whether there are blocks without a grade, free or in use.

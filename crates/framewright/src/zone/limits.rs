@@ -140,8 +140,13 @@ impl Zone {
     }
 
     /// Notes how much memory has which grade, for the limits that are set next.
-    pub(crate) fn note_movable_pages<P: Platform>(&self, platform: &P) {
-        store(&self.limits.movable_pages, self.most_pages_by_grade(platform));
+    #[inline(never)]
+    pub(crate) fn note_grades<P: Platform>(&self, platform: &P) {
+        if cfg!(feature = "moving") {
+            // Under the lock, so that no older numbers replace newer ones.
+            let locked = self.read(platform);
+            store(&self.limits.movable_pages, locked.graded_block_pages());
+        }
     }
 }
 

@@ -6,10 +6,10 @@
 //! another migrate type.
 
 use super::Zone;
-use super::drain::WORDS_BELOW;
 use super::locked::LockedZone;
 use super::page_alloc::WordsWanted;
 use crate::block::bit_sets::Neighbours;
+use crate::block::lots::WORD_ORDERS;
 use crate::block::{FreeMap, Lot, MigrateType, segment};
 use crate::page::{CpuCache, MOST_RUNS, Put, Runs};
 use crate::platform::Platform;
@@ -18,7 +18,7 @@ use crate::units::{Order, PAGES_PER_BLOCK, Pfn};
 /// The most groups of neighbours that a refill of blocks takes.
 const MOST_GROUPS: usize = 16;
 /// How many runs of the smallest order without words a block has.
-const RUNS_OF_A_BLOCK: usize = FreeMap::<8>::PAGES >> WORDS_BELOW;
+const RUNS_OF_A_BLOCK: usize = FreeMap::<8>::PAGES >> WORD_ORDERS;
 /// A refill takes at most one in this many of the zone's free whole blocks. When few are left, one
 /// CPU would otherwise take all of them, and the next CPU that wants one would empty every CPU's
 /// cache.
@@ -92,7 +92,7 @@ impl Zone {
             let before = locked.free_pages();
             let spare = before.saturating_sub(wanted.keep_pages) / order.pages();
             let limit = u32::try_from(spare).unwrap_or(u32::MAX).min(wanted.most);
-            let first = if order.get() < WORDS_BELOW {
+            let first = if order.get() < WORD_ORDERS {
                 let words = WordsWanted {
                     order,
                     migrate_type: from,

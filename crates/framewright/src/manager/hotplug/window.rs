@@ -121,7 +121,7 @@ impl<P: Platform> Hotplug<'_, P> {
             return Err(HotplugError::NoRoomForTables { bytes: own_size.bytes() });
         }
         // The tables lie in the memory itself. Only whole GiBs may do so: then nobody looks into
-        // the tables when the memory is gone (invariant 5).
+        // the tables when the memory is gone (invariant 49).
         if !wanted.start.0.is_multiple_of(GIB) || !wanted.end.0.is_multiple_of(GIB) {
             return Err(HotplugError::NoRoomForTables { bytes: own_size.bytes() });
         }

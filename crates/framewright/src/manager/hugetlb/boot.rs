@@ -9,7 +9,7 @@
 use crate::block::{Chain, PageList, Segment};
 use crate::hugetlb::{Shares, spread};
 use crate::manager::facets::Hugetlb;
-use crate::manager::hugetlb::resizing::Moving;
+use crate::manager::hugetlb::resizing::PagesOnTheWay;
 use crate::manager::hugetlb::take::Moment;
 use crate::manager::state::pools::may_have_no_vmemmap;
 use crate::memblock::Memblock;
@@ -59,7 +59,8 @@ pub struct BootFill {
     pub absent_node: Option<NodeId>,
     /// How long filling took.
     pub duration_ns: Option<u64>,
-    /// The most threads that it may use: `hugepage_alloc_threads=`, or a quarter of the CPUs.
+    /// The most threads that it may use: `hugepage_alloc_threads=`, or a quarter of the CPUs. Pools
+    /// of 1 GiB pages use as many as there are nodes with memory, if that is more.
     pub threads: u32,
     /// The most threads that are worth starting: one for 64 GiB, and at most `n` in memory of `n`
     /// nodes. If a hook handles the descriptors, which takes much longer, one for 128 MiB.
@@ -171,7 +172,7 @@ impl<P: Platform> Hugetlb<'_, P> {
         if self.manager.pools.adopted.swap(true, Ordering::Relaxed) {
             return adopted;
         }
-        let _moving = Moving::start(self.manager);
+        let _moving = PagesOnTheWay::start(self.manager);
         for range in self.manager.pools.boot_pages.ranges() {
             let Some(size) = PoolSize::ALL.into_iter().find(|size| size.order() == range.order)
             else {

@@ -4,7 +4,7 @@
 use crate::hugetlb::{PoolError, Taken};
 use crate::manager::hugetlb::pool::Pool;
 use crate::manager::hugetlb::resize::PAGES_OF_A_HOLD;
-use crate::manager::hugetlb::resizing::Moving;
+use crate::manager::hugetlb::resizing::PagesOnTheWay;
 use crate::platform::Platform;
 use crate::units::{NodeId, NodeMask};
 
@@ -88,7 +88,7 @@ impl<P: Platform> Pool<'_, P> {
     /// Allocates up to `most` pages as free surplus pages of the pool; returns how many.
     fn add_surplus_pages(&self, nodes: NodeMask, most: u64) -> u64 {
         let size = self.size;
-        let _moving = Moving::start(self.manager);
+        let _moving = PagesOnTheWay::start(self.manager);
         let room = |_| u64::MAX;
         let shares = self.accounting().deal_growth(size, most, nodes, &room);
         let mut added = 0;
@@ -150,7 +150,7 @@ impl<P: Platform> Pool<'_, P> {
                 self.manager.hugetlb().recheck_suspects();
                 return true;
             }
-            let _moving = Moving::start(self.manager);
+            let _moving = PagesOnTheWay::start(self.manager);
             for node in nodes.nodes() {
                 let mut left = shares[node.index()];
                 while left != 0 {

@@ -15,9 +15,9 @@ use crate::units::PoolSize;
 
 /// While this lives, pages may be on their way. Made before pages leave a zone or a list, and
 /// dropped when they have arrived in the other and no lock is held.
-pub(super) struct Moving<'a, P: Platform>(&'a Manager<P>);
+pub(super) struct PagesOnTheWay<'a, P: Platform>(&'a Manager<P>);
 
-impl<'a, P: Platform> Moving<'a, P> {
+impl<'a, P: Platform> PagesOnTheWay<'a, P> {
     pub(super) fn start(manager: &'a Manager<P>) -> Self {
         // Relaxed, like all accesses to this word: a CPU that finds a moving page has held the lock
         // of the zone or of the accounting after the page's mover, and so sees that the move has
@@ -27,7 +27,7 @@ impl<'a, P: Platform> Moving<'a, P> {
     }
 }
 
-impl<P: Platform> Drop for Moving<'_, P> {
+impl<P: Platform> Drop for PagesOnTheWay<'_, P> {
     fn drop(&mut self) {
         if self.0.pools.moving.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.0.hugetlb().recheck_suspects();
@@ -49,13 +49,13 @@ const SOMEBODY: u64 = u64::MAX;
 pub(super) struct Resizing<'a, P: Platform> {
     resizer: &'a AtomicU64,
     /// Dropped before the next resize begins.
-    moving: Option<Moving<'a, P>>,
+    moving: Option<PagesOnTheWay<'a, P>>,
 }
 
 impl<P: Platform> Drop for Resizing<'_, P> {
     #[inline(never)]
     fn drop(&mut self) {
-        if let Some(Moving(manager)) = &self.moving {
+        if let Some(PagesOnTheWay(manager)) = &self.moving {
             // The targets already have these values, unless a mover panicked and this is unwinding.
             let mut accounting = manager.hugetlb().accounting();
             for size in PoolSize::ALL {
@@ -90,7 +90,7 @@ impl<'m, P: Platform> Hugetlb<'m, P> {
         }
         Ok(Resizing {
             resizer: &self.manager.pools.resizer,
-            moving: Some(Moving::start(self.manager)),
+            moving: Some(PagesOnTheWay::start(self.manager)),
         })
     }
 }

@@ -148,7 +148,7 @@ impl<P: Platform> Manager<P> {
         );
         let zones = core::mem::take(&mut frame.zones);
         let tunables = Tunables::of(parameters, zones);
-        tunables.apply(platform, zones);
+        tunables.apply(zones);
         let is_divided = zones.iter().any(|zone| zone.parts() != 1);
         let mut zone_list = frame.zone_list.take();
         zone_list.begin(zones);
@@ -220,7 +220,7 @@ impl<P: Platform> Manager<P> {
             if parameters.min_free_kbytes.is_none() {
                 drop(self.follow_fixed_memory());
             } else {
-                self.apply_tunables();
+                self.follow_grades();
             }
         }
         for zone in if cfg!(feature = "hotplug") { self.zones() } else { &[] } {

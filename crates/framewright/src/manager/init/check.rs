@@ -36,7 +36,7 @@ impl fmt::Display for PlatformFault {
             }
             Self::MisalignedDirectMap { address, offset } => write!(
                 f,
-                "Platform::direct shows the page at {address:#x} at {offset} bytes behind a \
+                "Platform::direct maps the page at {address:#x} to {offset} bytes past a \
                  multiple of {PAGE_SIZE}"
             ),
         }

@@ -87,7 +87,7 @@ impl<P: Platform> Moving<'_, P> {
             if attempts == 0 || !matches!(set, Err(GradeError::Isolate(_))) {
                 // Bring-up does this once for all.
                 if self.manager.moving.is_up {
-                    self.manager.apply_tunables();
+                    self.manager.follow_grades();
                 }
                 return set;
             }

@@ -234,8 +234,8 @@ impl<P: Platform> Manager<P> {
         totals
     }
 
-    /// Recounts everything from the tables and checks invariants 5 to 10, 21, 34, 36, 41, 45 and
-    /// 46.
+    /// Recounts everything from the tables and checks invariants 5 to 10, 21, 34, 36, 41, 45, 46
+    /// and 53.
     ///
     /// # Errors
     /// The first [`Fault`] found.

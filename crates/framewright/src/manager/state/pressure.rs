@@ -50,9 +50,9 @@ pub struct Shortage {
 /// The manager calls it for requests that find too little and for
 /// [`Pressure::reclaim_in_background`](crate::manager::Pressure::reclaim_in_background), with no
 /// lock held, not pinned, with interrupts on, and only where [`Platform::can_wait`] says that the
-/// context may wait. Where [`Platform::current_task`] tells tasks apart, several CPUs may be in the
-/// hook at once, each for a request of its own. Elsewhere only one can be, and requests that run
-/// out of memory meanwhile go on without the hook.
+/// context may wait. Where [`Platform::current_task`] tells tasks apart, up to 16 tasks may be in
+/// the hook at once, each for a request of its own; others go on without it. Elsewhere only one can
+/// be, and requests that run out of memory meanwhile go on without the hook.
 ///
 /// The hook may free and allocate. A request that runs out of memory inside the hook does not call
 /// the hook again but fails. A caller that holds a lock which the hook takes sets

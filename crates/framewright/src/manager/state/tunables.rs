@@ -76,10 +76,8 @@ impl Tunables {
         };
     }
 
-    /// Sets the watermarks and reserves of each zone; all parts of a zone get the same. Takes each
-    /// zone's lock briefly where memory may have grades.
-    pub(crate) fn apply<P: Platform>(&self, platform: &P, zones: &[Zone]) {
-        zones.iter().for_each(|zone| zone.note_movable_pages(platform));
+    /// Sets the watermarks and reserves of each zone; all parts of a zone get the same.
+    pub(crate) fn apply(&self, zones: &[Zone]) {
         let total_pages = zones.iter().map(|zone| zone.pages_for_limits().ungraded).sum();
         let mut last: Option<(NodeId, NodePages)> = None;
         for part in zones {
@@ -102,24 +100,22 @@ impl Tunables {
 }
 
 impl<P: Platform> Manager<P> {
-    /// Sets watermarks and reserves anew. Called when grades have changed. Takes each zone's lock
-    /// briefly.
+    /// Sets watermarks and reserves anew after grades have changed. Takes each zone's lock briefly.
     #[inline(never)]
-    pub(in crate::manager) fn apply_tunables(&self) {
-        self.tunables.lock(self.platform).apply(self.platform, self.zones());
+    pub(in crate::manager) fn follow_grades(&self) {
+        self.zones().iter().for_each(|zone| zone.note_grades(self.platform));
+        self.tunables.lock(self.platform).apply(self.zones());
     }
 
     /// Lets watermarks and reserves [follow](Tunables::follow) from the amount of memory that is
     /// not known to be movable. Takes each zone's lock briefly.
     #[inline(never)]
     pub(in crate::manager) fn follow_fixed_memory(&self) -> SpinGuard<'_, Tunables, P> {
-        let fixed = |zone: &Zone| {
-            zone.final_managed_pages().saturating_sub(zone.most_graded_pages(self.platform))
-        };
-        let fixed_pages = self.zones().iter().map(fixed).sum();
+        self.zones().iter().for_each(|zone| zone.note_grades(self.platform));
+        let fixed_pages = self.zones().iter().map(|zone| zone.pages_for_limits().ungraded).sum();
         let mut tunables = self.tunables.lock(self.platform);
         tunables.follow(fixed_pages);
-        tunables.apply(self.platform, self.zones());
+        tunables.apply(self.zones());
         tunables
     }
 }

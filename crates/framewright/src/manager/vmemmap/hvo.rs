@@ -29,7 +29,7 @@ pub(crate) struct OwnFrames<'a, P: Platform> {
 }
 
 // SAFETY: the manager allocates memory as the platform describes it, which is nobody else's until
-// it is freed (invariants 1 and 17).
+// it is freed (invariants 1 and 42).
 unsafe impl<P: Platform> FrameSource for OwnFrames<'_, P> {
     fn take(&mut self, order: Order) -> Option<Pfn> {
         let node = crate::memblock::NodeChoice::Preferred(self.near.id().node);

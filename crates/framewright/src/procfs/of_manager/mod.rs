@@ -214,8 +214,8 @@ impl<P: Platform> Manager<P> {
             "/sys/module/memory_hotplug/parameters/auto_movable_ratio",
             |m, _, out| show(out, &m.hotplug().settings().auto_movable_ratio),
             |m, _, text| {
-                let ratio = parse_number(text)?;
-                hotplug::change(m, |settings| settings.auto_movable_ratio = ratio)
+                let ratio = u32::try_from(parse_number(text)?).map_err(|_| FileError::Invalid)?;
+                hotplug::change(m, |settings| settings.auto_movable_ratio = ratio.into())
             },
         ),
         File::read_only(
