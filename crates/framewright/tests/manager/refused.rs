@@ -5,7 +5,7 @@ use framewright::hugetlb::PoolSize;
 use framewright::manager::ContiguousRequest;
 use framewright::units::{Order, Pfn, PfnRange};
 use framewright::zone::MigrateType;
-use framewright::{MoveFailed, MoveToken, Mover, NotNow, Occupant, Request, Reserves};
+use framewright::{MoveFailed, MoveToken, Mover, NotNow, Occupant, Parameters, Request, Reserves};
 use framewright_jobs::NoHelpers;
 use framewright_testkit::workload::Handles;
 use framewright_testkit::{FakeMachine, Owner};
@@ -135,7 +135,9 @@ fn whoever_merges_the_spare_tells() {
     ];
     for query in queries {
         let machine = FakeMachine::builder().ram(mib(4096, 4096 + 64)).cpus(2).build();
-        let manager = bring_up_with(machine, &[], &parameters("pages=inside")).expect("bring-up");
+        // Never careful: which block is the spare follows from the order of frees.
+        let never_careful = Parameters::parse("pages=inside", &mut |problem| panic!("{problem}"));
+        let manager = bring_up_with(machine, &[], &never_careful).expect("bring-up");
         manager.sysctl().set_min_free_kbytes(64).expect("small");
         let all = Request { reserves: Reserves::All, ..Request::new(Order::PAGE) };
         let mut held = Vec::new();
