@@ -9,9 +9,11 @@ use std::sync::Arc;
 pub(super) struct Context {
     pub cpus: CpuMask,
     policy: Option<MemoryPolicy>,
-    /// The scheduling level. If helpers run at lowered priority, `IDLE_LEVEL` is the only level
-    /// that is distinguished from the others.
-    pub level: i32,
+    /// The scheduling level. Without `with_level`, `IDLE_LEVEL` is the only level that is
+    /// distinguished from the others, which are all 0.
+    level: i32,
+    /// Whether the level was read, which helpers at lowered priority do not need.
+    with_level: bool,
 }
 
 thread_local! {
@@ -32,6 +34,7 @@ impl Context {
             cpus: CpuMask::of_this_thread().ok()?,
             policy: MemoryPolicy::of_this_thread(),
             level,
+            with_level,
         };
         let last = LAST.try_with(|last| {
             let mut last = last.try_borrow_mut().ok()?;
@@ -46,15 +49,31 @@ impl Context {
 
     /// What [`Context::of_this_thread`] found last in this thread, or its present context if there
     /// is none.
+    ///
+    /// The last call may have been for another pool, or for this one before it turned to helpers
+    /// that keep their priority, and so without the level. With `with_level`, only a context with
+    /// the level counts: another one would let a helper work that runs above its caller.
     pub fn last(with_level: bool) -> Option<Arc<Self>> {
         let last = LAST.try_with(|last| last.try_borrow().ok()?.clone()).ok().flatten();
-        last.or_else(|| Self::of_this_thread(with_level))
+        last.filter(|last| last.with_level || !with_level)
+            .or_else(|| Self::of_this_thread(with_level))
+    }
+
+    /// Whether the caller runs only when no other thread wants the CPU.
+    pub fn is_idle(&self) -> bool {
+        self.level == IDLE_LEVEL
+    }
+
+    /// Whether a helper that stays at `level` does not run above the caller. False if the caller's
+    /// level was not read.
+    pub fn allows(&self, level: i32) -> bool {
+        self.with_level && self.level <= level
     }
 
     /// Returns this context with other CPUs.
     #[cfg(test)]
     pub fn with_cpus(&self, cpus: CpuMask) -> Self {
-        Self { cpus, policy: self.policy, level: self.level }
+        Self { cpus, ..*self }
     }
 }
 
@@ -99,6 +118,27 @@ impl Adopted {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A thread may call pools of both priorities, one job inside the other.
+    #[test]
+    fn a_level_that_was_not_read_is_not_taken_for_one() {
+        let check = || {
+            system::set_level(10).expect("any thread may go down");
+            let without = Context::of_this_thread(false).expect("the system says");
+            assert!(!without.allows(0) && !without.allows(10) && !without.is_idle());
+            let with = Context::last(true).expect("the system says");
+            assert!(with.allows(10) && with.allows(11) && !with.allows(9));
+            // What has the level does for both, and is not read again.
+            assert!([false, true].into_iter().all(|with_level| {
+                Context::last(with_level).is_some_and(|last| Arc::ptr_eq(&last, &with))
+            }));
+            system::set_level(IDLE_LEVEL).expect("any thread may go down");
+            assert!([false, true].into_iter().all(|with_level| {
+                Context::of_this_thread(with_level).is_some_and(|now| now.is_idle())
+            }));
+        };
+        std::thread::scope(|scope| scope.spawn(check).join().expect("no panic"));
+    }
 
     /// A helper that runs on a thread of its own, with fewer CPUs than this machine has.
     #[test]

@@ -135,7 +135,8 @@ impl Pool {
         let shared = &self.shared;
         let not_before_ns = shared.not_before_ns.load(Ordering::Relaxed);
         let can_start = not_before_ns == 0 || system::now_ns() >= not_before_ns;
-        let context = Context::last(shared.keeps_priority()).filter(|_| can_start);
+        // Only its CPUs are wanted, so any will do.
+        let context = Context::last(false).filter(|_| can_start);
         let wanted = context.map_or(0, |context| self.most_helpers(&context));
         shared.slots.get(..wanted.max(self.started()).max(1)).unwrap_or(&shared.slots)
     }
@@ -387,7 +388,7 @@ impl Shared {
     fn lend_cpu(&self, state: &HelperState, done: &dyn Fn() -> bool) -> bool {
         state.loan.lend_cpu(done, || {
             let tid = state.tid.load(Ordering::Relaxed);
-            let Some(context) = Context::last(self.keeps_priority()) else { return false };
+            let Some(context) = Context::last(false) else { return false };
             let moved = CpuMask::of([system::cpu()]).give_to(tid).is_ok();
             // From now on the helper may use the whole mask, which it adopts again before its next
             // stint.
@@ -432,11 +433,11 @@ impl Shared {
                 let Some(_working) = Working::enter(self) else { return };
                 let (call, narrowed) = state.parking.begin();
                 has_whole_mask &= !narrowed;
-                let call = call.filter(|call| lowered || call.context.level <= level);
+                let call = call.filter(|call| lowered || call.context.allows(level));
                 let Some(Call { context, node, .. }) = call else { return };
                 // A helper never runs above its caller. A caller at this level has nothing to lend,
                 // so this undoes no loan.
-                is_idle = lowered && context.level == IDLE_LEVEL;
+                is_idle = lowered && context.is_idle();
                 if is_idle && system::set_level(IDLE_LEVEL).is_err() {
                     return;
                 }

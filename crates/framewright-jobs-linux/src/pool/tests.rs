@@ -275,6 +275,31 @@ fn nobody_has_helpers_by_a_quota_that_is_being_read() {
     assert_eq!((pool.allowance(), pool.started()), (0, 0));
 }
 
+/// A job on a pool whose helpers are lowered may run inside one on a pool whose helpers are not.
+#[test]
+fn the_level_of_a_caller_is_not_forgotten_in_another_pool() {
+    let pools = [Priority::Kept, Priority::Lent].map(|priority| Pool::new(1, Some(priority)));
+    // On a separate thread, because its priority changes.
+    let check = || {
+        let began = Schedule::of_this_thread().expect("the system says").nice;
+        system::set_level(LOWEST_NICE).expect("any thread may go down");
+        let [kept, lent] = &pools;
+        // Each job asks for its allowance first, and prepares a helper after that.
+        let asked = [true, false].map(|keeps| Context::of_this_thread(keeps).is_some());
+        assert_eq!(asked, [true; 2]);
+        kept.prepare(0);
+        let context = kept.shared.states[0].parking.begin().0.expect("a call").context;
+        assert!(context.allows(LOWEST_NICE) && (began == LOWEST_NICE || !context.allows(began)));
+        // The pool of lowered helpers turns to others in the middle of a job.
+        Context::of_this_thread(false).expect("the system says");
+        lent.shared.keep_priority();
+        lent.prepare(0);
+        let context = lent.shared.states[0].parking.begin().0.expect("a call").context;
+        assert!(context.allows(LOWEST_NICE) && (began == LOWEST_NICE || !context.allows(began)));
+    };
+    std::thread::scope(|scope| scope.spawn(check).join().expect("no panic"));
+}
+
 /// Slots without threads would hold up jobs that other helpers could help with.
 #[test]
 fn jobs_see_no_slots_whose_threads_cannot_be_started() {
