@@ -141,10 +141,12 @@ impl HostedHelpers {
         })
     }
 
-    /// How helpers are scheduled. The first call, or the first job, finds out what is possible.
+    /// How helpers are scheduled. The first call, or the first job, finds out what is possible, on
+    /// a thread of its own. [`Priority::Kept`] while no thread can be started: jobs then have no
+    /// helpers, and later calls and jobs try again, once a second.
     #[must_use]
     pub fn priority(&self) -> Priority {
-        self.pool().priority()
+        self.pool().priority().unwrap_or(Priority::Kept)
     }
 
     /// The number of helper threads that were started in this process, without those that a change

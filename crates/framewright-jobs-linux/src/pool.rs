@@ -156,18 +156,28 @@ impl Pool {
         &self.shared.nodes
     }
 
-    /// How helpers are scheduled. The first call finds out, which takes two thread switches.
-    pub fn priority(&self) -> Priority {
+    /// How helpers are scheduled. The first call finds out, which takes two thread switches. `None`
+    /// if the thread that finds out could not be started; it is tried again after a pause, as with
+    /// helpers.
+    pub fn priority(&self) -> Option<Priority> {
         let shared = &self.shared;
         if !shared.priority_is_known.load(Ordering::Acquire) {
             let _one_probe = lock(&shared.threads);
             if !shared.priority_is_known.load(Ordering::Acquire) {
-                shared.keeps_priority.store(Priority::probe() == Priority::Kept, Ordering::Relaxed);
+                let now = system::now_ns();
+                if now < shared.not_before_ns.load(Ordering::Relaxed) {
+                    return None;
+                }
+                let Some(found) = Priority::probe() else {
+                    shared.not_before_ns.store(now + QUOTA_AGE_NS, Ordering::Relaxed);
+                    return None;
+                };
+                shared.keeps_priority.store(found == Priority::Kept, Ordering::Relaxed);
                 // Release pairs with the Acquire loads above.
                 shared.priority_is_known.store(true, Ordering::Release);
             }
         }
-        if shared.keeps_priority() { Priority::Kept } else { Priority::Lent }
+        Some(if shared.keeps_priority() { Priority::Kept } else { Priority::Lent })
     }
 
     /// Whether helpers keep their priority, so that chunks must be short.
@@ -185,8 +195,9 @@ impl Pool {
         if !self.shared.read_quota() {
             return 0;
         }
-        let keeps_priority = self.priority() == Priority::Kept;
-        let Some(context) = Context::of_this_thread(keeps_priority) else { return 0 };
+        let Some(priority) = self.priority() else { return 0 };
+        let context = Context::of_this_thread(priority == Priority::Kept);
+        let Some(context) = context else { return 0 };
         let wanted = self.most_helpers(&context);
         if wanted > self.started() { wanted.min(self.start(wanted)) } else { wanted }
     }

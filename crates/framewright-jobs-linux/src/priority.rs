@@ -24,8 +24,9 @@ pub const LONGEST_CHUNK_NS: u64 = 1_000_000;
 
 impl Priority {
     /// Finds out, on a separate thread, whether a thread can go down to the lowest priority and
-    /// back up to that of the calling thread.
-    pub(super) fn probe() -> Self {
+    /// back up to that of the calling thread. `None` if no thread can be started now, which says
+    /// nothing about priorities.
+    pub(super) fn probe() -> Option<Self> {
         let allowed = Arc::new(AtomicBool::new(false));
         let answer = Arc::clone(&allowed);
         let tried = Thread::start("jobs-probe", move || {
@@ -36,8 +37,8 @@ impl Priority {
             answer.store(may.is_ok(), Ordering::Relaxed);
         });
         // Relaxed: after the join, what the thread wrote is visible.
-        let _ = tried.map(Thread::join);
-        if allowed.load(Ordering::Relaxed) { Self::Lent } else { Self::Kept }
+        tried.map(Thread::join).ok()?;
+        Some(if allowed.load(Ordering::Relaxed) { Self::Lent } else { Self::Kept })
     }
 }
 
@@ -49,8 +50,8 @@ impl fmt::Display for Priority {
                 "helpers run at nice 19 and get their caller's nice value when it waits for them"
             }
             Self::Kept => {
-                "helpers run at their caller's priority, in chunks of at most 1 ms, because this \
-                 process may not raise priorities (RLIMIT_NICE, CAP_SYS_NICE)"
+                "helpers run at their caller's priority, in chunks of at most 1 ms, as is needed \
+                 where a process may not raise priorities (RLIMIT_NICE, CAP_SYS_NICE)"
             }
         })
     }

@@ -1,5 +1,5 @@
 //! Helpers in special processes: under a real CPU quota, without privileges, after privileges were
-//! dropped, and after a fork.
+//! dropped, without room for threads, and after a fork.
 //!
 //! Each test runs this program again; an environment variable names its role.
 
@@ -85,6 +85,7 @@ fn role() {
         Ok("quota of two") => under_quota(2),
         Ok("unprivileged") => unprivileged(),
         Ok("dropping") => dropping(),
+        Ok("full") => full(),
         Ok(other) => panic!("there is no role {other}"),
         Err(_) => {}
     }
@@ -303,6 +304,40 @@ fn a_process_that_drops_its_privileges_goes_on() {
         return;
     }
     ended_well(&Program::new("dropping").playing("dropping").output().expect("it starts"));
+}
+
+/// No thread can be started for a while, because there is no room for its stack.
+fn full() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the place is live.
+    assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) }, 0);
+    let limit_bytes = |bytes| {
+        let limit = libc::rlimit { rlim_cur: bytes, ..limit };
+        // SAFETY: the value is live.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) }, 0);
+    };
+    let helpers = HostedHelpers::new();
+    limit_bytes(4 << 20);
+    let none = (helpers.allowance(), helpers.priority(), helpers.started());
+    limit_bytes(limit.rlim_cur);
+    assert_eq!(none, (0, Priority::Kept, 0));
+    let others = HostedHelpers::new();
+    if others.allowance() == 0 {
+        not_possible!("helpers once there is room for their stacks: one CPU");
+        return;
+    }
+    // What is tried again after a pause comes in the end.
+    while helpers.allowance() == 0 {
+        breathe();
+    }
+    assert_eq!((helpers.priority(), threads_of_a_job(&helpers, || {})), (others.priority(), 2));
+}
+
+/// That no thread could be started says nothing about what priorities are allowed.
+#[test]
+fn helpers_come_when_threads_can_be_started_again() {
+    let _alone = alone();
+    ended_well(&Program::new("full").playing("full").output().expect("it starts"));
 }
 
 /// Forks. The child calls `child` and exits with 0 if that returns true, at the latest after 30 s.

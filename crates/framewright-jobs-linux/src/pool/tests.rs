@@ -275,6 +275,16 @@ fn nobody_has_helpers_by_a_quota_that_is_being_read() {
     assert_eq!((pool.allowance(), pool.started()), (0, 0));
 }
 
+/// Meanwhile jobs have no helpers, whichever priority those would have.
+#[test]
+fn a_priority_that_cannot_be_found_out_is_asked_for_later() {
+    let pool = Pool::new(1, None);
+    pool.shared.not_before_ns.store(u64::MAX, Ordering::Relaxed);
+    assert_eq!((pool.priority(), pool.allowance(), pool.started()), (None, 0, 0));
+    pool.shared.not_before_ns.store(1, Ordering::Relaxed);
+    assert_eq!(pool.priority(), Priority::probe());
+}
+
 /// A job on a pool whose helpers are lowered may run inside one on a pool whose helpers are not.
 #[test]
 fn the_level_of_a_caller_is_not_forgotten_in_another_pool() {
