@@ -82,6 +82,8 @@ impl Context {
 pub(super) struct Adopted {
     context: Option<Arc<Context>>,
     node: Option<u32>,
+    /// The CPUs, if they are fewer than those of the context.
+    near: Option<CpuMask>,
 }
 
 impl Adopted {
@@ -106,12 +108,27 @@ impl Adopted {
         // The helper adopts all of the context, or it counts as having adopted nothing.
         *self = Self::default();
         let near = node.map(|(_, cpus)| context.cpus.and(cpus)).filter(|near| near.count() != 0);
-        let adopted = near.is_some_and(|near| near.adopt().is_ok()) || context.cpus.adopt().is_ok();
+        let near = near.filter(|near| near.adopt().is_ok());
+        let adopted = near.is_some() || context.cpus.adopt().is_ok();
         let policy = context.policy.filter(|_| policy_is_new);
         if adopted && policy.is_none_or(|policy| policy.adopt().is_ok()) {
-            *self = Self { context: Some(Arc::clone(context)), node: number };
+            *self = Self { context: Some(Arc::clone(context)), node: number, near };
         }
         self.context.is_some()
+    }
+
+    /// Called after a chunk, which may have changed CPUs or memory policy of the calling helper:
+    /// libraries that bind their threads do. What was changed counts as not adopted, so the next
+    /// job does not inherit it. Asking costs a fraction of setting both again.
+    pub fn check(&mut self) {
+        let stays = self.context.as_ref().is_none_or(|context| {
+            let cpus = CpuMask::of_this_thread();
+            cpus.is_ok_and(|cpus| cpus == *self.near.as_ref().unwrap_or(&context.cpus))
+                && MemoryPolicy::of_this_thread() == context.policy
+        });
+        if !stays {
+            *self = Self::default();
+        }
     }
 }
 
@@ -166,6 +183,18 @@ mod tests {
                 one.adopt().expect("it may");
                 assert!(adopted.adopt(&all, None, false) && here().count() == 1);
                 assert!(adopted.adopt(&all, None, true) && here() == all.cpus);
+                // A chunk has changed them, or has not.
+                adopted.check();
+                assert!(adopted.context.is_some());
+                one.adopt().expect("it may");
+                adopted.check();
+                assert!(adopted.adopt(&all, None, false) && here() == all.cpus);
+                assert!(adopted.adopt(&all, Some((0, &one)), false));
+                adopted.check();
+                assert!(adopted.context.is_some());
+                all.cpus.adopt().expect("it may");
+                adopted.check();
+                assert!(here().count() == 1 || adopted.context.is_none());
                 // The CPUs do not exist.
                 assert!(!adopted.adopt(&with(CpuMask::of([8191])), None, false));
                 assert!(adopted.adopt(&all, None, false));

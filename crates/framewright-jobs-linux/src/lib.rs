@@ -39,6 +39,11 @@
 //! * **gets no signal that is meant for the program**: all signals are blocked, except those that a
 //!   chunk itself raises.
 //!
+//! A helper is a thread for all jobs, so a chunk must leave it as it found it: priority, signal
+//! mask and whatever else the system or a library keeps for a thread. Two changes are found and
+//! undone before the next job, because libraries that bind threads make them: CPUs and memory
+//! policy.
+//!
 //! Helpers have stacks of 2 MiB, whatever `RUST_MIN_STACK` says. A chunk that needs more ends the
 //! process without the standard library's message.
 //!

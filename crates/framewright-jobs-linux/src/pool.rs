@@ -471,6 +471,7 @@ impl Shared {
                     let _ = system::set_level(LOWEST_NICE);
                 });
                 has_whole_mask &= !moved;
+                adopted.check();
                 if std::mem::take(&mut is_idle) {
                     let _ = system::set_level(LOWEST_NICE);
                 }

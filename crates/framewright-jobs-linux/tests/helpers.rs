@@ -279,12 +279,8 @@ fn helpers_get_memory_where_their_caller_does() {
         std::thread::scope(|scope| {
             let helpers = &helpers;
             scope.spawn(move || {
-                let nodes = [u64::from(mode != libc::MPOL_DEFAULT); 1];
-                // SAFETY: the mask is live and has 64 nodes.
-                let set =
-                    unsafe { libc::syscall(libc::SYS_set_mempolicy, mode, nodes.as_ptr(), 65) };
-                if set != 0 {
-                    not_possible!("memory policy {mode}: {}", std::io::Error::last_os_error());
+                if let Err(error) = set_policy(mode) {
+                    not_possible!("memory policy {mode}: {error}");
                     return;
                 }
                 let own = policy();
@@ -292,6 +288,42 @@ fn helpers_get_memory_where_their_caller_does() {
                 with_helper(helpers, || assert_eq!(policy(), own));
             });
         });
+    }
+}
+
+/// Sets the memory policy of the calling thread to this mode, with node 0; returns the system's
+/// answer.
+fn set_policy(mode: libc::c_int) -> std::io::Result<()> {
+    let nodes = [u64::from(mode != libc::MPOL_DEFAULT); 1];
+    // SAFETY: the mask is live and has 64 nodes.
+    let set = unsafe { libc::syscall(libc::SYS_set_mempolicy, mode, nodes.as_ptr(), 65) };
+    if set == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+}
+
+/// As a library does that binds the threads on which it is called.
+#[test]
+fn what_a_chunk_does_to_its_thread_ends_with_the_job() {
+    let helpers = HostedHelpers::new().with_helpers(1);
+    if !possible(&helpers, "a helper that a chunk has bound") {
+        return;
+    }
+    let (all, own) = (cpus(), policy());
+    let on_helper = |seen: &Mutex<_>| {
+        with_helper(&helpers, || *seen.lock().expect("no panic") = Some((cpus(), policy())));
+        seen.lock().expect("no panic").take()
+    };
+    for _ in 0..5 {
+        with_helper(&helpers, || stay_on(&all[..1]));
+        assert_eq!(on_helper(&Mutex::default()), Some((all.clone(), own)));
+        let set = Mutex::new(Ok(()));
+        with_helper(&helpers, || {
+            *set.lock().expect("no panic") = set_policy(libc::MPOL_INTERLEAVE);
+        });
+        if let Err(error) = set.into_inner().expect("no panic") {
+            not_possible!("a helper with another memory policy: {error}");
+            return;
+        }
+        assert_eq!(on_helper(&Mutex::default()), Some((all.clone(), own)));
     }
 }
 
