@@ -170,7 +170,8 @@ impl<H: PrivateMemory, T: Transport> VirtioMem<H, T> {
 
     /// Does one step; never waits. A step takes the answer to the request in flight, tells `memory`
     /// about the result, reads how much the host wants, and sends the next request. Call this when
-    /// [`Progress::due_ns`] says, after interrupts, and, if there are no interrupts, now and then.
+    /// [`Progress::due_ns`] says, which is how answers are seen, after interrupts, which tell of
+    /// other sizes that the host wants, and, if there are no interrupts, now and then.
     /// `now_ns` comes from any clock that does not run backwards.
     ///
     /// # Safety

@@ -11,6 +11,10 @@ use crate::units::Units;
 use core::cmp::Ordering;
 use framewright_virtio::PrivateMemory;
 
+/// The shortest and the longest wait between two looks for an answer. A look is an access to the
+/// device, which a virtual machine leaves for.
+const LOOK_NS: (u64, u64) = (50_000, 10_000_000);
+
 /// The purpose of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Purpose {
@@ -469,9 +473,9 @@ impl<H: PrivateMemory> Plan<H> {
 
     /// How far the driver has got.
     pub fn progress(&self, now_ns: u64, changed: bool) -> Progress {
-        let overdue_ns = self.asked.map(|(_, sent_ns)| sent_ns.saturating_add(self.answer_ns));
-        let obstacle = match overdue_ns {
-            Some(overdue_ns) if now_ns >= overdue_ns => Some(Obstacle::Silent),
+        let waited_ns = self.asked.map(|(_, sent_ns)| now_ns.saturating_sub(sent_ns));
+        let obstacle = match waited_ns {
+            Some(waited_ns) if waited_ns >= self.answer_ns => Some(Obstacle::Silent),
             _ => self.pause.map(|pause| pause.obstacle),
         };
         Progress {
@@ -480,10 +484,15 @@ impl<H: PrivateMemory> Plan<H> {
             usable_bytes: self.sizes.usable_bytes,
             waiting: self.is_waiting(),
             obstacle,
-            due_ns: match overdue_ns {
-                // The caller has been told; only an answer or a reset can change anything.
-                Some(overdue_ns) if now_ns >= overdue_ns => None,
-                Some(overdue_ns) => Some(overdue_ns),
+            due_ns: match waited_ns {
+                // As long again as the device has taken so far, so that the wait doubles.
+                Some(waited_ns) => {
+                    let wait_ns = waited_ns.clamp(LOOK_NS.0, LOOK_NS.1);
+                    // A device is called silent on time; it may still answer afterwards.
+                    let silent_ns = self.answer_ns.saturating_sub(waited_ns);
+                    let wait_ns = if silent_ns == 0 { wait_ns } else { wait_ns.min(silent_ns) };
+                    Some(now_ns.saturating_add(wait_ns))
+                }
                 None => self.pause.and_then(|pause| pause.until_ns),
             },
             changed,

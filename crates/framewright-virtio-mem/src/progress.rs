@@ -16,8 +16,10 @@ pub struct Progress {
     /// What stands in the way, if anything.
     pub obstacle: Option<Obstacle>,
     /// When the next call makes sense if nothing happens before, on the clock of
-    /// [`work`](crate::VirtioMem::work). `None` if nothing changes before an event: an interrupt,
-    /// another size that the host wants (poll for that if there are no interrupts), or
+    /// [`work`](crate::VirtioMem::work). Answers raise no interrupt, so this is soon while a
+    /// request is in flight: 50 us after it was sent, then after waits that double up to 10 ms.
+    /// `None` if nothing changes before an event: an interrupt, another size that the host wants
+    /// (poll for that if there are no interrupts), or
     /// [`memory_changed`](crate::VirtioMem::memory_changed).
     pub due_ns: Option<u64>,
     /// Whether memory was plugged or unplugged in this step.

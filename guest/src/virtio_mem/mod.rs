@@ -172,9 +172,8 @@ impl Driver<'_> {
                 if progress.obstacle == Some(Obstacle::Silent) {
                     self.reset();
                 }
-                let is_quick = progress.waiting && progress.obstacle.is_none();
                 let wait_ns = progress.due_ns.map_or(LOOK_NS, |due_ns| due_ns - now_ns.min(due_ns));
-                (Some(progress), if is_quick { 0 } else { wait_ns.min(LOOK_NS) })
+                (Some(progress), wait_ns.min(LOOK_NS))
             }
             Err(fault) => {
                 if self.fault.replace(fault) != Some(fault) {

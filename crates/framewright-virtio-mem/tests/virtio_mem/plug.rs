@@ -70,7 +70,7 @@ fn a_step_says_whether_something_changed() {
     for _ in 0..3 {
         let progress = device.step(&mut memory, 7).expect("a device that is well");
         assert!(progress.waiting && !progress.changed && progress.obstacle.is_none());
-        assert_eq!((progress.plugged_bytes, progress.due_ns), (0, Some(7 + 20_000 * MS)));
+        assert_eq!((progress.plugged_bytes, progress.due_ns), (0, Some(7 + 50_000)));
     }
     assert!(host.answer());
     let progress = device.step(&mut memory, 8).expect("a device that is well");
@@ -475,16 +475,45 @@ fn silence_is_told_and_changes_nothing() {
         Driver::new(host.transport(), settings, &mut nothing).expect("a device that is well");
     let mut memory = Memory::of(&host);
     host.set_requested(8 * BLOCK);
-    for (now_ms, obstacle) in
-        [(0, None), (29, None), (30, Some(Obstacle::Silent)), (9999, Some(Obstacle::Silent))]
-    {
+    let silent = Some(Obstacle::Silent);
+    // The device is called silent on time, and an answer after that is still looked for.
+    for (now_ms, obstacle, due_ms) in [
+        (0, None, None),
+        (29, None, Some(30)),
+        (30, silent, Some(40)),
+        (9999, silent, Some(10_009)),
+    ] {
         let progress = device.step(&mut memory, now_ms * MS).expect("a device that is well");
         assert_eq!((progress.obstacle, progress.waiting), (obstacle, true));
+        assert!(due_ms.is_none_or(|due_ms| progress.due_ns == Some(due_ms * MS)), "{progress:?}");
         assert_eq!((progress.plugged_bytes, memory.bytes()), (0, 0));
     }
     assert!(host.answer());
     let progress = device.step(&mut memory, 10_000 * MS).expect("a device that is well");
     assert!(progress.is_settled() && progress.plugged_bytes == 8 * BLOCK);
+}
+
+/// Answers raise no interrupt, so whoever calls when it is due must see them soon.
+#[test]
+fn answers_are_looked_for_at_growing_intervals() {
+    let host = FakeVirtioMem::new();
+    host.set_answers(Answers::OnDemand);
+    let (mut device, mut memory) = well(&host);
+    host.set_requested(BLOCK);
+    let (mut now_ns, mut waits) = (3, Vec::new());
+    for _ in 0..12 {
+        let progress = device.step(&mut memory, now_ns).expect("a device that is well");
+        let due_ns = progress.due_ns.expect("it waits");
+        waits.push((due_ns - now_ns) / 1000);
+        now_ns = due_ns;
+    }
+    assert_eq!(waits, [50, 50, 100, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000, 10_000]);
+    // The next request is looked for from the shortest interval on.
+    assert!(host.answer());
+    host.set_requested(2 * BLOCK);
+    let progress = device.step(&mut memory, now_ns).expect("a device that is well");
+    assert!(progress.changed && progress.waiting && progress.plugged_bytes == BLOCK);
+    assert_eq!(progress.due_ns, Some(now_ns + 50_000));
 }
 
 #[test]
