@@ -185,8 +185,8 @@ pub struct Caller<'a, const CPUS: usize> {
 }
 
 impl<const CPUS: usize> Caller<'_, CPUS> {
-    /// Makes each of `targets` call `function` once, and waits for them. Returns how many CPUs
-    /// called it.
+    /// Makes each of `targets` call `function` once, however often it is named, and waits for them.
+    /// Returns how many CPUs called it.
     ///
     /// `notify` is called with each target that must be made to call [`serve`](CrossCalls::serve).
     /// `wait` is called with a condition to wait for; if it returns early, it is called again. What
@@ -218,20 +218,21 @@ impl<const CPUS: usize> Caller<'_, CPUS> {
         // Dropped before the wait, even in a panic.
         let still_adding = StillAdding(own);
         let mut count = 0;
+        let mut named = [0_u64; WORDS];
         for (target, slot) in
             targets.filter_map(|target| Some((target, calls.cpus.get(target as usize)?)))
         {
             let Some(word) = slot.callers.get(me as usize / 64) else { continue };
-            let bit = 1 << (me % 64);
-            own.remaining.fetch_add(1, Ordering::Relaxed);
-            // Release pairs with the Acquire in `serve`.
-            let before = word.fetch_or(bit, Ordering::Release);
-            if before & bit != 0 {
-                // The target was named twice and has not served the first request yet: once is
-                // enough.
-                own.remaining.fetch_sub(1, Ordering::Relaxed);
+            let Some(seen) = named.get_mut(target as usize / 64) else { continue };
+            // A target may be named twice, and may have served the first request already.
+            if *seen & 1 << (target % 64) != 0 {
                 continue;
             }
+            *seen |= 1 << (target % 64);
+            own.remaining.fetch_add(1, Ordering::Relaxed);
+            // Release pairs with the Acquire in `serve`. The bit was not set: it is set by calls
+            // from this CPU alone, and those before have ended.
+            let before = word.fetch_or(1 << (me % 64), Ordering::Release);
             count += 1;
             if before == 0 {
                 notify(target);

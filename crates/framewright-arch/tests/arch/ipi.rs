@@ -111,6 +111,23 @@ fn a_target_that_is_named_twice_calls_once() {
     assert_eq!((count, called.into_inner()), (1, 1));
 }
 
+/// A target may serve its call while the caller still names others.
+#[test]
+fn a_target_that_is_named_again_after_it_has_called_calls_once() {
+    let calls = CrossCalls::<200>::new();
+    let called = AtomicU32::new(0);
+    let serve = |target| assert!(calls.serve(target, |_| ()));
+    let count = calls.caller(0).call(
+        [1, 1, 199, 135, 199, 1].into_iter(),
+        &|| {
+            called.fetch_add(1, Ordering::Relaxed);
+        },
+        serve,
+        |_| (),
+    );
+    assert_eq!((count, called.into_inner()), (3, 3));
+}
+
 #[test]
 fn two_callers_share_a_notice() {
     let calls = CrossCalls::<3>::new();
