@@ -1,5 +1,6 @@
 //! Builds page tables that map physical ranges with the largest pages that fit.
 
+use super::walk::allowed_below;
 use crate::x86_64::entry::{Access, Entry, PageSize, index_of};
 use core::fmt;
 use framewright::units::{PAGE_SIZE, PHYSICAL_ADDRESS_END, PhysRange};
@@ -34,6 +35,12 @@ pub enum MapFault {
         /// The virtual address that is mapped.
         address: u64,
     },
+    /// A table that was there already forbids, for all that is below it, writing or execution that
+    /// was asked for.
+    Forbidden {
+        /// The virtual address that could not be accessed as was asked for.
+        address: u64,
+    },
     /// An address or the size is not a multiple of 4096, or the range leaves its half of the
     /// address space.
     BadRange {
@@ -52,6 +59,9 @@ impl fmt::Display for MapFault {
             }
             Self::Occupied { address } => {
                 write!(f, "virtual address {address:#x} is mapped already")
+            }
+            Self::Forbidden { address } => {
+                write!(f, "a table forbids the access that was asked for at {address:#x}")
             }
             Self::BadRange { address, range } => write!(f, "cannot map {range} at {address:#x}"),
         }
@@ -131,7 +141,8 @@ impl PageTable {
     /// Maps `request` with the largest pages that alignment, size and CPU allow, and adds the pages
     /// and tables to `mapped`.
     ///
-    /// Only entries that were empty change, so tables in use can be extended without a flush.
+    /// Only entries that were empty change, so tables in use can be extended without a flush. Where
+    /// a table is already, smaller pages go into it: a call that failed may have left empty ones.
     ///
     /// If something must not be executed, the CPU must have EFER.NXE set
     /// ([`Features::no_execute`](crate::x86_64::features::Features::no_execute)); otherwise every
@@ -159,15 +170,21 @@ impl PageTable {
         }
         let (mut virtual_address, mut physical) = (address, range.start);
         while physical < range.end {
-            let size = self.page_size(virtual_address, physical, range.end - physical);
-            let table = self.table_for(memory, virtual_address, size.level(), mapped)?;
+            let largest = self.page_size(virtual_address, physical, range.end - physical);
+            let place = Place { address: virtual_address, access };
+            let (table, size) = self.table_for(memory, place, largest, mapped)?;
             // Map as many consecutive pages of this size as this table holds.
             let mut index = index_of(virtual_address, size.level());
             while index < ENTRIES
-                && self.page_size(virtual_address, physical, range.end - physical) == size
+                && self.page_size(virtual_address, physical, range.end - physical) >= size
             {
-                if memory.read(table, index).is_present() {
+                let entry = memory.read(table, index);
+                if entry.is_page(size.level()) {
                     return Err(MapFault::Occupied { address: virtual_address });
+                }
+                if entry.is_present() {
+                    // A table, into which the next pages go.
+                    break;
                 }
                 memory.write(table, index, Entry::page(physical, size, access));
                 *mapped.pages_mut(size) += 1;
@@ -193,37 +210,64 @@ impl PageTable {
         PageSize::DESCENDING.into_iter().find(fits).unwrap_or(PageSize::Small)
     }
 
-    /// The table of level `level` that maps `address`, created if it is missing.
+    /// The table for a page of up to `largest` at `place`, created if it is missing, and the page's
+    /// size, which is less if a table is already where the page would be.
     fn table_for(
         &self,
         memory: &mut impl TableMemory,
-        address: u64,
-        level: u32,
+        place: Place,
+        largest: PageSize,
         mapped: &mut Mapped,
-    ) -> Result<u64, MapFault> {
-        let mut table = self.root;
-        for above in (level + 1..=ROOT_LEVEL).rev() {
-            let index = index_of(address, above);
+    ) -> Result<(u64, PageSize), MapFault> {
+        let (mut table, mut level) = (self.root, ROOT_LEVEL);
+        loop {
+            let index = index_of(place.address, level);
             let entry = memory.read(table, index);
-            table = if entry.is_page(above) {
-                return Err(MapFault::Occupied { address });
-            } else if entry.is_present() {
-                entry.address()
-            } else {
-                let new = memory.allocate().ok_or(MapFault::OutOfFrames { address })?;
-                // `allocate` may have had to map the new frame itself, in this very table.
-                let entry = memory.read(table, index);
-                if entry.is_page(above) {
-                    return Err(MapFault::Occupied { address });
-                } else if entry.is_present() {
-                    entry.address()
-                } else {
-                    memory.write(table, index, Entry::table(new));
-                    mapped.tables += 1;
-                    new
+            // In the lowest table every entry that is present is a page.
+            let is_table = entry.is_present() && !entry.is_page(level);
+            if let Some(size) = PageSize::of_level(level).filter(|&size| size <= largest)
+                && !is_table
+            {
+                return Ok((table, size));
+            }
+            table = match place.follow(entry, level)? {
+                Some(below) => below,
+                None => {
+                    let fault = MapFault::OutOfFrames { address: place.address };
+                    let new = memory.allocate().ok_or(fault)?;
+                    // `allocate` may have had to map the new frame itself, in this very table.
+                    match place.follow(memory.read(table, index), level)? {
+                        Some(below) => below,
+                        None => {
+                            memory.write(table, index, Entry::table(new));
+                            mapped.tables += 1;
+                            new
+                        }
+                    }
                 }
             };
+            level -= 1;
         }
-        Ok(table)
+    }
+}
+
+/// A page that is to be mapped.
+#[derive(Clone, Copy)]
+struct Place {
+    address: u64,
+    access: Access,
+}
+
+impl Place {
+    /// The table to which an entry of level `level` leads, or `None` if the entry is empty.
+    fn follow(self, entry: Entry, level: u32) -> Result<Option<u64>, MapFault> {
+        let Self { address, access } = self;
+        if entry.is_page(level) {
+            return Err(MapFault::Occupied { address });
+        }
+        if entry.is_present() && access.and(allowed_below(entry)) != access {
+            return Err(MapFault::Forbidden { address });
+        }
+        Ok(entry.is_present().then(|| entry.address()))
     }
 }

@@ -34,8 +34,10 @@ pub fn translate(
     None
 }
 
-fn allowed_below(entry: Entry) -> Access {
-    Access { global: true, ..entry.access() }
+/// What an entry that points to a table allows for the pages below it. How the table itself is
+/// cached says nothing about them (Intel SDM volume 3, 4.9).
+pub(super) fn allowed_below(entry: Entry) -> Access {
+    Access { global: true, device: false, ..entry.access() }
 }
 
 /// A mapped page.

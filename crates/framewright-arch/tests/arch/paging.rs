@@ -149,6 +149,76 @@ fn what_is_mapped_stays_as_it_is() {
     );
 }
 
+/// Firmware, or a part of the kernel with tables of its own, may forbid something for all below.
+#[test]
+fn what_a_table_above_forbids_is_not_mapped() {
+    let mut frames = Frames::new(100);
+    let tables = PageTable::new(&mut frames, PageSize::Large).expect("there are frames");
+    let below = frames.allocate().expect("a frame");
+    frames.write(tables.root(), 0, Entry::read_only_table(below));
+    let range = PhysRange::new(MEDIUM, MEDIUM + PAGE_SIZE);
+    let mut map = |address, access| {
+        let request = MapRequest { address, range, access };
+        tables.map(&mut frames, &request, &mut Mapped::default())
+    };
+    for access in [Access::DATA, Access::CODE, Access::DEVICE] {
+        assert_eq!(map(0, access), Err(MapFault::Forbidden { address: 0 }), "{access:?}");
+    }
+    assert_eq!(map(PAGE_SIZE, Access::CONSTANTS), Ok(()));
+    let (_, _, access) = translate(&frames, tables.root(), PAGE_SIZE).expect("mapped");
+    assert_eq!(access, Access::CONSTANTS);
+    // How a table itself is cached is nothing to its pages.
+    let uncached = Entry(Entry::table(below).0 | 1 << 4 | 1 << 3);
+    frames.write(tables.root(), 0, uncached);
+    let request = MapRequest { address: 0, range, access: Access::DATA };
+    assert_eq!(tables.map(&mut frames, &request, &mut Mapped::default()), Ok(()));
+    let (_, _, access) = translate(&frames, tables.root(), 0).expect("mapped");
+    assert_eq!(access, Access::DATA);
+}
+
+/// A call that ran out of frames may have created tables before that, at any level.
+#[test]
+fn empty_tables_are_filled_with_smaller_pages() {
+    let of_size = |size| PhysRange::new(0, size);
+    for (frames_at_first, largest) in [(2, PageSize::Large), (3, PageSize::Medium)] {
+        let mut frames = Frames::new(frames_at_first);
+        let tables = PageTable::new(&mut frames, PageSize::Large).expect("there are frames");
+        let mut map = |left, range: PhysRange| {
+            frames.left = left;
+            let mut mapped = Mapped::default();
+            let access = Access::DATA;
+            let request = MapRequest { address: DIRECT + range.start, range, access };
+            let result = tables.map(&mut frames, &request, &mut mapped);
+            (result, mapped)
+        };
+        let (failed, _) = map(frames_at_first - 1, of_size(PAGE_SIZE));
+        assert_eq!(failed, Err(MapFault::OutOfFrames { address: DIRECT }));
+        // The second GiB has no tables.
+        let (result, mapped) = map(100, of_size(2 * LARGE));
+        assert_eq!((result, mapped.bytes()), (Ok(()), 2 * LARGE));
+        let large = if largest == PageSize::Large { 2 } else { 1 };
+        assert_eq!((mapped.large, mapped.small, mapped.tables), (large, 0, 0));
+        let (_, size, _) = translate(&frames, tables.root(), DIRECT).expect("mapped");
+        assert_eq!(size, largest);
+    }
+}
+
+/// What is mapped is found page by page where a larger page would be.
+#[test]
+fn a_page_in_the_middle_of_a_larger_one_is_named() {
+    let mut frames = Frames::new(100);
+    let tables = PageTable::new(&mut frames, PageSize::Medium).expect("there are frames");
+    let mut map = |address, range| {
+        let request = MapRequest { address, range, access: Access::DATA };
+        tables.map(&mut frames, &request, &mut Mapped::default())
+    };
+    map(MEDIUM + 7 * PAGE_SIZE, PhysRange::new(0, PAGE_SIZE)).expect("is free");
+    let taken = Err(MapFault::Occupied { address: MEDIUM + 7 * PAGE_SIZE });
+    assert_eq!(map(MEDIUM, PhysRange::new(MEDIUM, 3 * MEDIUM)), taken);
+    let (physical, ..) = translate(&frames, tables.root(), MEDIUM).expect("below the address");
+    assert_eq!(physical, MEDIUM);
+}
+
 #[test]
 fn bad_ranges_and_empty_stores_are_errors() {
     assert!(PageTable::new(&mut Frames::new(0), PageSize::Large).is_none());
