@@ -55,7 +55,8 @@ enum fw_error {
   FW_WRONG_FLAGS = 11,
   // A range of the map has no known kind.
   FW_WRONG_KIND = 12,
-  // Over 64 ranges that are used, or 256 of the map.
+  // Over 64 ranges that are used, or more of the map than there is room for: 256 always have
+  // room, in any order and however they overlap.
   FW_TOO_MANY_RANGES = 13,
   // A range ends beyond the address space.
   FW_BEYOND_ADDRESS_SPACE = 14,

@@ -7,11 +7,15 @@ use core::cell::UnsafeCell;
 use core::ffi::c_char;
 use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryKind, Topology};
 use framewright::memblock::{Memblock, MemblockStorage};
+use framewright::parameters::MAX_MEMMAP;
 use framewright::units::{PHYSICAL_ADDRESS_END, PhysRange};
 use framewright::{BringUp, Manager, Parameters, Platform};
 
-/// Ranges of the map once it is sorted, merged and cut.
+/// Ranges of the map that always have room, whatever their order and overlaps.
 const MOST_RANGES: usize = 256;
+/// The pieces into which these ranges, and those of a command line, can cut each other: see
+/// `MapBuilder::new`.
+const MOST_PIECES: usize = 2 * (MOST_RANGES + MAX_MEMMAP) + 5;
 /// Ranges that are in use.
 const MOST_USED: usize = 64;
 
@@ -60,7 +64,7 @@ pub struct fw_span {
 
 /// What bring-up needs and kernels' stacks have no room for.
 struct Scratch {
-    ranges: [MapRange; MOST_RANGES],
+    pieces: [MapRange; MOST_PIECES],
     used: [PhysRange; MOST_USED],
     storage: MemblockStorage,
 }
@@ -71,7 +75,7 @@ struct Shared(UnsafeCell<Scratch>);
 unsafe impl Sync for Shared {}
 
 static SCRATCH: Shared = Shared(UnsafeCell::new(Scratch {
-    ranges: [MapRange::EMPTY; MOST_RANGES],
+    pieces: [MapRange::EMPTY; MOST_PIECES],
     used: [PhysRange::new(0, 0); MOST_USED],
     storage: MemblockStorage::new(),
 }));
@@ -181,7 +185,7 @@ unsafe fn bring_up(
     text: &str,
 ) -> Result<Manager<Checked>, fw_error> {
     let started_ns = platform.now_ns();
-    let mut builder = MapBuilder::new(&mut scratch.ranges);
+    let mut builder = MapBuilder::new(&mut scratch.pieces);
     // The kind of what is empty may be anything.
     for range in map.iter().filter(|range| range.bytes != 0) {
         builder.add(range.start, range.bytes, kind(range.kind)?)?;
