@@ -213,7 +213,8 @@ extern "C" {
 // handed out. `command_line` may be null and has less than 4096 bytes; words in it that are no
 // parameters of the manager are skipped.
 //
-// If it fails nothing has happened, and it may be called again.
+// If it fails nothing has happened, and it may be called again. It takes up to 16 KiB of stack, 32
+// in debug builds.
 //
 // The caller promises:
 // What `map` calls conventional and `used` does not name is memory that nobody uses, seen at

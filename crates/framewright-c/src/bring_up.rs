@@ -5,9 +5,10 @@ use crate::instance;
 use crate::platform::{Checked, fw_platform};
 use core::cell::UnsafeCell;
 use core::ffi::c_char;
-use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, MemoryKind, Topology};
+use core::mem::MaybeUninit;
+use framewright::firmware::{MapBuilder, MapRange, MemoryKind, MemoryMap, Topology};
 use framewright::memblock::{Memblock, MemblockStorage};
-use framewright::parameters::MAX_MEMMAP;
+use framewright::parameters::{MAX_MEMMAP, Problem};
 use framewright::units::{PHYSICAL_ADDRESS_END, PhysRange};
 use framewright::{BringUp, Manager, Parameters, Platform};
 
@@ -66,7 +67,9 @@ pub struct fw_span {
 struct Scratch {
     pieces: [MapRange; MOST_PIECES],
     used: [PhysRange; MOST_USED],
-    storage: MemblockStorage,
+    storage: MaybeUninit<MemblockStorage>,
+    parameters: MaybeUninit<Parameters>,
+    topology: MaybeUninit<Topology<'static>>,
 }
 
 struct Shared(UnsafeCell<Scratch>);
@@ -77,8 +80,21 @@ unsafe impl Sync for Shared {}
 static SCRATCH: Shared = Shared(UnsafeCell::new(Scratch {
     pieces: [MapRange::EMPTY; MOST_PIECES],
     used: [PhysRange::new(0, 0); MOST_USED],
-    storage: MemblockStorage::new(),
+    storage: MaybeUninit::uninit(),
+    parameters: MaybeUninit::uninit(),
+    topology: MaybeUninit::uninit(),
 }));
+
+/// Writes a value to its place in the scratch. Not inlined, so that what the stack holds of the
+/// value meanwhile is gone when the next step begins. Through a pointer, because builds that are
+/// not optimised pass values by way of the stack.
+#[inline(never)]
+fn place<T>(place: &mut MaybeUninit<T>, make: impl FnOnce() -> T) -> &mut T {
+    // SAFETY: it is a place for such a value.
+    unsafe { place.as_mut_ptr().write(make()) };
+    // SAFETY: it was just written.
+    unsafe { place.assume_init_mut() }
+}
 
 /// An array as C passes it; no elements need no array.
 ///
@@ -141,7 +157,8 @@ fn kind(kind: u32) -> Result<MemoryKind, fw_error> {
 /// handed out. `command_line` may be null and has less than 4096 bytes; words in it that are no
 /// parameters of the manager are skipped.
 ///
-/// If it fails nothing has happened, and it may be called again.
+/// If it fails nothing has happened, and it may be called again. It takes up to 16 KiB of stack, 32
+/// in debug builds.
 ///
 /// # Safety
 /// What `map` calls conventional and `used` does not name is memory that nobody uses, seen at
@@ -165,54 +182,73 @@ pub unsafe extern "C" fn fw_bring_up(
         let used = unsafe { array(used, used_count) }?;
         // SAFETY: passed on to the caller (invariant 51).
         let text = unsafe { text(command_line) }?;
-        instance::make(platform, |platform| {
+        instance::make(platform, |platform, manager| {
             // SAFETY: the caller that makes the manager has it to itself (invariant 51).
             let scratch = unsafe { &mut *SCRATCH.0.get() };
-            // SAFETY: passed on to the caller (invariant 51).
-            unsafe { bring_up(platform, scratch, map, used, text) }
+            let Scratch { pieces, used: places, storage, parameters, topology } = scratch;
+            let started_ns = platform.now_ns();
+            let say = &mut |problem: Problem<'_>| platform.say(format_args!("{problem}"));
+            let parameters = &*place(parameters, || Parameters::parse(text, say));
+            let topology = &*place(topology, || Topology::new(&mut []));
+            let storage = place(storage, MemblockStorage::new);
+            let known = read(platform, pieces, places, map, used, parameters)?;
+            let input = BringUp { parameters, started_ns };
+            // SAFETY: passed on to the caller (invariants 1 and 51); the instance is made once.
+            unsafe { start(platform, manager, storage, topology, known, &input) }
         })
     };
     number(prepare())
 }
 
-/// # Safety
-/// See [`fw_bring_up`].
-unsafe fn bring_up(
-    platform: &'static Checked,
-    scratch: &mut Scratch,
+/// The memory map, and what is in use.
+type Known<'a> = (MemoryMap<'a>, &'a [PhysRange]);
+
+/// Reads the map, with what the command line changes of it, and what is in use.
+#[inline(never)]
+fn read<'a>(
+    platform: &Checked,
+    pieces: &'a mut [MapRange],
+    places: &'a mut [PhysRange],
     map: &[fw_range],
     used: &[fw_span],
-    text: &str,
-) -> Result<Manager<Checked>, fw_error> {
-    let started_ns = platform.now_ns();
-    let mut builder = MapBuilder::new(&mut scratch.pieces);
+    parameters: &Parameters,
+) -> Result<Known<'a>, fw_error> {
+    let mut builder = MapBuilder::new(pieces);
     // The kind of what is empty may be anything.
     for range in map.iter().filter(|range| range.bytes != 0) {
         builder.add(range.start, range.bytes, kind(range.kind)?)?;
     }
     builder.limit(platform.direct_limit())?;
-    let parameters =
-        Parameters::parse(text, &mut |problem| platform.say(format_args!("{problem}")));
     parameters.apply(&mut builder)?;
     let acpi = map.iter().filter(|range| range.kind == ACPI_RECLAIMABLE && range.bytes != 0);
     let acpi = acpi.map(|range| span(range.start, range.bytes));
     let mut used_count = 0;
     for used in used.iter().map(|used| span(used.start, used.bytes)).chain(acpi) {
-        *scratch.used.get_mut(used_count).ok_or(FW_TOO_MANY_RANGES)? = used?;
+        *places.get_mut(used_count).ok_or(FW_TOO_MANY_RANGES)? = used?;
         used_count += 1;
     }
-    let places = &scratch.used[..used_count];
-    let map = builder.finish()?;
-    let mut claims = [MemoryAffinity::EMPTY; 1];
-    let topology = Topology::new(&mut claims);
-    scratch.storage = MemblockStorage::new();
-    let early =
-        // SAFETY: passed on to the caller (invariants 1 and 51); the instance is made once.
-        unsafe { Memblock::with_reserved(platform, &mut scratch.storage, map, &topology, places) }
-            .inspect_err(|error| platform.say(format_args!("{error}")))?;
-    let input = BringUp { parameters: &parameters, started_ns };
-    Manager::bring_up(early, &input).map_err(|failed| {
+    Ok((builder.finish()?, &places[..used_count]))
+}
+
+/// Makes the manager in its place.
+///
+/// # Safety
+/// See [`fw_bring_up`].
+#[inline(never)]
+unsafe fn start<'a>(
+    platform: &'static Checked,
+    place: &'a mut MaybeUninit<Manager<Checked>>,
+    storage: &mut MemblockStorage,
+    topology: &Topology<'_>,
+    (map, used): Known<'_>,
+    input: &BringUp<'_>,
+) -> Result<&'a mut Manager<Checked>, fw_error> {
+    // SAFETY: passed on to the caller (invariants 1 and 51).
+    let early = unsafe { Memblock::with_reserved(platform, storage, map, topology, used) }
+        .inspect_err(|error| platform.say(format_args!("{error}")))?;
+    let manager = Manager::bring_up(early, input).map_err(|failed| {
         platform.say(format_args!("{}", failed.error));
-        failed.error.into()
-    })
+        failed.error
+    })?;
+    Ok(place.write(manager))
 }

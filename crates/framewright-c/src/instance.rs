@@ -62,14 +62,17 @@ pub(crate) fn platform() -> Option<&'static Checked> {
     Some(unsafe { platform.assume_init_ref() })
 }
 
-/// Makes the manager with `work`, which gets the platform for ever. If it fails, nothing has
-/// happened.
+/// Makes the manager with `work`, which gets the platform for ever, and a place to which it writes
+/// the manager and which it returns. If it fails, nothing has happened.
 ///
 /// # Errors
 /// There is one already, one is being made, and those of `work`.
 pub(crate) fn make(
     platform: Checked,
-    work: impl FnOnce(&'static Checked) -> Result<Manager<Checked>, fw_error>,
+    work: impl FnOnce(
+        &'static Checked,
+        &'static mut MaybeUninit<Manager<Checked>>,
+    ) -> Result<&'static mut Manager<Checked>, fw_error>,
 ) -> Result<(), fw_error> {
     // Acquire pairs with the Release below, where another caller failed: its writes are over.
     match INSTANCE.state.compare_exchange(NONE, MAKING, Ordering::Acquire, Ordering::Acquire) {
@@ -81,16 +84,10 @@ pub(crate) fn make(
     // the work on it has failed (invariant 51).
     let platform: &Checked = unsafe { (*INSTANCE.platform.get()).write(platform) };
     INSTANCE.state.store(HAS_PLATFORM, Ordering::Release);
-    match work(platform) {
-        Ok(manager) => {
-            // SAFETY: this caller has set `MAKING` (invariant 51).
-            unsafe { (*INSTANCE.manager.get()).write(manager) };
-            INSTANCE.state.store(UP, Ordering::Release);
-            Ok(())
-        }
-        Err(error) => {
-            INSTANCE.state.store(NONE, Ordering::Release);
-            Err(error)
-        }
-    }
+    // SAFETY: this caller has set `MAKING`, and a place from before is in use nowhere, as above; it
+    // is read only when the state is `UP` (invariant 51).
+    let place = unsafe { &mut *INSTANCE.manager.get() };
+    let made = work(platform, place).map(drop);
+    INSTANCE.state.store(if made.is_ok() { UP } else { NONE }, Ordering::Release);
+    made
 }

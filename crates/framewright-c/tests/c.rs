@@ -81,6 +81,20 @@ fn every_function_with_clang() {
     every_function("clang");
 }
 
+/// The archive is built as kernels build it, so this is what they need.
+#[test]
+fn bring_up_takes_little_of_the_stack() {
+    let compiler = COMPILERS.into_iter().find(|name| is_there(name)).expect(INSTALL);
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("stack");
+    let mut compile = Command::new(compiler);
+    compile.args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-I"]);
+    compile.arg(folder().join("include")).arg(folder().join("tests/c/stack.c"));
+    run(compile.arg(archive()).args(["-lpthread", "-o"]).arg(&program));
+    for words in [&[][..], &["line"]] {
+        println!("{words:?}: {}", run(Command::new(&program).args(words)));
+    }
+}
+
 /// The header needs nothing but a compiler.
 #[test]
 fn the_header_stands_alone() {
