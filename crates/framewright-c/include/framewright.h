@@ -30,7 +30,7 @@
 enum fw_error {
   // All is well.
   FW_OK = 0,
-  // A pointer is null that must not be.
+  // A pointer that must not be null is null, or one is not aligned as what it points to.
   FW_NULL = 1,
   // `fw_bring_up` has not succeeded yet.
   FW_NOT_UP = 2,
@@ -66,11 +66,12 @@ enum fw_error {
   FW_NO_ROOM_FOR_TABLES = 16,
   // Nothing is left to hand out once the tables are placed.
   FW_NOTHING_TO_MANAGE = 17,
-  // The command line is not UTF-8, or has 4096 bytes and more.
+  // The command line is not UTF-8, or has 4096 bytes or more.
   FW_WRONG_TEXT = 18,
   // There is not as much memory in one run.
   FW_OUT_OF_MEMORY = 19,
-  // No pages, or no run of more than 1 GiB is free.
+  // No whole page, a size above 1 GiB that is larger than every zone, or an alignment above
+  // 1 GiB.
   FW_BAD_SIZE = 20,
   // An order above 18, or an alignment that is no power of two.
   FW_BAD_ORDER = 21,
@@ -122,8 +123,8 @@ enum fw_type {
 
 // The machine under the manager. All of it is copied by `fw_bring_up`; `context` and the functions
 // stay for ever. A kernel with one CPU that never takes it from a task fills in what is not marked
-// optional. Functions are called from any context in which the manager is called, and must neither
-// call it nor return by another way than by returning.
+// optional. Functions are called from any context in which the manager is called. They must not
+// call the manager, and must not leave other than by returning (no longjmp, no unwinding).
 struct fw_platform {
   // `sizeof(struct fw_platform)`.
   uint32_t size;
@@ -209,7 +210,7 @@ extern "C" {
 #endif // __cplusplus
 
 // Brings memory up. What is in `map` and not in `used` belongs to the manager from now on; the
-// kernel's image, its stack and what the boot loader left belong into `used`. Page 0 is never
+// kernel's image, its stack and what the boot loader left belong in `used`. Page 0 is never
 // handed out. `command_line` may be null and has less than 4096 bytes; words in it that are no
 // parameters of the manager are skipped.
 //
@@ -270,12 +271,14 @@ int32_t fw_allocate_layout(uint64_t bytes, uint64_t align_bytes, uint64_t *addre
 // The caller owns these pages, and nobody uses them any more.
 int32_t fw_free_layout(uint64_t address, uint64_t bytes);
 
-// Where physical `address` is seen; null where it is not, or memory is not up.
+// Where physical `address` is seen. Null where it is not, in the first page, which is never handed
+// out, and while memory is not up.
 void *fw_direct(uint64_t address);
 
-// Adds memory that the map did not have. Start and size are multiples of 2 MiB. Its tables are
-// allocated from memory that is there, 1 MiB at most. `pages`, if it is not null, gets the pages
-// that can be handed out.
+// Adds memory that the map did not have. Start and size are multiples of 2 MiB. Of the memory that
+// is there, its tables take 1 MiB at most, or about 24 bytes for each GiB that is added if that is
+// more; the others lie in the new memory. `pages`, if it is not null, gets the pages that can be
+// handed out.
 //
 // The caller promises:
 // The range is memory that nobody uses, seen at `direct_base`, and stays so. `pages` is null or
@@ -287,7 +290,7 @@ int32_t fw_add_memory(uint64_t start, uint64_t bytes, uint64_t *pages);
 // not null, gets their number.
 //
 // The caller promises:
-// The caller owns the range, as whoever named it in `used`, and nobody uses it any more. `pages`
+// The caller owns the range, having named it in `used`, and nobody uses it any more. `pages`
 // is null or points to a number.
 int32_t fw_release(uint64_t start, uint64_t bytes, uint64_t *pages);
 
@@ -297,8 +300,8 @@ int32_t fw_release(uint64_t start, uint64_t bytes, uint64_t *pages);
 // `counters` is null or points to an `fw_counters`.
 int32_t fw_get_counters(struct fw_counters *counters);
 
-// Gives back what CPUs keep for their next requests: the calling CPU, where others cannot be
-// waited for (`can_wait`). `pages`, if it is not null, gets how many.
+// Gives back what CPUs keep for their next requests. Where others cannot be waited for
+// (`can_wait`), only the calling CPU does. `pages`, if it is not null, gets how many.
 //
 // The caller promises:
 // `pages` is null or points to a number.

@@ -153,7 +153,7 @@ fn kind(kind: u32) -> Result<MemoryKind, fw_error> {
 }
 
 /// Brings memory up. What is in `map` and not in `used` belongs to the manager from now on; the
-/// kernel's image, its stack and what the boot loader left belong into `used`. Page 0 is never
+/// kernel's image, its stack and what the boot loader left belong in `used`. Page 0 is never
 /// handed out. `command_line` may be null and has less than 4096 bytes; words in it that are no
 /// parameters of the manager are skipped.
 ///

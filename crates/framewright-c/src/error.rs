@@ -13,7 +13,7 @@ use framewright::{AllocateError, BringUpError};
 pub enum fw_error {
     /// All is well.
     FW_OK = 0,
-    /// A pointer is null that must not be.
+    /// A pointer that must not be null is null, or one is not aligned as what it points to.
     FW_NULL = 1,
     /// `fw_bring_up` has not succeeded yet.
     FW_NOT_UP = 2,
@@ -49,11 +49,12 @@ pub enum fw_error {
     FW_NO_ROOM_FOR_TABLES = 16,
     /// Nothing is left to hand out once the tables are placed.
     FW_NOTHING_TO_MANAGE = 17,
-    /// The command line is not UTF-8, or has 4096 bytes and more.
+    /// The command line is not UTF-8, or has 4096 bytes or more.
     FW_WRONG_TEXT = 18,
     /// There is not as much memory in one run.
     FW_OUT_OF_MEMORY = 19,
-    /// No pages, or no run of more than 1 GiB is free.
+    /// No whole page, a size above 1 GiB that is larger than every zone, or an alignment above
+    /// 1 GiB.
     FW_BAD_SIZE = 20,
     /// An order above 18, or an alignment that is no power of two.
     FW_BAD_ORDER = 21,
@@ -94,7 +95,7 @@ pub(crate) fn number(result: Result<(), fw_error>) -> i32 {
 /// Words, by number.
 const WORDS: [&core::ffi::CStr; 31] = [
     c"no error",
-    c"a pointer is null that must not be",
+    c"a pointer that must not be null is null, or a pointer is not aligned",
     c"memory is not up: fw_bring_up has not succeeded yet",
     c"memory is up already",
     c"another call of this kind is at work",
@@ -111,9 +112,9 @@ const WORDS: [&core::ffi::CStr; 31] = [
     c"the memory map has no usable memory",
     c"there is no room for the manager's tables",
     c"nothing is left to hand out once the tables are placed",
-    c"the command line is not UTF-8, or has 4096 bytes and more",
+    c"the command line is not UTF-8, or has 4096 bytes or more",
     c"out of memory",
-    c"the size is 0 or above 1 GiB",
+    c"the size is 0 or larger than every zone, or the alignment is above 1 GiB",
     c"the order is above 18, or the alignment is not a power of two",
     c"there is no such migrate type, or it cannot be allocated",
     c"the address is not aligned as the call wants it",

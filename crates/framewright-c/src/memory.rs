@@ -210,7 +210,8 @@ pub unsafe extern "C" fn fw_free_layout(address: u64, bytes: u64) -> i32 {
     unsafe { fw_free_pages(address, bytes.div_ceil(PAGE_SIZE).max(1)) }
 }
 
-/// Where physical `address` is seen; null where it is not, or memory is not up.
+/// Where physical `address` is seen. Null where it is not, in the first page, which is never handed
+/// out, and while memory is not up.
 #[unsafe(no_mangle)]
 pub extern "C" fn fw_direct(address: u64) -> *mut c_void {
     let place = manager().ok().map(Manager::platform);
@@ -218,9 +219,10 @@ pub extern "C" fn fw_direct(address: u64) -> *mut c_void {
     place.map_or(core::ptr::null_mut(), |platform| platform.direct(address).as_ptr().cast())
 }
 
-/// Adds memory that the map did not have. Start and size are multiples of 2 MiB. Its tables are
-/// allocated from memory that is there, 1 MiB at most. `pages`, if it is not null, gets the pages
-/// that can be handed out.
+/// Adds memory that the map did not have. Start and size are multiples of 2 MiB. Of the memory that
+/// is there, its tables take 1 MiB at most, or about 24 bytes for each GiB that is added if that is
+/// more; the others lie in the new memory. `pages`, if it is not null, gets the pages that can be
+/// handed out.
 ///
 /// # Safety
 /// The range is memory that nobody uses, seen at `direct_base`, and stays so. `pages` is null or
@@ -245,7 +247,7 @@ pub unsafe extern "C" fn fw_add_memory(start: u64, bytes: u64, pages: *mut u64) 
 /// not null, gets their number.
 ///
 /// # Safety
-/// The caller owns the range, as whoever named it in `used`, and nobody uses it any more. `pages`
+/// The caller owns the range, having named it in `used`, and nobody uses it any more. `pages`
 /// is null or points to a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fw_release(start: u64, bytes: u64, pages: *mut u64) -> i32 {
@@ -283,8 +285,8 @@ pub unsafe extern "C" fn fw_get_counters(counters: *mut fw_counters) -> i32 {
     }
 }
 
-/// Gives back what CPUs keep for their next requests: the calling CPU, where others cannot be
-/// waited for (`can_wait`). `pages`, if it is not null, gets how many.
+/// Gives back what CPUs keep for their next requests. Where others cannot be waited for
+/// (`can_wait`), only the calling CPU does. `pages`, if it is not null, gets how many.
 ///
 /// # Safety
 /// `pages` is null or points to a number.

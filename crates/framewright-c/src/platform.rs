@@ -16,8 +16,8 @@ pub const FW_IDENTITY_MAP: u32 = 1;
 
 /// The machine under the manager. All of it is copied by `fw_bring_up`; `context` and the functions
 /// stay for ever. A kernel with one CPU that never takes it from a task fills in what is not marked
-/// optional. Functions are called from any context in which the manager is called, and must neither
-/// call it nor return by another way than by returning.
+/// optional. Functions are called from any context in which the manager is called. They must not
+/// call the manager, and must not leave other than by returning (no longjmp, no unwinding).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fw_platform {

@@ -138,6 +138,7 @@ static int32_t bring_up(const struct fw_platform *with) {
 static void wrong_platforms(void) {
     GIVES(FW_NULL, fw_check_platform(NULL));
     GIVES(FW_NULL, bring_up(NULL));
+    GIVES(FW_NULL, fw_check_platform((const void *)((const char *)&platform + 1)));
     REFUSED(FW_WRONG_SIZE, size = 0);
     REFUSED(FW_WRONG_SIZE, size = sizeof(struct fw_platform) - 8);
     REFUSED(FW_WRONG_VERSION, version = 0);
@@ -227,6 +228,7 @@ static void orders(void) {
         GIVES(FW_OK, fw_allocate_order(order, order % 3, &address));
         CHECK(address % (PAGE << order) == 0 && address >= 2 * MIB);
         CHECK(fw_direct(address) == memory + address);
+        CHECK(fw_direct(PAGE) == memory + PAGE && !fw_direct(PAGE - 1) && !fw_direct(RAM + MORE));
         memset(fw_direct(address), 0x5a, PAGE << order);
         GIVES(FW_OK, fw_free_order(address, order));
     }
