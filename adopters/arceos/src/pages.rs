@@ -73,7 +73,8 @@ impl<const PAGE_SIZE: usize> PageAllocator for BitmapPageAllocator<PAGE_SIZE> {
         align_pow2: usize,
     ) -> AllocResult<usize> {
         let align = order(align_pow2)?;
-        if base < LINEAR_MAPPING || base % align_pow2 != 0 {
+        // An alignment below a page is one, so the address that is returned is `base`.
+        if base < LINEAR_MAPPING || base % align_pow2.max(PAGE_SIZE) != 0 {
             return Err(AllocError::InvalidParam);
         }
         let start = pfn(base);

@@ -32,7 +32,9 @@ fn place() -> Option<()> {
     let taken = at()?;
     let is_refused = at().is_none();
     pages.dealloc_pages(taken, 3, UsageKind::Global);
-    (taken == start && is_refused).then_some(())
+    // An address inside a page is refused, whatever the alignment.
+    let inside = pages.alloc_pages_at(start + 8, 1, 8, UsageKind::Global);
+    (taken == start && is_refused && inside.is_err()).then_some(())
 }
 
 #[unsafe(no_mangle)]
