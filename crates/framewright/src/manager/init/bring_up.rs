@@ -206,7 +206,8 @@ impl<P: Platform> Manager<P> {
         let per_node = self.numa.nodes();
         // Relaxed, here and below: no other CPU has the manager yet.
         let has_movable = |node: &PerNode| node.movable_start.load(Ordering::Relaxed) != 0;
-        if cfg!(feature = "moving") && per_node.iter().any(has_movable) {
+        let has_movable = cfg!(feature = "moving") && per_node.iter().any(has_movable);
+        if has_movable {
             self.grade_at_boot(mirrored);
         }
         let pools = &parameters.huge_pages;
@@ -214,9 +215,7 @@ impl<P: Platform> Manager<P> {
         self.moving.failed_area_bytes = self.make_areas(parameters);
         // If memory was graded at boot, watermarks and reserves follow the rest, however little it
         // is. `min_free_kbytes` stays what the command line says.
-        if cfg!(feature = "moving")
-            && self.zones().iter().any(|zone| zone.most_graded_pages(platform) != 0)
-        {
+        if has_movable || self.moving().area_pages() != 0 {
             if parameters.min_free_kbytes.is_none() {
                 drop(self.follow_fixed_memory());
             } else {

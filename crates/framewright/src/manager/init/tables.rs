@@ -87,8 +87,8 @@ impl Heads {
         ZoneTables { table: self.table(&Rest::carve(carver, size)), ..ZoneTables::EMPTY }
     }
 
-    // Where windows have tables, too, it is called in several places.
-    #[cfg_attr(feature = "hotplug", inline(never))]
+    // It is called in several places, as windows have tables, too; a small program gains nothing.
+    #[cfg_attr(feature = "files", inline(never))]
     const fn table(self, rest: &Rest) -> BlockTable {
         BlockTable::new(
             self.heads,

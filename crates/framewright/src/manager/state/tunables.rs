@@ -79,15 +79,13 @@ impl Tunables {
     /// Sets the watermarks and reserves of each zone; all parts of a zone get the same.
     pub(crate) fn apply(&self, zones: &[Zone]) {
         let total_pages = zones.iter().map(|zone| zone.pages_for_limits().ungraded).sum();
-        let mut last: Option<(NodeId, NodePages)> = None;
+        let (mut last, mut pages) = (None, NodePages::NONE);
         for part in zones {
             let ZoneId { node, kind } = part.id();
             // The parts of a node are neighbours, except for windows.
-            let pages = match last {
-                Some((of, pages)) if of == node => pages,
-                _ => NodePages::of(zones, node),
-            };
-            last = Some((node, pages));
+            if last != Some(node) {
+                (last, pages) = (Some(node), NodePages::of(zones, node));
+            }
             let (total_kbytes, factor) = (self.min_free_kbytes, self.watermark_scale_factor);
             let kind_pages = pages.managed[kind as usize];
             let marks = watermarks(kind_pages, total_pages, total_kbytes, factor);
@@ -121,7 +119,6 @@ impl<P: Platform> Manager<P> {
 }
 
 /// How many pages the zones of a node manage.
-#[derive(Clone, Copy)]
 struct NodePages {
     /// By kind of zone, without memory that only movable requests may have; then what these take
     /// first.
@@ -131,8 +128,10 @@ struct NodePages {
 }
 
 impl NodePages {
+    const NONE: Self = Self { managed: [0; RESERVE_CLASSES], graded: [0; ZoneKind::COUNT] };
+
     fn of(zones: &[Zone], node: NodeId) -> Self {
-        let mut all = Self { managed: [0; RESERVE_CLASSES], graded: [0; ZoneKind::COUNT] };
+        let mut all = Self::NONE;
         for zone in zones.iter().filter(|zone| zone.id().node == node) {
             let (pages, kind) = (zone.pages_for_limits(), zone.id().kind as usize);
             all.managed[kind] += pages.ungraded;
