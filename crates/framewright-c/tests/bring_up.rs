@@ -5,6 +5,7 @@
 use framewright::units::MAX_NODES;
 use framewright_c::{FW_VERSION, fw_error, fw_kind};
 use framewright_c::{fw_bring_up, fw_get_counters, fw_platform, fw_range, fw_span, fw_verify};
+use framewright_testkit::{PaintedStack, on_painted_stack};
 use std::alloc::{Layout, alloc_zeroed};
 use std::ffi::{CString, c_char, c_void};
 use std::hint::black_box;
@@ -19,34 +20,6 @@ const RAM: u64 = 128 * MIB;
 /// optimised builds. More nodes than C can ask for, in tests of the whole workspace, take more.
 const LIMIT_BYTES: usize =
     (if cfg!(debug_assertions) { 32 } else { 16 } + if MAX_NODES > 64 { 64 } else { 0 }) << 10;
-/// The stack of the test's thread, most of which is painted.
-const STACK_BYTES: usize = 4 << 20;
-const PAINTED_BYTES: usize = 2 << 20;
-/// The bytes right below the measured top that are not painted because active frames lie there.
-const LEFT_BYTES: usize = 4 << 10;
-const PAINT: u64 = 0xA5A5_A5A5_A5A5_A5A5;
-
-/// The painted words, from the lowest on.
-fn below(top: usize) -> impl Iterator<Item = *mut u64> {
-    (top - PAINTED_BYTES..top - LEFT_BYTES).step_by(8).map(std::ptr::with_exposed_provenance_mut)
-}
-
-#[inline(never)]
-fn paint(top: usize) {
-    for word in below(top) {
-        // SAFETY: of this thread's stack, which has more room than that, and below all frames that
-        // are in use.
-        unsafe { word.write_volatile(PAINT) };
-    }
-}
-
-/// Returns how far below `top` the stack was used since it was painted, in bytes.
-#[inline(never)]
-fn used(top: usize) -> usize {
-    // SAFETY: of this thread's stack; whatever is there is a number.
-    let first = below(top).find(|word| unsafe { word.read_volatile() } != PAINT);
-    first.map_or(LEFT_BYTES, |word| top - word.addr())
-}
 
 unsafe extern "C" fn pin(_: *mut c_void) -> u32 {
     0
@@ -109,15 +82,12 @@ fn command_line() -> CString {
 }
 
 /// Brings memory up; returns the stack that took.
-fn bring_up() -> usize {
+fn bring_up(stack: &PaintedStack) -> usize {
     let (platform, map, line) = (platform(), map(), command_line());
     let in_use: Vec<fw_span> =
         (0..64).map(|at| fw_span { start: 16 * MIB + at * 4 * PAGE, bytes: PAGE }).collect();
-    let here = 0_u64;
-    let top = black_box(&raw const here).expose_provenance();
-    paint(top);
     // SAFETY: the memory is the manager's from now on; the arrays and the text are as is said.
-    let result = unsafe {
+    let (result, used) = stack.measure(|| unsafe {
         fw_bring_up(
             &raw const platform,
             map.as_ptr(),
@@ -126,18 +96,15 @@ fn bring_up() -> usize {
             in_use.len(),
             line.as_ptr(),
         )
-    };
-    let used = used(top);
+    });
     assert_eq!(result, fw_error::FW_OK as i32, "{} ranges, {} in use", map.len(), in_use.len());
     used
 }
 
 #[test]
 fn the_largest_map_comes_up_on_a_small_stack() {
-    let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(bring_up);
-    let used = thread.expect("a thread").join().expect("no panic");
+    let used = on_painted_stack(bring_up);
     println!("{used} bytes of stack");
-    assert!(used > LEFT_BYTES, "nothing was measured: {used}");
     assert!(used <= LIMIT_BYTES, "{used} bytes of stack, {LIMIT_BYTES} are promised");
     let mut counters = MaybeUninit::uninit();
     // SAFETY: there is room for the counters.

@@ -16,6 +16,7 @@
 //!   detects uses of memory that it may still discard.
 //! * [`HelperPool`] has threads that help with jobs; they can be late, starved, or on simulated
 //!   nodes.
+//! * [`on_painted_stack`] measures how much of the stack a call takes.
 //! * [`Owner`] frees memory in tests, which own all of it.
 //! * [`balloon`] is a virtio balloon, [`virtio_mem`] a virtio-mem device: the host, a transport to
 //!   the device, and memory for the driver.
@@ -33,6 +34,7 @@ pub mod memblock;
 pub mod model;
 pub mod owner;
 pub mod paging;
+pub mod painted_stack;
 pub mod reporting;
 pub mod stepped;
 pub mod traffic;
@@ -49,6 +51,7 @@ pub use memblock::memblock_of;
 pub use model::{BlockModel, PageModel};
 pub use owner::{Owner, PoolOwner};
 pub use paging::{AccessFault, FakePaging, PagingCounts};
+pub use painted_stack::{PaintedStack, on_painted_stack};
 pub use reporting::{Answer, FakeHost, FakeReportDevice};
 pub use stepped::{SteppedMachine, Steps, count_instructions, count_steps};
 pub use traffic::{Shape, Traffic, bring_up, shapes};
