@@ -26,6 +26,7 @@ use crate::manager::facets::Pressure;
 use crate::manager::request::{Mark, Search};
 use crate::manager::state::Manager;
 use crate::manager::state::pressure::{NODES_PER_WORD, Shortage, count};
+use crate::manager::zone_view::ZoneView;
 use crate::memblock::NodeChoice;
 use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
@@ -206,11 +207,14 @@ impl<P: Platform> Pressure<'_, P> {
             let Some(part) = zone.parts().first() else { return 0 };
             if has_graded {
                 let mut high = part.high_pages(MigrateType::Movable);
-                if cfg!(feature = "moving") {
+                if part.has_graded_limits() {
                     // A node's highest zone keeps nothing back from others. What it keeps from
                     // movable requests counts, or they could fail before the node is short.
                     let [.., of_others, of_movable] = part.lowmem_reserve();
-                    high = high.saturating_add(if of_others == 0 { of_movable } else { 0 });
+                    let own = part.high_pages(MigrateType::Unmovable);
+                    let above = ungraded_pages(&zone).saturating_sub(own);
+                    let reserve = if of_others == 0 { of_movable.min(above) } else { 0 };
+                    high = high.saturating_add(reserve);
                 }
                 return high.saturating_sub(zone.free_pages() + zone.withheld_pages());
             }
@@ -220,10 +224,14 @@ impl<P: Platform> Pressure<'_, P> {
             if zone.managed_pages().saturating_sub(zone.most_graded_pages()) <= high {
                 return 0;
             }
-            let free = zone.free_pages().saturating_sub(zone.graded_free_pages());
-            let withheld = zone.withheld_pages().saturating_sub(zone.unaccepted_graded_pages());
-            high.saturating_sub(free + withheld)
+            high.saturating_sub(ungraded_pages(&zone))
         });
         lack.sum()
     }
+}
+
+/// Pages without a grade that are free or withheld.
+fn ungraded_pages<P: Platform>(zone: &ZoneView<'_, P>) -> u64 {
+    let free = zone.free_pages().saturating_sub(zone.graded_free_pages());
+    free + zone.withheld_pages().saturating_sub(zone.unaccepted_graded_pages())
 }

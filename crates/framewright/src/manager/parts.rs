@@ -132,10 +132,32 @@ impl<P: Platform> Manager<P> {
 
     /// Pages that a request must leave free in the whole zone: the mark, the lowmem reserve, and
     /// memory that is not for this request.
-    #[inline]
+    #[cfg_attr(feature = "pools", inline(never))]
     pub(super) fn keeps_of_all(&self, mark: Mark, part: &Zone, search: &Search) -> u64 {
-        mark.keeps_of_all(part, search.highest, search.migrate_type)
-            + self.out_of_reach(part, search.migrate_type)
+        let &Search { highest, migrate_type, .. } = search;
+        let keeps = mark.keeps_of_all(part, highest, migrate_type);
+        if migrate_type != MigrateType::Movable {
+            return keeps + self.out_of_reach(part, migrate_type);
+        }
+        if !part.has_graded_limits() {
+            return keeps;
+        }
+        keeps.saturating_sub(self.unkept_reserve(part, highest))
+    }
+
+    /// How much of the reserve against a movable request is not kept. It is kept in memory that
+    /// every request may have, above the min mark; memory with a grade is for movable requests down
+    /// to the mark, as if it were a zone of its own.
+    #[inline(never)]
+    fn unkept_reserve(&self, part: &Zone, highest: ZoneKind) -> u64 {
+        let reserve = part.watermark_for(0, highest, MigrateType::Movable);
+        let free = self.parts(part.id()).sum(&|part| {
+            // Read first: it may come up meanwhile.
+            let withheld = part.withheld_pages();
+            (withheld + part.free_pages()).saturating_sub(part.out_of_reach(MigrateType::Unmovable))
+        });
+        let above = free.saturating_sub(part.min_pages(MigrateType::Unmovable));
+        reserve.saturating_sub(above)
     }
 
     /// Pages that a request must leave free in a part. Withheld pages count as left free, as they

@@ -74,14 +74,11 @@ impl<P: Platform> Manager<P> {
     /// Counts a request that is known to fail. Returns true if runs that could not be moved when
     /// compaction failed are worth another try: they may only have been busy or pinned, and
     /// nothing says when they no longer are.
-    #[inline]
-    pub(super) fn ends_refusal(&self) -> bool {
-        cfg!(feature = "moving") && self.pressure.ends_refusal() && self.allow_compaction()
-    }
-
-    #[cold]
     #[inline(never)]
-    fn allow_compaction(&self) -> bool {
+    pub(super) fn ends_refusal(&self) -> bool {
+        if !cfg!(feature = "moving") || !self.pressure.ends_refusal() {
+            return false;
+        }
         self.numa.nodes().iter().for_each(|node| node.defer.lock(self.platform).allow());
         self.pressure.epoch.end();
         true

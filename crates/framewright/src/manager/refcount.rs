@@ -81,18 +81,18 @@ impl core::error::Error for ReferenceError {}
 /// The first page of the run that a page is part of, as an offset in the block, and the number of
 /// pages in the run. `None` while the run is being changed.
 fn run_of(map: &BlockPages<'_>, offset: usize) -> Option<(usize, usize)> {
-    let pages_of = |head: usize| match map.page(head)?.part_of() {
-        PartOf::Single => Some(1),
-        PartOf::Head { pages } => usize::try_from(pages).ok(),
-        PartOf::Tail { .. } => None,
-    };
-    let head = match map.page(offset)?.part_of() {
+    let (head, part) = match map.page(offset)?.part_of() {
         PartOf::Tail { pages_to_head } => {
-            offset.checked_sub(usize::try_from(pages_to_head).ok()?)?
+            let head = offset.checked_sub(usize::try_from(pages_to_head).ok()?)?;
+            (head, map.cold_page(head)?.part_of())
         }
-        PartOf::Single | PartOf::Head { .. } => offset,
+        part => (offset, part),
     };
-    let pages = pages_of(head)?;
+    let pages = match part {
+        PartOf::Single => 1,
+        PartOf::Head { pages } => usize::try_from(pages).ok()?,
+        PartOf::Tail { .. } => return None,
+    };
     (offset < head + pages).then_some((head, pages))
 }
 
@@ -419,7 +419,7 @@ impl<P: Platform> References<'_, P> {
 /// Makes `first..end` of a block a run with one reference, and returns 0. If there are references
 /// already, returns their number. Returns `None` when this cannot be a run.
 fn start_run(map: &BlockPages<'_>, first: usize, end: usize) -> Option<u32> {
-    let head = map.page(first)?;
+    let head = map.cold_page(first)?;
     let (mut references, mut alone) = (head.references(), head.part_of() == PartOf::Single);
     for offset in first + 1..end {
         let page = map.cold_page(offset)?;

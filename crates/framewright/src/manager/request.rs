@@ -286,8 +286,8 @@ pub(super) enum Mark {
 }
 
 impl Mark {
-    /// Returns the pages that must stay free or withheld in the whole zone; `zone` may be one of
-    /// its parts.
+    /// Returns the pages that must stay free or withheld in the whole zone, whatever is free there;
+    /// `zone` may be one of its parts.
     pub(super) fn keeps_of_all(
         self,
         zone: &Zone,

@@ -130,10 +130,7 @@ impl<P: Platform> Manager<P> {
             largest = largest.max(zone_largest);
             if zone_largest >= Some(order) {
                 let withheld: u64 = self.parts(zone.id()).iter().map(Zone::withheld_pages).sum();
-                let out_of_reach = self.out_of_reach(zone, request.migrate_type);
-                let kept_pages =
-                    mark.keeps_of_all(zone, search.highest(), request.migrate_type) + out_of_reach;
-                let kept_pages = kept_pages.saturating_sub(withheld);
+                let kept_pages = self.keeps_of_all(mark, zone, &search).saturating_sub(withheld);
                 kept_back = (kept_back.0 + zone_pages, kept_back.1 + kept_pages);
             }
         }

@@ -61,9 +61,9 @@ impl<P: Platform> Sysctl<'_, P> {
         Ok(())
     }
 
-    /// By class of zone, last memory that only movable requests get: the zone reserves one page for
-    /// every so many pages in the zones above it,
-    /// from requests that could use those zones; 0 reserves none.
+    /// By kind of zone: the zone reserves one page for every so many pages in the zones above it,
+    /// from requests that could use those zones; 0 reserves none. The last is Linux's number for
+    /// its zone Movable, which has no effect.
     #[must_use]
     pub fn lowmem_reserve_ratio(self) -> [u64; RESERVE_CLASSES] {
         self.manager.tunables.lock(self.manager.platform).lowmem_reserve_ratio

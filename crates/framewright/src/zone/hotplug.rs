@@ -17,7 +17,7 @@ use super::initialise::ZoneTables;
 use super::locked::LockedZone;
 use super::remembered::Remembered;
 use super::unaccepted::{is_listed, is_lost};
-use super::unaccepted_again::{is_bad, leaked_word, was_accepted};
+use super::unaccepted_again::{is_bad, is_leaked, leaked_word, was_accepted};
 use crate::block::list::Position;
 use crate::block::split::divide_whole;
 use crate::block::table::largest_piece;
@@ -478,6 +478,7 @@ impl Zone {
                     state.is(State::Free)
                         || state.is(State::Unaccepted) && is_listed(state)
                         || is_lost(state)
+                        || is_leaked(state)
                         || Presence::of(state) == Presence::Offline
                 });
                 match &mut run {

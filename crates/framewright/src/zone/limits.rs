@@ -9,7 +9,8 @@
 //!
 //! Memory that only movable requests may have is no zone of its own, but the limits are those that
 //! it would have as one (Linux: `mm/page_alloc.c`, `__setup_per_zone_wmarks`,
-//! `setup_per_zone_lowmem_reserve`): other requests keep a share of the memory that they can have.
+//! `setup_per_zone_lowmem_reserve`): other requests keep a share of the memory that they can have,
+//! and of the reserve against movable requests no more is kept than there is of that memory.
 //!
 //! Orders of memory: Relaxed: a request may use old limits, or some old and some new ones.
 
@@ -76,6 +77,13 @@ impl Zone {
             }
             _ => pages,
         }
+    }
+
+    /// Whether memory with a grade adds to the zone's limits.
+    #[inline]
+    pub(crate) fn has_graded_limits(&self) -> bool {
+        let least = self.limits.movable_watermarks.first();
+        least.is_some_and(|pages| pages.load(Ordering::Relaxed) != 0)
     }
 
     /// The low watermark alone, for the allocation path.

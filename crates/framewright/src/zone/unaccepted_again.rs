@@ -46,13 +46,17 @@ impl Zone {
 
     /// Whether the first block at `range` has or can have an owner, and where the run of blocks
     /// ends of which the same holds. Unaccepted memory that is about to go, memory that could not
-    /// be accepted, and pages of pools with memory errors cannot.
+    /// be accepted, and pages of pools with memory errors cannot, nor can these once offline.
     pub(crate) fn can_be_taken<P: Platform>(
         &self,
         platform: &P,
         range: &Range<u32>,
     ) -> (bool, u32) {
-        let takeable = |state| !is_going(state) && !is_lost(state) && !is_leaked(state);
+        let is_bad_offline =
+            |state: BlockState| state.is(State::Offline) && state.has(BlockState::POISONED);
+        let takeable = |state| {
+            !is_going(state) && !is_lost(state) && !is_leaked(state) && !is_bad_offline(state)
+        };
         let (takes, end) = self.run_of(platform, range, &|found| found.is_none_or(takeable).into());
         (takes != 0, end)
     }
@@ -238,7 +242,7 @@ pub(super) const fn leaked_word(order: Order, migrate_type: MigrateType) -> Bloc
 }
 
 /// Whether the block left its pool with a memory error: see [`leaked_word`].
-fn is_leaked(state: BlockState) -> bool {
+pub(super) fn is_leaked(state: BlockState) -> bool {
     state.is(State::Whole) && state.has(BlockState::POISONED)
 }
 

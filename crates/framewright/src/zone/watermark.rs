@@ -72,7 +72,7 @@ pub fn default_min_free_kbytes(managed_pages: u64) -> u64 {
 /// The watermarks of a zone of `managed_pages` in a machine of `total_pages`, without memory that
 /// only movable requests may have. Its share of `min_free_kbytes` is proportional.
 #[must_use]
-#[cfg_attr(feature = "files", inline(never))]
+#[cfg_attr(feature = "pools", inline(never))]
 pub fn watermarks(
     managed_pages: u64,
     total_pages: u64,

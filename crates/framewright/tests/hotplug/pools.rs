@@ -172,6 +172,27 @@ fn pages_with_memory_errors_do_not_keep_their_memory_there() {
 }
 
 #[test]
+fn a_device_gets_such_pages_back_with_others() {
+    for accepts in [false, true] {
+        let (manager, _) = with_bad_pages(accepts);
+        let mut bytes = 0;
+        loop {
+            // SAFETY: nothing looks up descriptors.
+            let some = unsafe {
+                manager.hotplug().remove_some(ADDED, 16 << 20, 2 << 20, Budget::UNLIMITED)
+            };
+            match some.expect("nobody refuses") {
+                Removal::Run(run) => bytes += run.size(),
+                Removal::Nothing(_) => break,
+                Removal::OutOfTime => panic!("there is no limit"),
+            }
+            verify(&manager);
+        }
+        assert_eq!(bytes, ADDED.size());
+    }
+}
+
+#[test]
 fn memory_that_stays_keeps_its_memory_errors() {
     for accepts in [false, true] {
         let (manager, bad) = with_bad_pages(accepts);

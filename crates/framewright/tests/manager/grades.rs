@@ -383,3 +383,46 @@ fn what_is_kept_free_at_boot_is_of_other_memory() {
         assert_eq!(more, Some(128), "{line}");
     }
 }
+
+/// What is kept from movable requests is memory that others may have: they get all other memory
+/// down to its marks, also when others have used up theirs (Linux: `mm/page_alloc.c`,
+/// `setup_per_zone_lowmem_reserve`).
+#[test]
+fn a_reserve_holds_back_no_memory_for_movable_requests() {
+    for line in ["kernelcore=256M", "kernelcore=256M zone_parts=4"] {
+        let machine = FakeMachine::builder().ram(gib(4, 9)).cpus(4).build();
+        let manager = bring_up_with(machine, &[], &parameters(line)).expect("bring-up");
+        let zone = manager.view(ZoneId { node: manager.nodes()[0].id, kind: ZoneKind::Normal });
+        let zone = zone.expect("all memory");
+        let reserve = zone.lowmem_reserve()[3];
+        assert!(reserve > 30_000, "{line}: {reserve}");
+        let rest = || zone.free_pages() - zone.graded_free_pages();
+        let mut held = Vec::new();
+        let mut take = |request: &Request| {
+            while let Ok(run) = manager.allocate(request) {
+                held.push(run);
+            }
+            settled(&manager);
+            held.drain(..).collect::<Vec<_>>()
+        };
+        let movable = Request { fail_fast: true, ..Request::new(order(6)) };
+        let all = take(&movable);
+        assert!(zone.graded_free_pages() < 1000, "{line}: {}", zone.graded_free_pages());
+        // A CPU uses all of its own part before it turns to another, whatever the grades.
+        if zone.parts().iter().count() == 1 {
+            assert!(rest() > reserve, "{line}: {} of {reserve} are kept", rest());
+        }
+        all.into_iter().for_each(|run| manager.give_back(run).expect("ours"));
+        // Others use up what all may have.
+        let others = take(&unmovable(order(6)));
+        let all = take(&movable);
+        let marks = zone.watermarks().min_pages + zone.movable_watermarks().min_pages;
+        let left = zone.free_pages();
+        assert!(left < marks + 256, "{line}: {left} are left, marks {marks}, reserve {reserve}");
+        let held = others.into_iter().chain(all);
+        for run in held {
+            manager.give_back(run).expect("ours");
+        }
+        check(&manager);
+    }
+}

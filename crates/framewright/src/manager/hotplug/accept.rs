@@ -108,7 +108,13 @@ impl<'m, P: Platform> Hotplug<'m, P> {
 
     /// Makes a run free that is no memory yet; it is accepted where that is necessary.
     pub(super) fn hand_out_run(self, run: Piece, grade: Grade, was: Was) {
-        self.manager.fill_added(pages_of(run.blocks), true);
+        if was == Was::Here {
+            // Nobody touches what has a memory error.
+            self.takeable_of(run)
+                .for_each(|part| self.manager.fill_added(pages_of(part.blocks), true));
+        } else {
+            self.manager.fill_added(pages_of(run.blocks), true);
+        }
         let end = run.blocks.end.start();
         let is_readable = self.manager.accept_behind(end);
         let (platform, migrate_type) = (self.manager.platform, grade.migrate_type());

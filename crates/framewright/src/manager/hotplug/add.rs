@@ -100,7 +100,8 @@ impl<P: Platform> Hotplug<'_, P> {
     /// it. Each 2 MiB becomes what it was: offline, or of its old grade. Accepted memory is still
     /// accepted, even if the host forgets acceptance, and memory that could not be accepted or has
     /// an error stays out of use. There is one exception: nothing is known any more of the last
-    /// memory of a window with tables in itself, so this gets `grade`, and is offline without one.
+    /// memory of a window with tables in itself, not even its errors, so this gets `grade`, and is
+    /// offline without one.
     ///
     /// # Errors
     /// [`HotplugError`]; nothing has changed.

@@ -206,8 +206,8 @@ impl<P: Platform> Manager<P> {
         let per_node = self.numa.nodes();
         // Relaxed, here and below: no other CPU has the manager yet.
         let has_movable = |node: &PerNode| node.movable_start.load(Ordering::Relaxed) != 0;
-        let has_movable = cfg!(feature = "moving") && per_node.iter().any(has_movable);
-        if has_movable {
+        let has_movable = per_node.iter().any(has_movable);
+        if cfg!(feature = "moving") && has_movable {
             self.grade_at_boot(mirrored);
         }
         let pools = &parameters.huge_pages;
@@ -215,7 +215,9 @@ impl<P: Platform> Manager<P> {
         self.moving.failed_area_bytes = self.make_areas(parameters);
         // If memory was graded at boot, watermarks and reserves follow the rest, however little it
         // is. `min_free_kbytes` stays what the command line says.
-        if has_movable || self.moving().area_pages() != 0 {
+        let is_graded =
+            cfg!(feature = "moving") && (has_movable || self.moving().area_pages() != 0);
+        if is_graded {
             if parameters.min_free_kbytes.is_none() {
                 drop(self.follow_fixed_memory());
             } else {
@@ -223,11 +225,10 @@ impl<P: Platform> Manager<P> {
             }
         }
         for zone in if cfg!(feature = "hotplug") { self.zones() } else { &[] } {
-            let pages = zone.present_pages().saturating_sub(zone.most_graded_pages(platform));
+            let graded_pages = if is_graded { zone.most_graded_pages(platform) } else { 0 };
+            let pages = zone.present_pages().saturating_sub(graded_pages);
             per_node[zone.id().node.index()].boot_kernel_pages.fetch_add(pages, Ordering::Relaxed);
-        }
-        if cfg!(feature = "hotplug") {
-            self.zones().iter().for_each(Zone::count_in_use);
+            zone.count_in_use();
         }
         self.moving.is_up = true;
         self.times.bring_up_ns = since(platform, started_ns);

@@ -6,7 +6,7 @@
 //! the same node first do not try again at once ([`Defer`](crate::zone::Defer)).
 
 use super::compact::Extent;
-use super::contiguous::ContiguousRequest;
+use super::contiguous::{ContiguousError, ContiguousRequest};
 use super::outcome::Budget;
 use crate::manager::reclaim::Attempt;
 use crate::manager::request::{Mark, ORDINARY, Search};
@@ -71,9 +71,9 @@ impl<P: Platform> Manager<P> {
     }
 
     /// Returns whether a zone has enough free memory for the request, in pieces.
+    #[inline(never)]
     fn may_help(&self, zone: &Zone, search: &Search, order: Order) -> bool {
-        let mark = Mark::Min.keeps_of_all(zone, search.highest, search.migrate_type);
-        let mark = mark / u64::from(zone.parts().max(1));
+        let mark = self.keeps_of_all(Mark::Min, zone, search) / u64::from(zone.parts().max(1));
         let runs = zone.free_areas(self.platform).by_order();
         let threshold = self.sysctl().extfrag_threshold();
         suitability(&ContigInfo::of(&runs, order), mark, threshold) == Suitability::Suitable
@@ -125,7 +125,11 @@ impl<P: Platform> Manager<P> {
         loop {
             let budget = Budget::runs(MOST_RUNS);
             let made = self.moving().vacate_cheapest(search, &wanted, budget);
-            let Ok(run) = made else { return Compaction::Refused };
+            let run = match made {
+                Ok(run) => run,
+                Err(ContiguousError::InTheWay(_)) => return Compaction::Refused,
+                Err(_) => return Compaction::Failed,
+            };
             // This cannot fail: the run was just allocated and nobody else has it.
             let _ = self.free_uncached(run, Location::caller());
             match attempt(ORDINARY) {

@@ -64,12 +64,21 @@ impl<P: Platform> Moving<'_, P> {
     /// Does [`set_grade`](Self::set_grade), also for a caller that is making an area, which is
     /// removable.
     pub(super) fn grade_alone(self, range: BlockRange, grade: Grade) -> Result<(), GradeError> {
-        let isolation = self.manager.isolation();
         if grade != Grade::Any
-            && let Some(found) = isolation.without_grade(range)
+            && let Some(found) = self.manager.isolation().without_grade(range)
         {
             return Err(GradeError::InUse(found.start.start()));
         }
+        let set = self.try_to_grade(range, grade);
+        // Bring-up does this once for all. After a failure some blocks may have the grade.
+        if self.manager.moving.is_up {
+            self.manager.follow_grades();
+        }
+        set
+    }
+
+    fn try_to_grade(self, range: BlockRange, grade: Grade) -> Result<(), GradeError> {
+        let isolation = self.manager.isolation();
         let mut attempts = ATTEMPTS;
         loop {
             isolation.isolate(range).map_err(GradeError::Isolate)?;
@@ -85,10 +94,6 @@ impl<P: Platform> Moving<'_, P> {
             self.put_back(range);
             attempts -= 1;
             if attempts == 0 || !matches!(set, Err(GradeError::Isolate(_))) {
-                // Bring-up does this once for all.
-                if self.manager.moving.is_up {
-                    self.manager.follow_grades();
-                }
                 return set;
             }
         }

@@ -91,7 +91,8 @@ impl Tunables {
             let marks = watermarks(kind_pages, total_pages, total_kbytes, factor);
             let graded_pages = pages.graded[kind as usize];
             let more = movable_watermarks(graded_pages, total_pages, total_kbytes, factor);
-            let ratio = self.lowmem_reserve_ratio[kind as usize];
+            // A zone keeps nothing back if there is no memory for all requests in it.
+            let ratio = if kind_pages == 0 { 0 } else { self.lowmem_reserve_ratio[kind as usize] };
             part.set_watermarks(marks, more, lowmem_reserve(kind, pages.managed, ratio));
         }
     }
@@ -103,6 +104,8 @@ impl<P: Platform> Manager<P> {
     pub(in crate::manager) fn follow_grades(&self) {
         self.zones().iter().for_each(|zone| zone.note_grades(self.platform));
         self.tunables.lock(self.platform).apply(self.zones());
+        // Requests that failed above the old limits may succeed above the new ones.
+        self.pressure.epoch.end();
     }
 
     /// Lets watermarks and reserves [follow](Tunables::follow) from the amount of memory that is

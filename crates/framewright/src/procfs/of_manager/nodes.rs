@@ -44,7 +44,7 @@ pub(super) fn has_normal_memory<P: Platform>(
     _: &[u64],
     out: &mut dyn Write,
 ) -> Shown {
-    with_zones(manager, out, Zone::has_ungraded)
+    with_zones(manager, out, |zone| zone.pages_for_limits().ungraded != 0)
 }
 
 /// Writes the nodes that have a zone, or a part of one, as wanted.
