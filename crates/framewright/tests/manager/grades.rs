@@ -403,7 +403,7 @@ fn a_reserve_holds_back_no_memory_for_movable_requests() {
                 held.push(run);
             }
             settled(&manager);
-            held.drain(..).collect::<Vec<_>>()
+            core::mem::take(&mut held)
         };
         let movable = Request { fail_fast: true, ..Request::new(order(6)) };
         let all = take(&movable);
