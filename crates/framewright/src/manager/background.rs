@@ -26,7 +26,6 @@ use crate::manager::facets::Pressure;
 use crate::manager::request::{Mark, Search};
 use crate::manager::state::Manager;
 use crate::manager::state::pressure::{NODES_PER_WORD, Shortage, count};
-use crate::manager::zone_view::ZoneView;
 use crate::memblock::NodeChoice;
 use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
@@ -212,7 +211,7 @@ impl<P: Platform> Pressure<'_, P> {
                     // movable requests counts, or they could fail before the node is short.
                     let [.., of_others, of_movable] = part.lowmem_reserve();
                     let own = part.high_pages(MigrateType::Unmovable);
-                    let above = ungraded_pages(&zone).saturating_sub(own);
+                    let above = zone.parts().sum(&Zone::ungraded_free_pages).saturating_sub(own);
                     let reserve = if of_others == 0 { of_movable.min(above) } else { 0 };
                     high = high.saturating_add(reserve);
                 }
@@ -224,14 +223,8 @@ impl<P: Platform> Pressure<'_, P> {
             if zone.managed_pages().saturating_sub(zone.most_graded_pages()) <= high {
                 return 0;
             }
-            high.saturating_sub(ungraded_pages(&zone))
+            high.saturating_sub(zone.parts().sum(&Zone::ungraded_free_pages))
         });
         lack.sum()
     }
-}
-
-/// Pages without a grade that are free or withheld.
-fn ungraded_pages<P: Platform>(zone: &ZoneView<'_, P>) -> u64 {
-    let free = zone.free_pages().saturating_sub(zone.graded_free_pages());
-    free + zone.withheld_pages().saturating_sub(zone.unaccepted_graded_pages())
 }

@@ -151,11 +151,7 @@ impl<P: Platform> Manager<P> {
     #[inline(never)]
     fn unkept_reserve(&self, part: &Zone, highest: ZoneKind) -> u64 {
         let reserve = part.watermark_for(0, highest, MigrateType::Movable);
-        let free = self.parts(part.id()).sum(&|part| {
-            // Read first: it may come up meanwhile.
-            let withheld = part.withheld_pages();
-            (withheld + part.free_pages()).saturating_sub(part.out_of_reach(MigrateType::Unmovable))
-        });
+        let free = self.parts(part.id()).sum(&Zone::ungraded_free_pages);
         let above = free.saturating_sub(part.min_pages(MigrateType::Unmovable));
         reserve.saturating_sub(above)
     }

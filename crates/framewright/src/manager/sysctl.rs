@@ -15,7 +15,7 @@ impl<P: Platform> Sysctl<'_, P> {
         change(&mut tunables);
         tunables.apply(self.manager.zones());
         drop(tunables);
-        // Requests that failed above the old marks may succeed above the new ones.
+        // Requests that failed by the old settings may succeed by the new ones.
         self.manager.pressure.epoch.end();
     }
 
@@ -90,9 +90,7 @@ impl<P: Platform> Sysctl<'_, P> {
         if threshold > MOST_EXTFRAG_THRESHOLD {
             return Err(SettingsError::BadExtfragThreshold { threshold });
         }
-        self.manager.tunables.lock(self.manager.platform).extfrag_threshold = threshold;
-        // Compaction may help requests now that failed without it.
-        self.manager.pressure.epoch.end();
+        self.change(|tunables| tunables.extfrag_threshold = threshold);
         Ok(())
     }
 

@@ -153,11 +153,6 @@ impl<'a, P: Platform> ZoneView<'a, P> {
         self.sum(Zone::withheld_pages)
     }
 
-    /// [`Zone::unaccepted_graded_pages`] of all parts.
-    pub(crate) fn unaccepted_graded_pages(&self) -> u64 {
-        self.sum(Zone::unaccepted_graded_pages)
-    }
-
     /// [`Zone::deferred_pages`] of all parts.
     #[must_use]
     pub fn deferred_pages(&self) -> u64 {

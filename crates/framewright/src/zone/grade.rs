@@ -217,6 +217,13 @@ impl Zone {
         unaccepted_pages + self.graded_pages()
     }
 
+    /// Pages without a grade that are free or withheld: what every request may have.
+    pub(crate) fn ungraded_free_pages(&self) -> u64 {
+        // Read first: withheld memory may come up meanwhile.
+        let withheld = self.withheld_pages();
+        (withheld + self.free_pages()).saturating_sub(self.out_of_reach(MigrateType::Unmovable))
+    }
+
     /// The grade that a request is served from first, if any.
     #[inline]
     pub(crate) fn preferred(&self, migrate_type: MigrateType) -> Option<MigrateType> {

@@ -10,7 +10,7 @@
 //! Memory that only movable requests may have is no zone of its own, but the limits are those that
 //! it would have as one (Linux: `mm/page_alloc.c`, `__setup_per_zone_wmarks`,
 //! `setup_per_zone_lowmem_reserve`): other requests keep a share of the memory that they can have,
-//! and of the reserve against movable requests no more is kept than there is of that memory.
+//! and of the reserve against movable requests no more is kept than is free of that memory.
 //!
 //! Orders of memory: Relaxed: a request may use old limits, or some old and some new ones.
 

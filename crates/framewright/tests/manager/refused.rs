@@ -3,50 +3,12 @@
 use crate::common::{Fake, bring_up_with, check, filled, mib, parameters};
 use framewright::hugetlb::PoolSize;
 use framewright::manager::ContiguousRequest;
-use framewright::units::{Order, Pfn, PfnRange};
+use framewright::units::Order;
 use framewright::zone::MigrateType;
-use framewright::{MoveFailed, MoveToken, Mover, NotNow, Occupant, Parameters, Request, Reserves};
+use framewright::{Parameters, Request, Reserves};
 use framewright_jobs::NoHelpers;
 use framewright_testkit::workload::Handles;
 use framewright_testkit::{FakeMachine, Owner};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-/// Passes calls on, but while it is busy it begins no move.
-struct Busy {
-    handles: &'static Handles<'static, FakeMachine>,
-    is_busy: AtomicBool,
-    begun: AtomicU64,
-}
-
-// SAFETY: calls are passed on to a mover, or refused.
-unsafe impl Mover for Busy {
-    fn occupant(&self, pfn: Pfn) -> Occupant {
-        self.handles.occupant(pfn)
-    }
-
-    fn begin(&self, run: PfnRange) -> Result<MoveToken, NotNow> {
-        self.begun.fetch_add(1, Ordering::Relaxed);
-        if self.is_busy.load(Ordering::Relaxed) {
-            return Err(NotNow::Busy);
-        }
-        self.handles.begin(run)
-    }
-
-    unsafe fn relocate(
-        &self,
-        token: MoveToken,
-        run: PfnRange,
-        to: PfnRange,
-    ) -> Result<(), MoveFailed> {
-        // SAFETY: passed on from the caller.
-        unsafe { self.handles.relocate(token, run, to) }
-    }
-
-    unsafe fn abort(&self, token: MoveToken, run: PfnRange) {
-        // SAFETY: passed on from the caller.
-        unsafe { self.handles.abort(token, run) };
-    }
-}
 
 /// A machine on which every second page is in use, so that whole blocks come from compaction alone.
 fn fragmented() -> (&'static Fake, &'static Handles<'static, FakeMachine>) {
@@ -56,13 +18,17 @@ fn fragmented() -> (&'static Fake, &'static Handles<'static, FakeMachine>) {
     (manager, filled(manager, 1 << 18, |pfn| pfn % 2 == 0))
 }
 
-/// [`fragmented`], with a mover that is busy.
-fn busy() -> (&'static Fake, &'static Busy) {
+/// [`fragmented`], with a mover that is asked in vain while all pages are pinned.
+fn pinned() -> (&'static Fake, &'static Handles<'static, FakeMachine>) {
     let (manager, handles) = fragmented();
-    let is_busy = AtomicBool::new(true);
-    let mover = Box::leak(Box::new(Busy { handles, is_busy, begun: AtomicU64::new(0) }));
-    manager.moving().set_mover(Some(mover));
-    (manager, mover)
+    manager.moving().set_mover(Some(handles));
+    pin(handles, true);
+    (manager, handles)
+}
+
+fn pin(handles: &Handles<'_, FakeMachine>, is_pinned: bool) {
+    let all: Vec<_> = handles.held().collect();
+    all.iter().for_each(|&handle| handles.pin(handle, is_pinned).expect("held"));
 }
 
 fn is_served(manager: &Fake) -> bool {
@@ -73,43 +39,41 @@ fn is_served(manager: &Fake) -> bool {
 const MOST_REQUESTS: usize = 64;
 
 #[test]
-fn runs_that_were_busy_are_tried_again() {
-    let (manager, mover) = busy();
+fn runs_that_were_pinned_are_tried_again() {
+    let (manager, handles) = pinned();
+    let tries = || manager.moving().events().compact_stalls;
     assert!(!is_served(manager));
-    let begun = mover.begun.load(Ordering::Relaxed);
-    assert_ne!(begun, 0);
+    let first = tries();
+    assert_ne!(first, 0);
     // As long as they are, this does not happen at every request.
     let before = manager.pressure().events().drains;
     assert!((0..4 * MOST_REQUESTS).all(|_| !is_served(manager)));
-    let tries = mover.begun.load(Ordering::Relaxed) / begun - 1;
-    assert!((1..=8).contains(&tries), "{tries}");
+    let more = tries() - first;
+    assert!((1..=8).contains(&more), "{more}");
     let drains = manager.pressure().events().drains - before;
     assert!(drains <= 8 * 8, "{drains}");
-    mover.is_busy.store(false, Ordering::Relaxed);
+    pin(handles, false);
     assert!((0..=MOST_REQUESTS).any(|_| is_served(manager)));
     check(manager);
 }
 
 #[test]
-fn runs_that_were_pinned_are_tried_again() {
-    let (manager, handles) = fragmented();
-    manager.moving().set_mover(Some(handles));
-    let all: Vec<_> = handles.held().collect();
-    all.iter().for_each(|&handle| handles.pin(handle, true).expect("held"));
-    assert!(!is_served(manager));
-    all.iter().for_each(|&handle| handles.pin(handle, false).expect("held"));
+fn by_any_request_for_as_much() {
+    let (manager, handles) = pinned();
     let request = Request::new(Order::BLOCK);
+    assert!(manager.allocate(&request).is_err());
+    pin(handles, false);
     assert!((0..=MOST_REQUESTS).any(|_| manager.allocate(&request).is_ok()));
     check(manager);
 }
 
 #[test]
-fn so_are_those_that_a_pool_wants() {
-    let (manager, mover) = busy();
+fn and_for_a_pool() {
+    let (manager, handles) = pinned();
     let pool = manager.pool(PoolSize::TwoMib);
     let is_short = || pool.resize(1, &NoHelpers).expect("nobody else resizes").is_short();
     assert!(is_short());
-    mover.is_busy.store(false, Ordering::Relaxed);
+    pin(handles, false);
     assert!((0..=MOST_REQUESTS).any(|_| !is_short()));
     check(manager);
 }
