@@ -28,6 +28,7 @@
 
 use super::HostedPlatform;
 use super::error::HostedError;
+use framewright::PinnedCpu;
 use std::cell::{Cell, RefCell};
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -70,47 +71,57 @@ impl Seat {
     }
 }
 
-/// The seat in use. Its fields are separate cells: reading the whole seat just after writing a part
-/// of it stalls the processor, which made a pin cost 17 ns. `pinned` is a flag, not a count,
-/// because each change of a count waits for the previous one, which costs 3.4 ns a pin.
+/// The seat in use, such that few instructions pin a thread with a token. Its fields are separate
+/// cells: reading the whole seat just after writing a part of it stalls the processor, which made a
+/// pin cost 17 ns. Nothing is counted, because each change of a count waits for the previous one,
+/// which costs 3.4 ns a pin.
 struct CurrentSeat {
     machine: Cell<u64>,
     cpu: Cell<u32>,
-    entered: Cell<bool>,
-    pinned: Cell<bool>,
+    /// The machine while the thread has a token, else 0.
+    entered: Cell<u64>,
+    /// The machine while the thread has a token and is not pinned, else 0.
+    ready: Cell<u64>,
+    /// Whether the thread is pinned without a token.
+    borrowed: Cell<bool>,
 }
 
 impl CurrentSeat {
-    const fn new(seat: Seat) -> Self {
+    const fn none() -> Self {
         Self {
-            machine: Cell::new(seat.machine),
-            cpu: Cell::new(seat.cpu),
-            entered: Cell::new(seat.entered),
-            pinned: Cell::new(seat.pinned),
+            machine: Cell::new(0),
+            cpu: Cell::new(u32::MAX),
+            entered: Cell::new(0),
+            ready: Cell::new(0),
+            borrowed: Cell::new(false),
         }
     }
 
     fn get(&self) -> Seat {
+        let entered = self.entered.get() != 0;
+        let is_ready = self.ready.get() != 0;
         Seat {
             machine: self.machine.get(),
             cpu: self.cpu.get(),
-            entered: self.entered.get(),
-            pinned: self.pinned.get(),
+            entered,
+            pinned: if entered { !is_ready } else { self.borrowed.get() },
         }
     }
 
     fn set(&self, seat: Seat) {
+        let if_so = |is_so| if is_so { seat.machine } else { 0 };
         self.machine.set(seat.machine);
         self.cpu.set(seat.cpu);
-        self.entered.set(seat.entered);
-        self.pinned.set(seat.pinned);
+        self.entered.set(if_so(seat.entered));
+        self.ready.set(if_so(seat.entered && !seat.pinned));
+        self.borrowed.set(seat.pinned && !seat.entered);
     }
 }
 
 thread_local! {
     /// This thread's seat on the machine that it used last, which is nearly always the only one. It
     /// is found without a search.
-    static SEAT: CurrentSeat = const { CurrentSeat::new(Seat::none(0)) };
+    static SEAT: CurrentSeat = const { CurrentSeat::none() };
     /// The thread's seats on other machines where it holds a number.
     static OTHERS: RefCell<Vec<Seat>> = const { RefCell::new(Vec::new()) };
     static INTERRUPTS_OFF: Cell<bool> = const { Cell::new(false) };
@@ -169,7 +180,7 @@ impl Cpus {
     /// Undoes [`Cpus::enter`]. A thread that is still pinned keeps the number until it unpins.
     pub fn leave(&self) {
         let seat = self.seat();
-        SEAT.with(|current| current.entered.set(false));
+        SEAT.with(|current| current.set(Seat { entered: false, ..seat }));
         let left = if seat.pinned { BORROWED } else { FREE };
         // Release pairs with the Acquire of the next thread that takes the number.
         self.numbers[seat.cpu as usize].store(left, Ordering::Release);
@@ -198,22 +209,15 @@ impl Cpus {
         }
     }
 
-    /// Returns the number that the calling thread holds until the matching [`Cpus::unpin`], and
-    /// whether the thread was pinned already.
+    /// Pins the calling thread, see [`Platform::pin`](framewright::Platform::pin).
     #[inline]
-    pub fn pin(&self) -> (u32, bool) {
+    pub fn pin(&self) -> PinnedCpu {
         SEAT.with(|seat| {
-            if seat.machine.get() != self.machine {
+            if seat.ready.get() != self.machine {
                 return self.pin_slowly();
             }
-            if seat.pinned.get() {
-                return (seat.cpu.get(), true);
-            }
-            if !seat.entered.get() {
-                return self.pin_slowly();
-            }
-            seat.pinned.set(true);
-            (seat.cpu.get(), false)
+            seat.ready.set(0);
+            PinnedCpu::new(seat.cpu.get())
         })
     }
 
@@ -221,29 +225,40 @@ impl Cpus {
     #[inline]
     pub fn unpin(&self, cpu: u32) {
         SEAT.with(|seat| {
-            if seat.machine.get() != self.machine {
-                self.seat();
+            if seat.entered.get() != self.machine {
+                return self.unpin_slowly(cpu);
             }
-            debug_assert!(seat.pinned.get() && seat.cpu.get() == cpu, "unpin without its pin");
-            seat.pinned.set(false);
-            if !seat.entered.get() {
-                let number = &self.numbers[cpu as usize];
-                let is_lent = number.load(Ordering::Relaxed) == LENT;
-                number.store(if is_lent { OFFERED } else { FREE }, Ordering::Release);
-            }
+            debug_assert!(seat.ready.get() == 0 && seat.cpu.get() == cpu, "unpin without its pin");
+            seat.ready.set(self.machine);
         });
     }
 
-    /// Borrows a number, or finds the number that the thread holds on this machine after it used
-    /// another machine.
+    /// Pins a thread that is pinned already; or borrows a number; or finds the number that the
+    /// thread holds on this machine after it used another machine.
     #[cold]
-    fn pin_slowly(&self) -> (u32, bool) {
+    fn pin_slowly(&self) -> PinnedCpu {
         let seat = self.seat();
+        if seat.pinned {
+            return PinnedCpu::nested(seat.cpu);
+        }
         // Tries the thread's last number first: that CPU's caches are warm, and there is no search.
-        let known = seat.has_number() || self.try_borrow(seat.cpu);
+        let known = seat.entered || self.try_borrow(seat.cpu);
         let cpu = if known { seat.cpu } else { self.borrow() };
         SEAT.with(|current| current.set(Seat { cpu, pinned: true, ..seat }));
-        (cpu, seat.pinned)
+        PinnedCpu::new(cpu)
+    }
+
+    /// [`unpin`](Self::unpin) of a thread without a token, or one that used another machine since.
+    #[cold]
+    fn unpin_slowly(&self, cpu: u32) {
+        let seat = self.seat();
+        debug_assert!(seat.pinned && seat.cpu == cpu, "unpin without its pin");
+        SEAT.with(|current| current.set(Seat { pinned: false, ..seat }));
+        if !seat.entered {
+            let number = &self.numbers[cpu as usize];
+            let is_lent = number.load(Ordering::Relaxed) == LENT;
+            number.store(if is_lent { OFFERED } else { FREE }, Ordering::Release);
+        }
     }
 
     /// Takes a number, waiting until one is free or lent.

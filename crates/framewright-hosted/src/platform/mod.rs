@@ -476,10 +476,7 @@ unsafe impl Platform for HostedPlatform {
 
     #[inline]
     fn pin(&self) -> PinnedCpu {
-        match self.cpus.pin() {
-            (cpu, true) => PinnedCpu::nested(cpu),
-            (cpu, false) => PinnedCpu::new(cpu),
-        }
+        self.cpus.pin()
     }
 
     #[inline]

@@ -88,23 +88,31 @@ const ROOMY: u8 = TYPES + 1;
 /// The bits of a block that is allocated whole, less its type.
 const WHOLE_BASE: u8 = TYPES + 2;
 
-/// The lot of a run plus one, or zero for none, by the bits of its block: four bits for each value,
-/// the lowest first. For runs that are kept by the word, for larger runs, and for whole blocks.
-const LOT_OF_BITS: [u32; 3] = {
-    let (mut small, mut large, mut block) = (0, 0, 0);
-    let mut number = 0;
-    while number < TYPES {
-        let lot = number as u32 + 1;
-        small |= lot << ((1 + number) as u32 * BITS);
-        large |= lot << ((1 + number) as u32 * BITS);
-        block |= lot << ((WHOLE_BASE + number) as u32 * BITS);
-        number += 1;
+/// The values that the bits of a block may have are below this number.
+const KINDS: usize = 8;
+const _: () = assert!(WHOLE_BASE as usize + TYPES as usize <= KINDS, "all values have room");
+
+/// The lot of a run plus one, or zero for none, by its order and the bits of its block. A table, as
+/// nothing can predict the order or the block.
+static LOTS: [[u8; KINDS]; BLOCK_ORDER as usize + 1] = {
+    let mut lots = [[0; KINDS]; BLOCK_ORDER as usize + 1];
+    let mut order = 0;
+    while order < lots.len() {
+        let base = if order < BLOCK_ORDER as usize { 1 } else { WHOLE_BASE as usize };
+        let mut number = 0;
+        while number < TYPES {
+            lots[order][base + number as usize] = number + 1;
+            number += 1;
+        }
+        if order < BLOCK_ORDER as usize {
+            let is_kept_by_word = order < WORD_ORDERS as usize;
+            let roomy = if is_kept_by_word { Lot::BACK } else { Lot::MOVABLE };
+            lots[order][ROOMY as usize] = roomy.0 + 1;
+        }
+        order += 1;
     }
-    small |= (Lot::BACK.0 as u32 + 1) << (ROOMY as u32 * BITS);
-    large |= (Lot::MOVABLE.0 as u32 + 1) << (ROOMY as u32 * BITS);
-    [small, large, block]
+    lots
 };
-const _: () = assert!(((WHOLE_BASE + TYPES) as u32) * BITS <= u32::BITS, "all values have room");
 
 /// Returns the number of words for a table of this many entries.
 pub(crate) const fn words_for(entries: usize) -> usize {
@@ -160,13 +168,10 @@ impl LotTable {
     #[inline(always)]
     pub(super) fn get(&self, index: u32, order: Order) -> Option<Lot> {
         let word = self.words().get((index / IN_WORD) as usize)?.load(Ordering::Relaxed);
-        let bits = word >> (index % IN_WORD * BITS) & MASK;
-        // Not a branch, as nothing can predict the order.
-        let [small, large, block] = LOT_OF_BITS;
-        let larger = if order.get() < BLOCK_ORDER { large } else { block };
-        let lots = if order.get() < WORD_ORDERS { small } else { larger };
-        let answer = (u64::from(lots) >> (bits * u64::from(BITS)) & MASK) as u8;
-        answer.checked_sub(1).map(Lot)
+        let bits = word >> (index % IN_WORD * BITS);
+        #[expect(clippy::cast_possible_truncation, reason = "the lowest bits")]
+        let kind = bits as usize % KINDS;
+        LOTS.get(usize::from(order.get()))?[kind].checked_sub(1).map(Lot)
     }
 
     /// Returns which of the lowest bits of `word` are wrong for a block with this state.

@@ -123,7 +123,7 @@ impl<P: Platform> Manager<P> {
         let Some(Inside { cache, platform, cpu }) = self.enter() else {
             return self.free_elsewhere::<RANGE>(start, order, None, place);
         };
-        if self.pressure.epoch.wants_attention() || cache.has_strays() {
+        if self.pressure.epoch.wants_attention() || cache.has_strays() || !start.is_aligned(order) {
             return self.free_inside(cache, cpu, start, order, place, RANGE);
         }
         match cache.put_next(start, order) {
@@ -136,8 +136,9 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// [`free_near`](Self::free_near) of a run of another word than the next one; still inside the
-    /// cache. Takes its arguments in registers, and passes them on unchanged if it cannot serve.
+    /// [`free_near`](Self::free_near) of an aligned run of another word than the next one; still
+    /// inside the cache. Takes its arguments in registers, and passes them on unchanged if it
+    /// cannot serve.
     #[inline(never)]
     fn free_other_word<const RANGE: bool>(
         &self,
@@ -147,7 +148,8 @@ impl<P: Platform> Manager<P> {
         order: Order,
         place: Place,
     ) -> Result<(), FreeError> {
-        match cache.lot(start, order).map(|lot| cache.put_not_next(start, order, lot)) {
+        let lot = cache.lot_of_aligned(start, order);
+        match lot.map(|lot| cache.put_not_next(start, order, lot)) {
             Some(Put::Cached) => {
                 Inside { cache, platform: self.platform, cpu }.leave();
                 Ok(())
@@ -203,14 +205,11 @@ impl<P: Platform> Manager<P> {
         self.come_home_now_and_then(cache);
         // No frame has a number near the largest.
         let run = PfnRange { start, end: Pfn(start.0.saturating_add(order.pages())) };
-        if !cache.covers(run) {
+        if !start.is_aligned(order) || !cache.covers(run) {
             return Put::Full;
         }
         if let Some(put) = cache.put_next(start, order) {
             return put;
-        }
-        if !start.is_aligned(order) {
-            return Put::Full;
         }
         let lot = self.lot_elsewhere(cache, start, order.pages(), order);
         lot.map_or(Put::Full, |lot| cache.put_not_next(start, order, lot))

@@ -240,11 +240,14 @@ impl CpuCache {
     /// to be looked up in the directory.
     #[inline(always)]
     pub(crate) fn lot(&self, start: Pfn, order: Order) -> Option<Lot> {
+        if start.is_aligned(order) { self.lot_of_aligned(start, order) } else { None }
+    }
+
+    /// [`lot`](Self::lot) of a run that is aligned, so that it lies in one block unless it is
+    /// larger than a block, in which case it has none.
+    #[inline(always)]
+    pub(crate) fn lot_of_aligned(&self, start: Pfn, order: Order) -> Option<Lot> {
         self.contents.touch();
-        if !start.is_aligned(order) || order > Order::BLOCK {
-            return None;
-        }
-        // An aligned run lies in one block.
         near::lot(&self.kept, start, order.pages(), order)
     }
 
@@ -308,17 +311,15 @@ impl CpuCache {
         self.come_home();
     }
 
-    /// Caches a run, in few instructions, if it is of the word that is handed out from next;
-    /// returns nothing if it is of another word. Its block need not be looked at: frames of it are
-    /// in use here, so the block is split and nothing keeps it from being used. If there are
+    /// Caches an aligned run, in few instructions, if it is of the word that is handed out from
+    /// next; returns nothing if it is of another word. Its block need not be looked at: frames of
+    /// it are in use here, so the block is split and nothing keeps it from being used. If there are
     /// [strays](Self::has_strays), call it only for frames that the cache [keeps](Self::covers), or
     /// strays would be handed out for ever.
     #[inline(always)]
     pub(crate) fn put_next(&self, start: Pfn, order: Order) -> Option<Put> {
         self.contents.touch();
-        if !start.is_aligned(order) {
-            return None;
-        }
+        debug_assert!(start.is_aligned(order), "{start:?} is not aligned to {order:?}");
         let top = self.top(self.stack(order, Lot::MOVABLE)?)?;
         top.give_one(start, order)
     }

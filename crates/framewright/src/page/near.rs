@@ -188,13 +188,11 @@ impl Kept {
 #[inline(always)]
 pub(super) fn lot(kept: &[Kept; 2], start: Pfn, pages: u64, order: Order) -> Option<Lot> {
     let [home, other] = kept;
-    let (of_home, of_other) = (home.offset(start), other.offset(start));
-    let in_home = of_home.0 < of_home.1;
-    // This does not branch on which of the two it is, because that is unpredictable.
-    let kept = if in_home { home } else { other };
-    let (offset, seen) = if in_home { of_home } else { of_other };
+    let (offset, seen) = home.offset(start);
+    // Chooses without a branch, because which of the two it is is unpredictable.
+    let kept = if offset < seen { home } else { other };
     // Tests the whole run, because the cache may not keep the other frames of its block.
-    if offset < seen.saturating_sub(pages - 1) { kept.lot(start, order) } else { None }
+    kept.lot_of_seen(start, pages, order)
 }
 
 /// Returns whether a frame lies where the cache knows the blocks of one of these zones.
