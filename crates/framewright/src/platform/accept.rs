@@ -11,9 +11,13 @@ use core::fmt;
 /// again, if the host [`forgets`](Self::forgets); a block in which accepting a frame failed and
 /// which was removed and added again (it is then accepted as a whole, including its first frames
 /// that are accepted already, but not if it never left the guest:
-/// [`put_back`](crate::manager::Hotplug::put_back)); and memory that could not be added. Ranges are
-/// aligned to 2 MiB and at most 1 GiB long, except for pieces at the borders of what firmware
-/// reported, which can be as small as a frame. Smaller or larger steps are up to the implementer.
+/// [`put_back`](crate::manager::Hotplug::put_back)); and memory that could not be added. It does
+/// not know what the owners of reserved memory accept, and itself accepts reserved memory that
+/// shares 2 MiB with tables of bring-up or lies right behind them: where accepting twice is an
+/// error, the implementer keeps a record, as [`EfiAccept`](crate::firmware::EfiAccept) does.
+/// Ranges are aligned to 2 MiB and at most 1 GiB long, except for pieces at the borders of what
+/// firmware reported, which can be as small as a frame. Smaller or larger steps are up to the
+/// implementer.
 ///
 /// Contexts: any in which the manager is called, interrupt handlers included, with no lock held,
 /// and pinned. Several CPUs may call at once, for ranges that have no frame in common.

@@ -59,3 +59,15 @@ fn what_is_not_reserved_is_not_adopted() {
     assert!(matches!(adopt(0x30000, 0x30001), Err(ReleaseError::NotMemory(_))));
     assert_eq!(settled(&manager), before);
 }
+
+#[test]
+fn limits_follow_what_is_adopted() {
+    let machine = FakeMachine::builder().ram(mib(0, 512)).build();
+    let boot = mib(16, 400);
+    let manager = Descriptors::None.bring_up_reserving(machine, &[boot]).expect("bring-up");
+    let low = || manager.views().map(|zone| zone.watermarks().low_pages).sum::<u64>();
+    let before = low();
+    manager.hotplug().adopt(boot.whole_frames()).expect("reserved");
+    assert!(low() > before, "{} and {before}", low());
+    check(&manager);
+}

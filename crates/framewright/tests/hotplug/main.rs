@@ -26,6 +26,7 @@ fn copy(manager: &common::Fake, from: PfnRange, to: PfnRange) {
 }
 
 mod accepted;
+mod accepted_borders;
 mod accepted_windows;
 mod add;
 mod adopt;

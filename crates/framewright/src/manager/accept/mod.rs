@@ -329,7 +329,15 @@ impl<P: Platform> Manager<P> {
         };
         state.is_some_and(|state| match state.state() {
             Some(State::Split) => state.managed_pages() != 0,
-            Some(State::Free | State::Whole | State::Pool | State::Deferred) => true,
+            // Isolated and reported blocks come back, and nobody looks behind them then.
+            Some(
+                State::Free
+                | State::Whole
+                | State::Pool
+                | State::Deferred
+                | State::Isolated
+                | State::Reporting,
+            ) => true,
             _ => false,
         })
     }

@@ -54,7 +54,8 @@ pub enum ReleaseError {
     Managed(Pfn),
     /// This frame belongs to the manager's own tables.
     Manager(Pfn),
-    /// This frame cannot be used before it is accepted.
+    /// This frame, which is to be used or lies behind what is, has not been accepted or could not
+    /// be.
     Unaccepted(Pfn),
     /// The block of this frame would be released in part, and there is no place left to record
     /// which of its frames are.
@@ -87,6 +88,10 @@ impl<'m, P: Platform> Hotplug<'m, P> {
     /// only boot needed, tables of firmware, memory of the early allocator. Takes any frames, in
     /// any pieces, each once (Linux: `free_reserved_area`, `memblock_free_late`).
     ///
+    /// Whole blocks that firmware reported as unaccepted cannot be released. Whoever releases
+    /// reserved parts of such a block has accepted them
+    /// ([`reads_past_pages`](crate::AcceptMemory::reads_past_pages)).
+    ///
     /// # Errors
     /// [`ReleaseError`]; nothing has changed.
     ///
@@ -94,29 +99,27 @@ impl<'m, P: Platform> Hotplug<'m, P> {
     /// The caller owns the frames, which it has reserved, and nobody uses them any more (invariant
     /// 42).
     pub unsafe fn release(self, range: PfnRange) -> Result<Released, ReleaseError> {
-        // Held until the watermarks are updated: a caller that adds memory after that counts these
-        // frames, too.
-        let _changing = self.make_allocated(range, |frames| {
+        self.make_allocated(range, |frames| {
             // The frames are now allocated to this call, and their content does not matter.
             self.manager.fill_added(frames, true);
             let freed = self.manager.free_bare(frames);
             debug_assert!(freed.is_ok(), "adopted: {freed:?}");
         })?;
         self.manager.hotplug.released_pages.fetch_add(range.pages(), Ordering::Relaxed);
-        self.after_change();
         Ok(Released { pages: range.pages() })
     }
 
     /// Turns frames that were reserved at bring-up into allocated ones: the caller that reserved
     /// them keeps them, and frees them like any allocation, in any pieces, when it no longer needs
-    /// them. For kernels that have one call for both.
+    /// them. For kernels that have one call for both. As for [`release`](Self::release), parts of a
+    /// block have to be accepted already.
     ///
     /// # Errors
     /// [`ReleaseError`]; nothing has changed.
     #[track_caller]
     pub fn adopt(self, range: PfnRange) -> Result<(), ReleaseError> {
         let place = Location::caller();
-        self.make_allocated(range, |frames| self.manager.note_adopted(frames, place)).map(drop)
+        self.make_allocated(range, |frames| self.manager.note_adopted(frames, place))
     }
 
     /// Does [`adopt`](Self::adopt) for frames that are all reserved, before anybody else has the
@@ -148,11 +151,7 @@ impl<'m, P: Platform> Hotplug<'m, P> {
     }
 
     /// Turns reserved frames into allocated ones, and calls `then` for those of each segment.
-    fn make_allocated(
-        self,
-        range: PfnRange,
-        then: impl Fn(PfnRange),
-    ) -> Result<Changing<'m>, ReleaseError> {
+    fn make_allocated(self, range: PfnRange, then: impl Fn(PfnRange)) -> Result<(), ReleaseError> {
         if range.is_empty() {
             return Err(ReleaseError::Empty(range));
         }
@@ -160,7 +159,9 @@ impl<'m, P: Platform> Hotplug<'m, P> {
         if range.end > end {
             return Err(ReleaseError::NotMemory(range.start.max(end)));
         }
-        let changing = self.begin_release()?;
+        // Held until the watermarks are updated: a caller that adds memory after that counts these
+        // frames, too.
+        let _changing = self.begin_release()?;
         if range.start == Pfn(0) {
             return Err(ReleaseError::NotMemory(range.start));
         }
@@ -197,6 +198,9 @@ impl<'m, P: Platform> Hotplug<'m, P> {
         if next != range.end {
             return Err(ReleaseError::NotMemory(next));
         }
+        if !self.manager.accept_behind(range.end) {
+            return Err(ReleaseError::Unaccepted(range.end));
+        }
         for piece in self.known(blocks) {
             let frames = pages_of(piece.blocks).intersection(range);
             for part in parts(frames) {
@@ -205,7 +209,8 @@ impl<'m, P: Platform> Hotplug<'m, P> {
             }
             then(frames);
         }
-        Ok(changing)
+        self.after_change();
+        Ok(())
     }
 
     /// Does [`release`](Self::release) for the frames that lie wholly in a range of bytes.
