@@ -224,8 +224,9 @@ impl<'a, P: Platform> ZoneView<'a, P> {
         self.parts.sum(&|part| part.free_block_pages_of(self.platform, grade))
     }
 
-    /// Counts the blocks of a grade. Examines all heads of the zone; exact when nobody changes
-    /// grades meanwhile.
+    /// Counts the blocks of a grade, without those that can have none: tables, other memory that
+    /// the manager keeps, and memory reserved for boot. Examines all heads of the zone; exact when
+    /// nobody changes grades meanwhile.
     #[must_use]
     #[inline(never)]
     pub fn graded_memory(&self, grade: Grade) -> GradedMemory {

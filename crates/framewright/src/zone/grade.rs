@@ -21,7 +21,7 @@ use super::Zone;
 use super::isolate::is_managed;
 use super::locked::LockedZone;
 use super::reserve::takes_reserve_first;
-use super::unaccepted::{is_listed, is_lost};
+use super::unaccepted::is_listed;
 use crate::block::buddy::GRADES;
 use crate::block::heads::HeadIn;
 use crate::block::list::ListId;
@@ -96,6 +96,18 @@ impl core::ops::AddAssign for GradedMemory {
     }
 }
 
+/// Whether a head never has a grade: it is in use and nobody may free it, or is no memory that the
+/// zone may hand out. If it has one nevertheless, it got that before it came to this.
+fn is_gradeless(state: BlockState) -> bool {
+    match state.state() {
+        Some(State::Reserved | State::Offline) => true,
+        Some(State::Whole) => state.is_nobodys(),
+        // Unaccepted memory that this build never accepts.
+        Some(State::Unaccepted) => state.has(BlockState::KEPT),
+        _ => false,
+    }
+}
+
 /// What one head adds to the memory of its grade.
 fn graded(segment: &Segment, found: HeadIn) -> GradedMemory {
     let state = found.state;
@@ -132,9 +144,8 @@ impl Zone {
         }
         self.for_each_head(platform, &mut |segment, found| {
             let state = found.state;
-            // The blocks of a window's tables have the grade of what is around them.
-            let is_table = self.has_own_tables && state.is(State::Reserved) && !is_lost(state);
-            let is_memory = !is_table && !state.is(State::Offline);
+            // What never gets a grade, such as tables, may lie amid memory of any grade.
+            let is_memory = state.is_graded() || !is_gradeless(state);
             if is_memory && Grade::of(state.migrate_type()) == grade {
                 memory += graded(segment, found);
             }
@@ -142,16 +153,18 @@ impl Zone {
         memory
     }
 
-    /// Frames of those of the blocks at `range` that have a grade. Looks at some heads under each
-    /// hold of the lock.
-    pub(crate) fn graded_in<P: Platform>(&self, platform: &P, range: Range<u32>) -> u64 {
-        let (mut blocks, end) = (0, range.end);
+    /// Frames of those of the blocks at `range` that can have a grade: of those without one, and of
+    /// those with one. Looks at some heads under each hold of the lock.
+    pub(crate) fn shares_in<P: Platform>(&self, platform: &P, range: Range<u32>) -> [u64; 2] {
+        let (mut pages, end) = ([0; 2], range.end);
         self.for_each_head_in(platform, range, &mut |found| {
-            if found.state.is_graded() {
-                blocks += u64::from(found.end().min(end) - found.index);
+            let is_graded = found.state.is_graded();
+            if is_graded || !is_gradeless(found.state) {
+                let blocks = u64::from(found.end().min(end) - found.index);
+                pages[usize::from(is_graded)] += blocks * PAGES_PER_BLOCK;
             }
         });
-        blocks * PAGES_PER_BLOCK
+        pages
     }
 
     /// Frames of all blocks with a grade, including frames that are no memory.
@@ -266,8 +279,7 @@ impl Zone {
     }
 
     /// Finds the first of the heads at `range` that never has a grade, and returns the part of it
-    /// that lies in `range`. Such heads are in use and nobody may free them, or are no memory that
-    /// the zone may hand out.
+    /// that lies in `range`.
     pub(crate) fn without_grade<P: Platform>(
         &self,
         platform: &P,
@@ -275,13 +287,7 @@ impl Zone {
     ) -> Option<Range<u32>> {
         let locked = self.read_coalesced(platform);
         let found =
-            locked.buddy.table.heads(range.clone()).find(|found| match found.state.state() {
-                Some(State::Reserved | State::Offline) => true,
-                Some(State::Whole) => found.state.is_nobodys(),
-                // Unaccepted memory that this build never accepts.
-                Some(State::Unaccepted) => found.state.has(BlockState::KEPT),
-                _ => false,
-            })?;
+            locked.buddy.table.heads(range.clone()).find(|found| is_gradeless(found.state))?;
         Some(found.index..found.end().min(range.end))
     }
 

@@ -37,6 +37,7 @@ mod everything_owners;
 mod everything_world;
 mod files;
 mod gone;
+mod grading;
 mod hammer_accept;
 mod isolated;
 mod mishaps;

@@ -6,7 +6,7 @@
 //! decides once, and the grade can be changed later
 //! ([`Moving::set_grade`](crate::manager::Moving::set_grade)).
 
-use super::{Added, Hotplug, HotplugError, blocks_around, pages_of};
+use super::{Added, Hotplug, HotplugError, blocks_around};
 use crate::manager::state::hotplug::{Group, HotplugSettings, SECTION_BYTES};
 use crate::parameters::{OnlinePolicy, OnlineType};
 use crate::platform::Platform;
@@ -287,20 +287,16 @@ impl<P: Platform> Hotplug<'_, P> {
         shares
     }
 
-    /// Returns the shares of a region's memory.
+    /// Returns the shares of a region's memory. What the manager keeps there, such as tables, is in
+    /// neither.
     #[must_use]
     pub fn shares_of(self, region: PhysRange) -> Shares {
         let mut shares = Shares::default();
         let Some(blocks) = blocks_around(region) else { return shares };
         for piece in self.known(blocks) {
-            for (presence, run) in self.runs_of(piece) {
-                if presence != crate::zone::Presence::Online {
-                    continue;
-                }
-                let graded = run.zone.graded_in(self.manager.platform, run.indices());
-                shares.movable_pages += graded;
-                shares.kernel_pages += pages_of(run.blocks).pages() - graded;
-            }
+            let [kernel, movable] = piece.zone.shares_in(self.manager.platform, piece.indices());
+            shares.kernel_pages += kernel;
+            shares.movable_pages += movable;
         }
         shares
     }

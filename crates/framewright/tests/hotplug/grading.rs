@@ -1,0 +1,54 @@
+//! Which grade the policies give to memory.
+
+use crate::add::{add, machine, node};
+use crate::common::{bring_up_with, check, gib, mib, parameters};
+use crate::files::{read, write};
+use framewright::manager::{Budget, Group};
+use framewright::parameters::OnlineType;
+use framewright::units::{Pfn, PhysRange};
+use framewright::zone::Grade;
+use framewright_testkit::FakeMachine;
+
+/// A block that was movable at boot is movable again, although boot reserved memory above it.
+#[test]
+fn what_boot_keeps_in_movable_memory_makes_no_kernel_zone_of_it() {
+    let machine = FakeMachine::builder().ram(mib(0, 1024)).build();
+    let line = parameters("kernelcore=256M");
+    let manager = bring_up_with(machine, &[mib(960, 1024)], &line).expect("bring-up");
+    assert_eq!(manager.moving().grade_of(Pfn(1023 << 8)), Some(Grade::Any), "nobody may free it");
+    let of = |file: &str| format!("/sys/devices/system/memory/memory4/{file}");
+    write(&manager, &of("state"), "offline").expect("free");
+    assert_eq!(read(&manager, &of("valid_zones")).as_deref(), Ok("Movable DMA32\n"));
+    write(&manager, &of("state"), "online").expect("offline");
+    assert_eq!(manager.moving().grade_of(Pfn(512 << 8)), Some(Grade::MovableOnly));
+    check(&manager);
+}
+
+/// The tables in a module are of no grade, so they do not make it the kernel's.
+#[test]
+fn the_tables_of_a_module_leave_it_movable() {
+    let line = "memory_hotplug.online_policy=auto-movable memory_hotplug.auto_movable_ratio=99999";
+    let module = gib(8, 40);
+    let block = PhysRange::with_size(module.start + (1 << 30), 128 << 20);
+    for is_added_offline in [false, true] {
+        let manager = machine(gib(4, 40), line);
+        let hotplug = manager.hotplug();
+        let group = Group { region: module, node: node(0), unit_bytes: None };
+        hotplug.register_group(group).expect("room");
+        if is_added_offline {
+            // SAFETY: the machine has this memory and nobody else uses it.
+            unsafe { hotplug.add_offline(module, node(0)) }.expect("added");
+        } else {
+            let pages = add(&manager, module, 0, Grade::MovableOnly).expect("added");
+            assert!(pages < module.size() >> 12, "the tables are in it");
+            hotplug.offline(block, Budget::UNLIMITED).expect("free");
+        }
+        assert_eq!(hotplug.shares_of(module).kernel_pages, 0);
+        let grade = || hotplug.grade_for(block, node(0), OnlineType::Online);
+        assert_eq!(grade(), Some(Grade::MovableOnly));
+        // Once a part of it is the kernel's, all of it is.
+        hotplug.online(block, Grade::Any).expect("offline");
+        assert_eq!(grade(), Some(Grade::Any));
+        check(&manager);
+    }
+}
