@@ -52,3 +52,21 @@ fn the_tables_of_a_module_leave_it_movable() {
         check(&manager);
     }
 }
+
+/// Boot memory that is for movable contents alone by now allows no more of it.
+#[test]
+fn movable_memory_follows_what_is_left_of_boot_memory() {
+    let manager = machine(gib(4, 8), "memory_hotplug.online_policy=auto-movable");
+    let hotplug = manager.hotplug();
+    let grade = |range| hotplug.grade_for(range, node(0), OnlineType::Online);
+    // Three times 256 MiB less a little, and one per cent of it.
+    assert_eq!(grade(mib(4096, 4864)), Some(Grade::MovableOnly));
+    let blocks = crate::common::blocks(64, 32);
+    manager.moving().set_grade(blocks, Grade::MovableOnly).expect("free");
+    // Three times 192 MiB, of which there are 64.
+    assert_eq!(grade(mib(4096, 4608 + 16)), Some(Grade::Any));
+    assert_eq!(grade(mib(4096, 4608 - 16)), Some(Grade::MovableOnly));
+    manager.moving().set_grade(blocks, Grade::Any).expect("free");
+    assert_eq!(grade(mib(4096, 4864)), Some(Grade::MovableOnly));
+    check(&manager);
+}

@@ -50,7 +50,7 @@ pub struct Shares {
 pub struct MovableRatio {
     /// How many movable pages are allowed for each 100 pages for any request; 0 means none.
     pub percent: u64,
-    /// Pages that were for any request at boot.
+    /// Pages of the memory of boot that are for any request.
     pub boot_kernel_pages: u64,
     /// Pages that are for movable contents only.
     pub movable_pages: u64,
@@ -254,11 +254,7 @@ impl<P: Platform> Hotplug<'_, P> {
             None => (range.whole_frames().pages(), 0),
         };
         let allows = |on: Option<NodeId>| {
-            let ratio = MovableRatio {
-                percent: settings.auto_movable_ratio,
-                boot_kernel_pages: self.manager.hotplug.boot_kernel_pages(on),
-                movable_pages: self.shares(on).movable_pages,
-            };
+            let ratio = self.ratio(on, settings.auto_movable_ratio);
             let others = groups
                 .iter()
                 .flatten()
@@ -274,17 +270,19 @@ impl<P: Platform> Hotplug<'_, P> {
         }
     }
 
-    /// Returns the shares of a node's memory, or of all memory.
-    fn shares(self, on: Option<NodeId>) -> Shares {
-        let mut shares = Shares::default();
-        for zone in self.manager.zones() {
+    /// Returns the present ratio of a node's memory, or of all memory.
+    fn ratio(self, on: Option<NodeId>, percent: u64) -> MovableRatio {
+        let mut ratio = MovableRatio { percent, boot_kernel_pages: 0, movable_pages: 0 };
+        for (number, zone) in self.manager.zones().iter().enumerate() {
             if on.is_none_or(|on| zone.id().node == on) {
                 let graded = zone.most_graded_pages(self.manager.platform);
-                shares.movable_pages += graded;
-                shares.kernel_pages += zone.present_pages().saturating_sub(graded);
+                ratio.movable_pages += graded;
+                if number < self.manager.hotplug.first_window {
+                    ratio.boot_kernel_pages += zone.present_pages().saturating_sub(graded);
+                }
             }
         }
-        shares
+        ratio
     }
 
     /// Returns the shares of a region's memory. What the manager keeps there, such as tables, is in

@@ -137,7 +137,6 @@ impl<P: Platform> Manager<P> {
                 first_window: frame.zones.len(),
                 segments: frame.window_segments.take(),
                 own_tables: frame.window_tables.take(),
-                nodes: frame.per_node,
                 movable_node: parameters.movable_node,
                 readers: frame.readers,
                 descriptors_are_wanted: wants_descriptors(platform, parameters),
@@ -225,9 +224,6 @@ impl<P: Platform> Manager<P> {
             }
         }
         for zone in if cfg!(feature = "hotplug") { self.zones() } else { &[] } {
-            let graded_pages = if is_graded { zone.most_graded_pages(platform) } else { 0 };
-            let pages = zone.present_pages().saturating_sub(graded_pages);
-            per_node[zone.id().node.index()].boot_kernel_pages.fetch_add(pages, Ordering::Relaxed);
             zone.count_in_use();
         }
         self.moving.is_up = true;

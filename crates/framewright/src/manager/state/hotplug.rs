@@ -3,7 +3,6 @@
 //! Orders of memory: the Acquire of a task that begins a change pairs with the Release of the task
 //! that ended the change before.
 
-use super::numa::PerNode;
 use crate::manager::init::obtained::MOST_RANGES;
 use crate::parameters::{HotplugParameters, OnlinePolicy, OnlineType};
 use crate::sync::atomic;
@@ -144,8 +143,6 @@ pub(crate) struct HotplugState {
     pub(crate) notifier: SpinLock<Option<&'static dyn HotplugNotifier>>,
     pub(crate) settings: SpinLock<HotplugSettings>,
     pub(crate) groups: SpinLock<Groups>,
-    /// The nodes, each with its boot-time pages that are for any request (`boot_kernel_pages`).
-    pub(crate) nodes: &'static [PerNode],
     /// `movable_node`.
     pub(crate) movable_node: bool,
     /// What the page descriptors of windows need.
@@ -228,7 +225,6 @@ pub(crate) struct HotplugInput {
     pub(crate) first_window: usize,
     pub(crate) segments: Growing<Segment>,
     pub(crate) own_tables: Growing<u32>,
-    pub(crate) nodes: &'static [PerNode],
     pub(crate) movable_node: bool,
     pub(crate) readers: &'static [Readers],
     pub(crate) descriptors_are_wanted: bool,
@@ -258,7 +254,6 @@ impl HotplugState {
                 searches: SpinLock::new(Searches::default()),
                 notifier: SpinLock::new(None),
                 settings: SpinLock::new(HotplugSettings::of(parameters, input.block_bytes)),
-                nodes: input.nodes,
                 movable_node: input.movable_node,
                 readers: input.readers,
                 descriptors_are_wanted: input.descriptors_are_wanted,
@@ -285,16 +280,6 @@ pub(crate) struct Changing<'a>(&'a atomic::AtomicU64);
 const SOMEBODY: u64 = u64::MAX;
 
 impl HotplugState {
-    /// Returns how many boot-time pages are for any request, on one node or on all.
-    pub(crate) fn boot_kernel_pages(&self, on: Option<NodeId>) -> u64 {
-        // Relaxed: only bring-up changes them.
-        let of = |node: &PerNode| node.boot_kernel_pages.load(Ordering::Relaxed);
-        match on {
-            Some(node) => self.nodes.get(node.index()).map_or(0, of),
-            None => self.nodes.iter().map(of).sum(),
-        }
-    }
-
     /// Begins a change of memory, which excludes all others. The error says whether the caller
     /// itself is already changing memory: then the call comes from a hook inside the change, and
     /// waiting would never end.

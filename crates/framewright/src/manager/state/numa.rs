@@ -56,8 +56,6 @@ pub(crate) struct PerNode {
     pub(crate) bandwidth: AtomicU64,
     /// The first frame of the node's movable memory at boot; 0 if it has none.
     pub(crate) movable_start: AtomicU64,
-    /// The node's boot-time pages that are for any request, not only for movable contents.
-    pub(crate) boot_kernel_pages: AtomicU64,
     /// Recent failures of compaction for requests that ask this node first.
     pub(crate) defer: SpinLock<Defer>,
 }
@@ -70,7 +68,6 @@ impl PerNode {
             tier: AtomicU8::new(0),
             bandwidth: AtomicU64::new(0),
             movable_start: AtomicU64::new(0),
-            boot_kernel_pages: AtomicU64::new(0),
             defer: SpinLock::new(Defer::new()),
         }
     }
