@@ -225,12 +225,6 @@ impl Buddy {
         self.blocks_of_type
     }
 
-    /// Returns the number of these blocks that have no grade.
-    pub(crate) fn ungraded_blocks(&self) -> u64 {
-        let kinds = MigrateType::ALL.into_iter().filter(|kind| !kind.is_grade());
-        kinds.map(|kind| u64::from(self.blocks_of_type[kind as usize])).sum()
-    }
-
     /// Counts blocks that are new. All of them are movable, as at bring-up.
     pub(crate) const fn count_new(&mut self, blocks: u32) {
         self.blocks_of_type[MigrateType::Movable as usize] += blocks;

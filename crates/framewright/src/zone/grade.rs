@@ -13,9 +13,6 @@
 //! A grade is a migrate type that a block keeps whatever is allocated from it, and that merges with
 //! no other type. Free memory of a grade is counted separately: requests that may not have it do
 //! not see it above their watermarks.
-//!
-//! Orders of memory: Relaxed: counters are written under the zone lock. Without it a reader gets
-//! values that were true at some moment.
 
 use super::Zone;
 use super::isolate::is_managed;
@@ -29,7 +26,6 @@ use crate::block::split::divide_whole;
 use crate::block::table::blocks_of;
 use crate::block::{BlockState, MigrateType, Segment, State};
 use crate::platform::Platform;
-use crate::sync::table_atomic::Ordering;
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Order, PAGES_PER_BLOCK, Pfn, PfnRange};
 use core::ops::Range;
 
@@ -173,12 +169,6 @@ impl Zone {
             return 0;
         }
         self.read(platform).graded_block_pages().iter().sum()
-    }
-
-    /// Whether there are blocks without a grade, free or in use.
-    pub(crate) fn has_ungraded(&self) -> bool {
-        self.final_managed_pages() != 0
-            && self.changing.counters.ungraded_blocks.load(Ordering::Relaxed) != 0
     }
 
     /// Free frames of whole blocks of a grade.

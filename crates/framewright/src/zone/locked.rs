@@ -69,9 +69,6 @@ pub(super) struct Counters {
     pub(super) reported_pages: AtomicU64,
     pub(super) unreported_pages: AtomicU64,
     pub(super) graded_pages: [AtomicU64; GRADES],
-    /// Blocks without a grade, which any request may have. While no block has a grade, any number
-    /// but 0.
-    pub(super) ungraded_blocks: AtomicU64,
 }
 
 impl Counters {
@@ -85,7 +82,6 @@ impl Counters {
             reported_pages: zero(),
             unreported_pages: zero(),
             graded_pages: core::array::from_fn(|_| zero()),
-            ungraded_blocks: AtomicU64::new(1),
         }
     }
 
@@ -107,7 +103,6 @@ impl Counters {
         for (counter, pages) in self.graded_pages.iter().zip(locked.graded_pages()) {
             counter.store(pages, Ordering::Relaxed);
         }
-        self.ungraded_blocks.store(buddy.ungraded_blocks(), Ordering::Relaxed);
         if !buddy.reported.is_tracked() {
             return;
         }

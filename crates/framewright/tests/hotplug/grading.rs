@@ -1,13 +1,14 @@
-//! Which grade the policies give to memory.
+//! Which grade the policies give to memory, and what its tables are for.
 
 use crate::add::{add, machine, node};
 use crate::common::{bring_up_with, check, gib, mib, parameters};
 use crate::files::{read, write};
-use framewright::manager::{Budget, Group};
+use framewright::Request;
+use framewright::manager::{Budget, Group, InterleaveCursor, NumaPolicy};
 use framewright::parameters::OnlineType;
-use framewright::units::{Pfn, PhysRange};
-use framewright::zone::Grade;
-use framewright_testkit::FakeMachine;
+use framewright::units::{NodeMask, Order, Pfn, PhysRange};
+use framewright::zone::{Grade, MigrateType};
+use framewright_testkit::{FakeMachine, Owner};
 
 /// A block that was movable at boot is movable again, although boot reserved memory above it.
 #[test]
@@ -68,5 +69,26 @@ fn movable_memory_follows_what_is_left_of_boot_memory() {
     assert_eq!(grade(mib(4096, 4608 - 16)), Some(Grade::MovableOnly));
     manager.moving().set_grade(blocks, Grade::Any).expect("free");
     assert_eq!(grade(mib(4096, 4864)), Some(Grade::MovableOnly));
+    check(&manager);
+}
+
+/// The tables in a window are no memory that requests for anything but movable contents could have,
+/// so a node with nothing else binds none of these.
+#[test]
+fn tables_of_movable_memory_bind_nobody() {
+    let manager = machine(gib(4, 36), "");
+    let pages = add(&manager, gib(4, 36), 1, Grade::MovableOnly).expect("added");
+    assert!(pages < 32 << 18, "its tables are in it");
+    let policy = NumaPolicy::bind(NodeMask::EMPTY.with(node(1)));
+    let placed = |migrate_type| {
+        let request = Request { migrate_type, ..Request::new(Order::PAGE) };
+        let mut cursor = InterleaveCursor::START;
+        let placed = manager.numa().allocate(&request, &policy, &mut cursor);
+        let placed = placed.expect("it is not bound, or there is memory");
+        manager.give_back(placed.range).expect("ours");
+        placed.node()
+    };
+    assert_eq!(placed(MigrateType::Movable), node(1));
+    assert_eq!(placed(MigrateType::Unmovable), node(0));
     check(&manager);
 }

@@ -242,7 +242,7 @@ impl<P: Platform> Numa<'_, P> {
             return true;
         }
         let mut zones = self.manager.zones().iter().filter(|zone| nodes.contains(zone.id().node));
-        zones.any(Zone::has_ungraded)
+        zones.any(|zone| zone.pages_for_limits().ungraded != 0)
     }
 
     /// Turns the error of a bound request into one that names the policy's nodes, and counts it.
