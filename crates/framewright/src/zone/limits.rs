@@ -96,6 +96,11 @@ impl Zone {
         self.mark_pages(2, migrate_type)
     }
 
+    /// The promo watermark alone.
+    pub(crate) fn promo_pages(&self, migrate_type: MigrateType) -> u64 {
+        self.mark_pages(3, migrate_type)
+    }
+
     /// The min watermark alone.
     pub(crate) fn min_pages(&self, migrate_type: MigrateType) -> u64 {
         self.mark_pages(0, migrate_type)

@@ -94,6 +94,7 @@ mod threads;
 mod tiers;
 mod unaccepted;
 mod unaccepted_early;
+mod unaccepted_grades;
 mod unaccepted_model;
 mod vmemmap;
 mod vmemmap_layouts;

@@ -102,17 +102,19 @@ impl<P: Platform> Manager<P> {
         if !is_small || !self.platform.can_wait() {
             return;
         }
-        let mut marks = zone.watermarks();
-        marks += zone.movable_watermarks();
-        let mark = zone.share_of(marks.promo_pages);
+        let migrate_type = growing.migrate_type;
+        let mark = zone.share_of(zone.promo_pages(migrate_type));
         let unaccepted = zone.unaccepted_pages();
-        let lacking = pages_to_accept(mark, zone.free_pages() + unaccepted, unaccepted);
+        let is_movable = migrate_type == MigrateType::Movable;
+        let unusable = if is_movable { 0 } else { zone.graded_pages() };
+        let usable = zone.free_pages().saturating_sub(unusable);
+        let lacking = pages_to_accept(mark, usable + unaccepted, unaccepted);
         let mut most = lacking.min(before).min(MOST_MORE_PAGES);
         while most >= Order::BLOCK.pages() {
             let wanted = AcceptWanted {
                 order: order_within(most),
                 max: growing.max,
-                migrate_type: growing.migrate_type,
+                migrate_type,
                 ahead: true,
             };
             let claim = || zone.claim_highest(self.platform, &wanted);
