@@ -7,6 +7,7 @@
 
 use crate::manager::state::Manager;
 use crate::manager::state::moving::Mover;
+use crate::memblock::NodeChoice;
 use crate::platform::Platform;
 
 macro_rules! facets {
@@ -88,8 +89,8 @@ pub struct Moving<'m, P: Platform> {
     pub(crate) manager: &'m Manager<P>,
     /// The mover to use in place of the registered one.
     pub(crate) by: Option<&'m dyn Mover>,
-    /// Whether contents may move to other nodes when their own node has no memory left.
-    pub(crate) leaves_node: bool,
+    /// Where contents move; within their own node if this is absent.
+    pub(crate) to: Option<NodeChoice>,
 }
 
 impl<P: Platform> Clone for Moving<'_, P> {
@@ -105,13 +106,13 @@ impl<P: Platform> Manager<P> {
     #[cfg(feature = "moving")]
     #[must_use]
     pub const fn moving(&self) -> Moving<'_, P> {
-        Moving { manager: self, by: None, leaves_node: false }
+        Moving { manager: self, by: None, to: None }
     }
 
     /// Internal while its feature is off, for code of other features.
     #[cfg(not(feature = "moving"))]
     pub(crate) const fn moving(&self) -> Moving<'_, P> {
-        Moving { manager: self, by: None, leaves_node: false }
+        Moving { manager: self, by: None, to: None }
     }
 }
 

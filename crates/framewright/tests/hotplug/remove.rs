@@ -1,8 +1,10 @@
 //! Removing memory.
 
-use crate::add::{add, machine, node};
+use crate::add::{add, machine, node, pages_in};
 use crate::common::{check, gib, idle_pages, mib, settled};
+use framewright::Request;
 use framewright::manager::{Budget, HotplugError, ObstacleKind, RangeError, Removal, VacateError};
+use framewright::memblock::NodeChoice;
 use framewright::units::{Order, Pfn, PhysRange};
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright::zone::{Grade, MigrateType, Presence, ZoneId, ZoneKind};
@@ -271,5 +273,42 @@ fn blocks_that_are_gone_do_not_count_while_one_is_isolated() {
     assert_eq!(counted().iter().sum::<u64>(), before.iter().sum::<u64>());
     manager.isolation().unisolate(one).expect("it is isolated");
     assert_eq!(counted(), before);
+    check(&manager);
+}
+
+/// What goes offline moves to another node, as in Linux, although its own node has room; only if
+/// the other is full, it stays on its node. What a device gives back stays there, too.
+#[test]
+fn what_goes_offline_moves_to_another_node() {
+    let manager = machine(gib(4, 6), "");
+    let other = mib(5120, 5184);
+    add(&manager, other, 1, Grade::Any).expect("added");
+    let handles = Handles::new(&manager, 1 << 15).expect("memory");
+    let on = |range: PhysRange| pages_in(&handles, range);
+    let hotplug = manager.hotplug().by(&handles);
+    let mut number = 0;
+    let away = [mib(4096, 4112), mib(4112, 4128), mib(4128, 4144)].map(|range| {
+        number += 1;
+        add(&manager, range, 0, Grade::MovableOnly).expect("added");
+        // Movable requests take this memory first.
+        while on(range) < 1000 {
+            handles.allocate(Order::PAGE).expect("memory");
+        }
+        let node = NodeChoice::Exact(node(1));
+        let exact = Request { node, ..Request::new(Order::PAGE) };
+        while number == 3 && handles.adopt(&exact).is_ok() {}
+        let before = on(other);
+        if number == 2 {
+            // SAFETY: no test looks up descriptors meanwhile.
+            let found =
+                unsafe { hotplug.remove_some(range, 16 << 20, 16 << 20, Budget::UNLIMITED) };
+            assert_eq!(found, Ok(Removal::Run(range)));
+        } else {
+            hotplug.offline(range, Budget::UNLIMITED).expect("it can be moved");
+        }
+        assert_eq!(on(range), 0);
+        on(other) - before
+    });
+    assert_eq!(away, [1000, 0, 0]);
     check(&manager);
 }

@@ -33,10 +33,12 @@ pub use policy::{GroupError, MovableRatio, Shares, memory_block_bytes};
 pub use release::{ReleaseError, Released};
 pub use remove::{Removal, Removed};
 
+use crate::manager::Fallback;
 use crate::manager::facets::Moving;
 use crate::manager::moving::Mover;
 use crate::manager::state::Manager;
 use crate::manager::state::hotplug::{Changing, HotplugEvent, HotplugNotifier, Veto};
+use crate::memblock::NodeChoice;
 use crate::platform::Platform;
 use crate::units::{NodeId, PfnRange, PhysRange};
 use crate::vmemmap_space::{BlockNumber, BlockRange};
@@ -130,9 +132,16 @@ impl<'m, P: Platform> Hotplug<'m, P> {
         Self { by: Some(mover), ..self }
     }
 
-    const fn moving(self) -> Moving<'m, P> {
-        // Contents may go to other nodes, as in Linux (`do_migrate_range`).
-        Moving { manager: self.manager, by: self.by, leaves_node: true }
+    /// Moves contents to this node or, if it has no memory left, to others.
+    const fn moving_to(self, node: NodeId) -> Moving<'m, P> {
+        let to = Some(NodeChoice::Preferred(node));
+        Moving { manager: self.manager, by: self.by, to }
+    }
+
+    /// Returns the nearest other node with memory; the node itself if there is none.
+    fn other_than(self, node: NodeId) -> NodeId {
+        let list = self.manager.nodes.get(node.index()).map_or(Fallback::NONE, |own| own.fallback);
+        list.iter().find(|&other| other != node && self.has_memory(other)).unwrap_or(node)
     }
 
     /// Returns how many more windows there can be.

@@ -292,7 +292,9 @@ impl<P: Platform> Hotplug<'_, P> {
     fn take(self, leaving: &mut Leaving<'_, P>, budget: &mut Budget) -> Result<u64, HotplugError> {
         let mut pages = Ok(0);
         self.visit_memory(leaving.blocks, &mut |run| {
-            match self.moving().take_range(pages_of(run.blocks), budget) {
+            // Away from memory that may be the next to go (Linux: `do_migrate_range`).
+            let moving = self.moving_to(self.other_than(run.zone.id().node));
+            match moving.take_range(pages_of(run.blocks), budget) {
                 Ok(taken) => {
                     leaving.taken_end = run.blocks.end;
                     pages = pages.map(|pages| pages + taken.pages());
@@ -508,7 +510,9 @@ impl<P: Platform> Hotplug<'_, P> {
                 search.looked.vacated_to = blocks.start;
                 return true;
             }
-            match self.moving().vacate_some(blocks, &mut search.budget) {
+            // Linux's virtio-mem driver prefers the node, too (`alloc_contig_range`).
+            let moving = self.moving_to(run.zone.id().node);
+            match moving.vacate_some(blocks, &mut search.budget) {
                 Ok(partly) => {
                     search.obstacle = partly.first.or(search.obstacle);
                     search.looked.vacated_to = partly.reached;

@@ -49,7 +49,7 @@ pub(super) enum Purpose {
 pub(super) struct Mission<'m, P: Platform> {
     pub(super) manager: &'m Manager<P>,
     pub(super) mover: Option<&'m dyn Mover>,
-    leaves_node: bool,
+    to: Option<NodeChoice>,
     purpose: Purpose,
     /// There was no room for a run.
     pub(super) lacks_room: bool,
@@ -129,10 +129,10 @@ impl<'m, P: Platform> Mission<'m, P> {
         budget: Budget,
         name: &'m mut dyn FnMut(Obstacle),
     ) -> Self {
-        let Moving { manager, leaves_node, .. } = moving;
+        let Moving { manager, to, .. } = moving;
         Self {
             manager,
-            leaves_node,
+            to,
             purpose,
             lacks_room: false,
             reached: Pfn(0),
@@ -238,17 +238,12 @@ impl<'m, P: Platform> Mission<'m, P> {
         }
     }
 
-    /// Moves the contents of isolated frames elsewhere on their node. Returns false if the budget
+    /// Moves the contents of isolated frames elsewhere. Returns false if the budget
     /// was used up first, which is checked before a run is begun and after memory that stays or was
     /// only looked at.
     pub(super) fn vacate(&mut self, pages: PfnRange) -> Result<bool, FreeError> {
         for Piece { zone, segment, range } in self.manager.pieces(pages)? {
-            let node = zone.id().node;
-            let mut targets = Anywhere(if self.leaves_node {
-                NodeChoice::Preferred(node)
-            } else {
-                NodeChoice::Exact(node)
-            });
+            let mut targets = Anywhere(self.to.unwrap_or(NodeChoice::Exact(zone.id().node)));
             let mut at = range.start;
             self.reached = at;
             while at < range.end {

@@ -67,10 +67,12 @@ pub struct MoveFailed;
 ///
 /// A target has as many frames as the run and begins at a multiple of the largest power of two that
 /// divides both the run's first frame and its length. It lies outside everything that is isolated,
-/// and on the run's node. If that node has no memory to spare, the target lies on another node, but
-/// only if memory is being removed ([`Hotplug`](crate::manager::Hotplug)) or the run is to be
-/// pinned ([`Moving::move_for_pin`](crate::manager::Moving::move_for_pin)). After a refusal or a
-/// failure the run is as it was.
+/// and on the run's node. There are two exceptions: a target may lie on another node if that node
+/// has no memory to spare, and some of its memory is wanted back
+/// ([`remove_some`](crate::manager::Hotplug::remove_some)) or the run is to be pinned
+/// ([`Moving::move_for_pin`](crate::manager::Moving::move_for_pin)); and what goes offline or is
+/// removed ([`Hotplug`](crate::manager::Hotplug)) moves to the nearest other node first. After a
+/// refusal or a failure the run is as it was.
 ///
 /// If a mover panics, the runs that it has begun, and those of the same batch of 32 that it has
 /// just moved, stay as they are: their frames remain allocated. The blocks return to circulation,
