@@ -10,7 +10,8 @@ use framewright::{Manager, Mover, Platform};
 /// A manager's memory in a device's region, for one step
 /// ([`VirtioMem::work`](crate::VirtioMem::work)). New memory is removable, unless
 /// `memhp_default_state=` or `memory_hotplug.online_policy=` say otherwise; memory that goes is
-/// offline or free, or has been vacated.
+/// offline or free, or has been vacated. Under `auto-movable` each memory block gets a grade of its
+/// own, if the region was registered ([`Hotplug::register_group`]).
 pub struct ManagedMemory<'a, P: Platform> {
     manager: &'a Manager<P>,
     region: PhysRange,
@@ -96,6 +97,17 @@ impl<'a, P: Platform> ManagedMemory<'a, P> {
         }
     }
 
+    /// How much memory gets a grade at a time: all of it, unless the grade depends on how much of
+    /// the device's memory has which. Then it is a memory block, as in Linux.
+    fn step_bytes(&self, range: PhysRange) -> u64 {
+        let settings = self.hotplug().settings();
+        let is_by_ratio = settings.auto_online == OnlineType::Online
+            && settings.policy == OnlinePolicy::AutoMovable;
+        let group = self.hotplug().group_at(range).filter(|_| is_by_ratio);
+        let unit_bytes = group.and_then(|group| group.unit_bytes);
+        unit_bytes.map_or(u64::MAX, |bytes| bytes.max(settings.block_bytes))
+    }
+
     /// The whole units within the region, at multiples of their size.
     fn units(&self, unit_bytes: u64) -> PhysRange {
         let PhysRange { start, end } = self.region;
@@ -121,14 +133,34 @@ fn whole(start_bytes: u64, size_bytes: u64) -> PhysRange {
 // given it to. It does not touch memory that it refuses either.
 unsafe impl<P: Platform> PluggableMemory for ManagedMemory<'_, P> {
     unsafe fn add(&mut self, start_bytes: u64, size_bytes: u64) -> u64 {
-        let range = whole(start_bytes, size_bytes);
-        let added = match self.grade(range) {
-            // SAFETY: the caller keeps this function's promise.
-            Some(grade) => unsafe { self.hotplug().add(range, self.node, grade) },
-            // SAFETY: the caller keeps this function's promise.
-            None => unsafe { self.hotplug().add_offline(range, self.node) },
-        };
-        if self.has_come(range, added) { size_bytes } else { 0 }
+        let mut rest = whole(start_bytes, size_bytes);
+        let step_bytes = self.step_bytes(rest);
+        let mut steps = (size_bytes / step_bytes).max(1);
+        loop {
+            let end = (rest.start / step_bytes).saturating_add(steps).saturating_mul(step_bytes);
+            let part = PhysRange::new(rest.start, end.min(rest.end));
+            let grade = self.grade(part);
+            if grade == Some(Grade::Any) && steps > 1 {
+                // Less of it may be for movable contents only.
+                steps /= 2;
+                continue;
+            }
+            let added = match grade {
+                // SAFETY: the caller keeps this function's promise.
+                Some(grade) => unsafe { self.hotplug().add(part, self.node, grade) },
+                // SAFETY: the caller keeps this function's promise.
+                None => unsafe { self.hotplug().add_offline(part, self.node) },
+            };
+            if !self.has_come(part, added) {
+                break;
+            }
+            rest.start = part.end;
+            if rest.is_empty() {
+                break;
+            }
+            steps = steps.saturating_mul(2);
+        }
+        rest.start - start_bytes
     }
 
     fn may_take_more(&self) -> bool {

@@ -1,7 +1,7 @@
 //! The manager's memory in a device's region.
 
 use crate::common::{MIB, START, start};
-use framewright::manager::{BringUp, Budget};
+use framewright::manager::{BringUp, Budget, Group};
 use framewright::units::{NodeId, PhysRange};
 use framewright::zone::Presence;
 use framewright::{Manager, Parameters};
@@ -11,9 +11,14 @@ use framewright_virtio_mem::{ManagedMemory, PluggableMemory as _, Removal};
 
 /// Creates a manager of 256 MiB, and 64 MiB that may be plugged.
 fn manager() -> (Manager<FakeMachine>, PhysRange) {
-    let region = PhysRange::new(START, START + 64 * MIB);
+    manager_of(64 * MIB, "")
+}
+
+/// Creates a manager of 256 MiB, and so much that may be plugged.
+fn manager_of(spare_bytes: u64, line: &str) -> (Manager<FakeMachine>, PhysRange) {
+    let region = PhysRange::new(START, START + spare_bytes);
     let machine = FakeMachine::builder().ram(PhysRange::new(0, 256 * MIB)).spare(region).build();
-    let parameters = Parameters::default();
+    let parameters = Parameters::parse(line, &mut |problem| panic!("{problem}"));
     let input = BringUp { parameters: &parameters, started_ns: None };
     let manager = Manager::bring_up(machine.memblock(&[]), &input);
     (manager.map_err(|failure| failure.error).expect("bring-up"), region)
@@ -71,4 +76,31 @@ fn a_refusal_leaves_offline_memory_offline() {
     host.set_busy(false);
     work(1_000_000_000);
     assert_eq!(host.plugged_bytes(), 16 * MIB);
+}
+
+/// What the device gives in one piece gets a grade by the memory block, so that as much is movable
+/// as the ratio allows: three times the 256 MiB of boot, and of each block of the kernel's.
+#[test]
+fn a_ratio_is_kept_within_one_request() {
+    const BLOCK: u64 = 128 * MIB;
+    let (manager, region) = manager_of(14 * BLOCK, "memory_hotplug.online_policy=auto-movable");
+    let mut memory = memory(&manager, region);
+    let group = Group { region, node: NodeId::ZERO, unit_bytes: Some(2 * MIB) };
+    manager.hotplug().register_group(group).expect("room");
+    // SAFETY: nobody else has it.
+    assert_eq!(unsafe { memory.add(START, region.size()) }, region.size());
+    let sorts: String = (region.start..region.end)
+        .step_by(128 << 20)
+        .map(|start| {
+            let shares = manager.hotplug().shares_of(PhysRange::with_size(start, BLOCK));
+            if shares.movable_pages == 0 {
+                assert_eq!(shares.kernel_pages, BLOCK >> 12);
+                'k'
+            } else {
+                assert_eq!(shares.kernel_pages, 0);
+                'm'
+            }
+        })
+        .collect();
+    assert_eq!(sorts, "mmmmmmkmmmkmmm");
 }
