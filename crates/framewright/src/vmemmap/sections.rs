@@ -156,13 +156,33 @@ impl Sections {
         loop {
             // Relaxed: this is a hint that never passes a section that can be claimed; the claim
             // itself decides.
-            let next = self.next.load(Ordering::Relaxed);
-            let found = (next..self.range.end.min(end))
-                .find(|&section| self.state(section) == SectionState::Deferred)?;
+            let found = self.next_unclaimed(self.next.load(Ordering::Relaxed), end)?;
             self.next.fetch_max(found, Ordering::Relaxed);
             if self.claim(found) {
                 return Some(found);
             }
+        }
+    }
+
+    /// Returns the first section from `next` on, and before `end`, that nobody has claimed. Looks
+    /// at 64 at a time, as holes may be large.
+    fn next_unclaimed(&self, mut next: u32, end: u32) -> Option<u32> {
+        loop {
+            let (word, bit) = self.bit(self.claimed, next)?;
+            // Relaxed, as in `claim`.
+            let unclaimed = !word.load(Ordering::Relaxed) & bit.wrapping_neg();
+            if unclaimed != 0 {
+                let found = next + (unclaimed.trailing_zeros() - bit.trailing_zeros());
+                return (found < self.range.end.min(end)).then_some(found);
+            }
+            next += u64::BITS - bit.trailing_zeros();
+        }
+    }
+
+    /// Marks a section as done that has no memory. Called before others know of the sections.
+    pub(crate) fn skip(&self, section: u32) {
+        if self.claim(section) {
+            self.finish(section);
         }
     }
 
@@ -208,6 +228,17 @@ mod tests {
         assert!(!sections.are_left());
         assert_eq!(sections.state(139), SectionState::Done);
         assert_eq!(Sections::none().claim_next(u32::MAX), None);
+    }
+
+    #[test]
+    fn sections_without_memory_are_done_and_not_claimed() {
+        let sections = Sections::new(60..400, zeros(340), zeros(340));
+        (61..390).for_each(|section| sections.skip(section));
+        assert_eq!((sections.left(), sections.state(200)), (11, SectionState::Done));
+        assert_eq!(sections.claim_next(100), Some(60));
+        assert_eq!(sections.claim_next(390), None, "only what lies before the end");
+        assert_eq!(sections.claim_next(391), Some(390));
+        assert_eq!(sections.claim_next(u32::MAX), Some(391));
     }
 
     #[test]

@@ -207,8 +207,14 @@ impl Zone {
         &self.deferred_init
     }
 
-    /// Withholds these sections. Called before anything is initialised.
+    /// Withholds these sections, except for those in holes, of which there may be millions. Called
+    /// before anything is initialised.
     pub(crate) fn defer(&mut self, sections: Sections) {
+        let mut next = sections.range().start;
+        for segment in self.segments {
+            (next..segment.start.0 / BLOCKS_PER_CALL).for_each(|hole| sections.skip(hole));
+            next = segment.end().0.div_ceil(BLOCKS_PER_CALL).max(next);
+        }
         self.sections = sections;
     }
 

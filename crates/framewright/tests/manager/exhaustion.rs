@@ -14,9 +14,22 @@ fn attempt(
     pages: u64,
     parameters: &Parameters,
 ) -> Result<u64, BringUpError> {
-    let mut reserved = vec![PhysRange::new(0, ranges[0].start)];
+    attempt_beside(machine, ranges, pages, parameters, 0)
+}
+
+/// [`attempt`] with this many more reservations, which lie beyond all memory.
+fn attempt_beside(
+    machine: &'static FakeMachine,
+    ranges: &[PhysRange],
+    pages: u64,
+    parameters: &Parameters,
+    more: u64,
+) -> Result<u64, BringUpError> {
+    let beyond = (0..more).map(|number| PhysRange::with_size((1 << 50) + (number << 13), 4096));
+    let mut reserved: Vec<_> = beyond.collect();
+    reserved.push(PhysRange::new(0, ranges[0].start));
     for (index, range) in ranges.iter().enumerate() {
-        let next = ranges.get(index + 1).map_or(1 << 52, |next| next.start);
+        let next = ranges.get(index + 1).map_or(1 << 40, |next| next.start);
         reserved.push(PhysRange::new(range.start + pages * 4096, next));
     }
     let early = machine.memblock(&reserved);
@@ -87,4 +100,22 @@ fn tables_that_leave_nothing_are_refused() {
         }
         assert!(seen, "one amount is exactly what the tables need");
     }
+}
+
+#[test]
+fn tables_go_back_where_no_more_reservations_can_be_noted() {
+    let machine = FakeMachine::builder().ram(mib(0, 512)).build();
+    let parameters = plain_with_pages(Pages::None);
+    // A few pages are in one zone and the rest in the next, so that there are tables of two.
+    let range = PhysRange::new((16 << 20) - 4 * 4096, 128 << 20);
+    let mut last = 0;
+    for more in 100..126 {
+        for pages in 0..96 {
+            match attempt_beside(machine, &[range], pages, &parameters, more) {
+                Err(BringUpError::NothingToManage) => last = more,
+                Ok(_) | Err(_) => {}
+            }
+        }
+    }
+    assert_eq!(last, 125, "one amount is exactly what the tables need");
 }

@@ -39,16 +39,26 @@ impl<'a, 'b, P: Platform> Obtained<'a, 'b, P> {
         Ok(range)
     }
 
-    /// Gives back the tables of all zones that have some.
+    /// Gives back what was taken after the first range: the other ranges and the zones' tables. All
+    /// is given back in the order opposite to that in which it was taken. So what goes is at the end
+    /// of what is left, and the list of reserved ranges needs no place for a gap.
     pub(crate) fn give_tables_back(&mut self, zones: &[Zone]) {
-        for zone in zones.iter().filter(|zone| !zone.table_memory().is_empty()) {
+        while self.count > 1 {
+            self.give_last_back();
+        }
+        for zone in zones.iter().rev().filter(|zone| !zone.table_memory().is_empty()) {
             self.give_back(zone.table_memory());
         }
     }
 
+    fn give_last_back(&mut self) {
+        self.count -= 1;
+        self.give_back(self.ranges[self.count]);
+    }
+
     fn give_back(&mut self, range: PhysRange) {
-        // The range was allocated here, so this cannot fail; if it did, the range would stay
-        // reserved.
+        // The range was allocated here, and makes no gap, so this cannot fail; if it did, the range
+        // would stay reserved.
         // SAFETY: `range` was obtained for tables of a manager that is not made after all; nobody
         // uses them again.
         let _ = unsafe { self.early.free(range) };
@@ -120,8 +130,8 @@ impl<'a, 'b, P: Platform> Obtained<'a, 'b, P> {
 
 impl<P: Platform> Drop for Obtained<'_, '_, P> {
     fn drop(&mut self) {
-        for number in 0..self.count {
-            self.give_back(self.ranges[number]);
+        while self.count != 0 {
+            self.give_last_back();
         }
     }
 }
