@@ -136,17 +136,18 @@ impl FreeIndex {
         self.remove_members(migrate_type, order, Neighbours::new(block, 1));
     }
 
-    /// Words that mean nothing at the moment because no block of `types`, which must be adjacent in
-    /// [`MigrateType::ALL`], has a free run. For two or more types there are enough for half a word
-    /// per two blocks. Empty if a block of these types has a free run. A caller that writes to the
+    /// Words that mean nothing at the moment because some type has no block with a free run. If two
+    /// such types are adjacent in [`MigrateType::ALL`] there are enough for half a word per two
+    /// blocks, otherwise half as many; none if there is no such type. A caller that writes to the
     /// words must call [`end_scratch`](Self::end_scratch) afterwards.
-    pub(crate) fn scratch(&self, types: &[MigrateType]) -> &'static [AtomicU64] {
-        match types.first() {
-            Some(&first) if types.iter().all(|&kind| self.occupied[kind as usize] == 0) => {
-                self.sets.leaves(set_of(first, 0), types.len() * ORDERS)
-            }
-            _ => &[],
-        }
+    pub(crate) fn scratch(&self) -> &'static [AtomicU64] {
+        // A bit for each type without a free run.
+        let one = (0..).zip(self.occupied);
+        let one = one.fold(0_u32, |all, (kind, orders)| all | u32::from(orders == 0) << kind);
+        let two = one & one >> 1;
+        let (found, types) = if two != 0 { (two, 2) } else { (one, usize::from(one != 0)) };
+        let first = found.trailing_zeros() as usize % MigrateType::COUNT.next_power_of_two();
+        self.sets.leaves(first * ORDERS, types * ORDERS)
     }
 
     /// Ends the use of the words of [`scratch`](Self::scratch), whose content means nothing again.
@@ -183,19 +184,30 @@ mod tests {
     }
 
     #[test]
-    fn there_is_scratch_memory_only_where_no_block_of_the_types_has_room() {
-        const SELDOM: &[MigrateType] =
-            &[MigrateType::Isolate, MigrateType::MovableOnly, MigrateType::Cma];
+    fn there_is_scratch_memory_where_types_have_no_room() {
         for blocks in [64, 4097] {
             let mut index = free_index(blocks);
-            assert!(!index.scratch(SELDOM).is_empty());
-            for kind in SELDOM {
-                index.insert(*kind, 3, 0);
-                assert!(index.scratch(SELDOM).is_empty(), "{kind:?}");
-                index.remove(*kind, 3, 0);
+            assert!(!index.scratch().is_empty());
+            for kind in [MigrateType::Movable, MigrateType::MovableOnly, MigrateType::Unmovable] {
+                index.insert(kind, 3, 0);
             }
-            index.insert(MigrateType::Movable, 3, 0);
-            assert!(!index.scratch(SELDOM).is_empty());
+            // Those of Reclaimable and Isolate.
+            assert!(index.scratch().len() * 4 >= blocks);
+            index.scratch().iter().for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
+            index.end_scratch(index.scratch());
+            for kind in MigrateType::ALL {
+                let has_room = index.smallest(kind, 0).is_some();
+                assert_eq!(index.members_near(kind, 0), u64::from(has_room), "{kind:?}");
+            }
+            let of_two = index.scratch().len();
+            index.insert(MigrateType::Reclaimable, 3, 0);
+            assert_eq!(index.scratch().len() * 2, of_two, "Isolate and Cma are not adjacent");
+            index.remove(MigrateType::MovableOnly, 3, 0);
+            assert_eq!(index.scratch().len(), of_two);
+            for kind in MigrateType::ALL {
+                index.insert(kind, 3, 0);
+            }
+            assert!(index.scratch().is_empty());
         }
     }
 

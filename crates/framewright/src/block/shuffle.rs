@@ -20,7 +20,6 @@ use super::state::{BlockState, State};
 use super::table::blocks_of;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::{BLOCK_ORDER, Order};
-use core::ops::Range;
 
 /// The order of the blocks that are shuffled, which is Linux's largest.
 pub(crate) const SHUFFLE_ORDER: Order = match Order::new(BLOCK_ORDER + 1) {
@@ -64,49 +63,52 @@ pub(crate) struct InTheWay {
 }
 
 impl Buddy {
-    /// Puts a list of blocks of [`SHUFFLE_ORDER`] into a random order. Returns false and changes
-    /// nothing if `scratch` has less than half a word per block.
-    pub(crate) fn shuffle_list(&mut self, list: ListId, scratch: &[AtomicU64]) -> bool {
+    /// Puts a list of blocks of [`SHUFFLE_ORDER`] into a random order. `scratch` should have half a
+    /// word per block. With less, the blocks are shuffled in parts by ascending address; with none,
+    /// nothing changes.
+    pub(crate) fn shuffle_list(&mut self, list: ListId, scratch: &[AtomicU64]) {
         let (scratch, table) = (Scratch(scratch), self.table);
-        let blocks = self.blocks(list) as usize;
-        if blocks < 2 {
-            return true;
-        }
-        if blocks > scratch.len() {
-            return false;
+        if scratch.len() == 0 || self.blocks(list) < 2 {
+            return;
         }
         // Indices are aligned as blocks are, because buddies are computed on them. The search goes
         // in table order: following the list would be a cache miss per block.
-        let aligned = self.segments.iter().flat_map(|segment| {
-            let Range { start, end } = segment.indices();
-            (start.next_multiple_of(STEP)..end).step_by(STEP as usize)
-        });
-        let mut found = 0;
-        for index in aligned {
-            if found < blocks && table.is_ready(index) && table.state(index) == list.head() {
-                scratch.set(found, index);
-                found += 1;
+        let mut index = 0;
+        let (mut first, mut previous) = (NONE, NONE);
+        loop {
+            let mut found = 0;
+            while found < scratch.len() && index < table.len() {
+                if table.is_ready(index) && table.state(index) == list.head() {
+                    scratch.set(found, index);
+                    found += 1;
+                }
+                index += STEP;
+            }
+            if found == 0 {
+                break;
+            }
+            for last in 1..found {
+                let range = u32::try_from(last + 1).unwrap_or(u32::MAX);
+                let other = self.random.below(range) as usize;
+                let (mine, theirs) = (scratch.get(last), scratch.get(other));
+                scratch.set(last, theirs);
+                scratch.set(other, mine);
+            }
+            match previous {
+                NONE => first = scratch.get(0),
+                previous => table.set_next(previous, scratch.get(0)),
+            }
+            for place in 0..found {
+                if place + AHEAD < found {
+                    table.prefetch(scratch.get(place + AHEAD), SHUFFLE_ORDER);
+                }
+                let next = if place + 1 < found { scratch.get(place + 1) } else { NONE };
+                let index = scratch.get(place);
+                table.cold_entry(index).set_links(previous, next);
+                previous = index;
             }
         }
-        for last in 1..found {
-            let range = u32::try_from(last + 1).unwrap_or(u32::MAX);
-            let other = self.random.below(range) as usize;
-            let (mine, theirs) = (scratch.get(last), scratch.get(other));
-            scratch.set(last, theirs);
-            scratch.set(other, mine);
-        }
-        let mut previous = NONE;
-        for place in 0..found {
-            if place + AHEAD < found {
-                table.prefetch(scratch.get(place + AHEAD), SHUFFLE_ORDER);
-            }
-            let next = if place + 1 < found { scratch.get(place + 1) } else { NONE };
-            let index = scratch.get(place);
-            table.cold_entry(index).set_links(previous, next);
-            previous = index;
-        }
-        self.replace_ends(list, scratch.get(0), previous);
-        true
+        self.replace_ends(list, first, previous);
     }
 
     /// Exchanges a block of [`SHUFFLE_ORDER`], if it is free, with a random other block of its
@@ -223,6 +225,7 @@ mod tests {
     use crate::block::table::BlockTable;
     use crate::block::{BlockEntry, FreeMap, Segment};
     use core::mem::MaybeUninit;
+    use core::ops::Range;
     use std::collections::BTreeMap;
     use std::vec::Vec;
 
@@ -291,7 +294,7 @@ mod tests {
         let mut seen: BTreeMap<Vec<u32>, u32> = BTreeMap::new();
         for _ in 0..24_000 {
             let scratch = [const { AtomicU64::new(u64::MAX) }; 2];
-            assert!(buddy.shuffle_list(MOVABLE, &scratch));
+            buddy.shuffle_list(MOVABLE, &scratch);
             *seen.entry(order_of(&buddy)).or_default() += 1;
         }
         assert_eq!(seen.len(), 24);
@@ -309,11 +312,10 @@ mod tests {
         assert_eq!(order_of(&buddy), blocks);
         let mut orders = Vec::new();
         let scratch: Vec<AtomicU64> = (0..1024).map(AtomicU64::new).collect();
-        let little = &scratch[..blocks.len() / 2 - 1];
-        assert!(!buddy.shuffle_list(MOVABLE, little));
-        assert_eq!(order_of(&buddy), blocks, "too little room");
-        for _ in 0..3 {
-            assert!(buddy.shuffle_list(MOVABLE, &scratch));
+        buddy.shuffle_list(MOVABLE, &[]);
+        assert_eq!(order_of(&buddy), blocks, "no room");
+        for room in [blocks.len() / 2 - 1, 100, 1024, 1024] {
+            buddy.shuffle_list(MOVABLE, &scratch[..room]);
             let mut order = order_of(&buddy);
             let neighbours = order.windows(2).filter(|pair| pair[0].abs_diff(pair[1]) == 2).count();
             assert!(neighbours < 16, "{neighbours} of {} are where they were", blocks.len());

@@ -15,9 +15,6 @@ const SEARCH_SLICE: u32 = 256;
 /// How many blocks are exchanged with another under one hold of the lock, at some cache misses
 /// each.
 const SHUFFLED_AT_ONCE: u32 = 16;
-/// Migrate types whose sets of split blocks are nearly always empty. The shuffle at boot uses the
-/// memory of these sets as scratch space.
-const SELDOM: &[MigrateType] = &[MigrateType::Isolate, MigrateType::MovableOnly, MigrateType::Cma];
 /// How many pairs of successive list entries the statistic looks at.
 const LOOKED_AT: u32 = 1024;
 
@@ -45,24 +42,18 @@ impl Zone {
     }
 
     /// Puts the free blocks of 4 MiB into a random order, if shuffling is on. It holds the lock for
-    /// up to 50 ms a TiB, so it is only for boot. Returns false if the blocks could not be
-    /// shuffled.
-    pub(crate) fn shuffle_at_boot<P: Platform>(&self, platform: &P) -> bool {
-        if !cfg!(feature = "debug") {
-            return false;
-        }
-        if !self.shuffles {
-            return false;
+    /// up to 50 ms a TiB, so it is only for boot.
+    pub(crate) fn shuffle_at_boot<P: Platform>(&self, platform: &P) {
+        if !cfg!(feature = "debug") || !self.shuffles {
+            return;
         }
         // This changes the order of the lists, but no count.
         let mut locked = self.lock(platform);
-        let scratch = locked.free_index.scratch(SELDOM);
-        let mut done = true;
+        let scratch = locked.free_index.scratch();
         for list in ListId::of_order(SHUFFLE_ORDER) {
-            done &= locked.buddy.shuffle_list(list, scratch);
+            locked.buddy.shuffle_list(list, scratch);
         }
         locked.free_index.end_scratch(scratch);
-        done
     }
 
     /// Shuffles the free blocks of 4 MiB again, a few under each hold of the lock. Returns false if

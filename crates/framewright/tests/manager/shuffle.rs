@@ -8,7 +8,7 @@ use framewright::memblock::NodeChoice;
 use framewright::units::{NodeId, Order, Pfn, PfnRange, PhysRange};
 use framewright::zone::{Grade, MigrateType};
 use framewright_jobs::NoHelpers;
-use framewright_testkit::{FakeMachine, Owner};
+use framewright_testkit::{FakeMachine, FakeVmemmap, Owner};
 
 const SHUFFLED: &str = "page_alloc.shuffle=1 page_alloc.shuffle_seed=5";
 
@@ -55,6 +55,36 @@ fn the_statistic_tells() {
     assert_eq!(shuffled(&plain).1, shuffled(&plain).0, "what there is of that order is in order");
     assert!(plain.views().all(|zone| !zone.shuffle()));
     check(&plain);
+}
+
+/// Memory with a grade has lists of its own, and it gets the grade after it was freed.
+#[test]
+fn memory_with_a_grade_is_shuffled() {
+    // Either end of the memory is half a block, so that the movable memory has free runs.
+    let machine = || {
+        let machine = FakeMachine::builder().ram(mib(4097, 4096 + 4999)).build();
+        FakeVmemmap::install(machine);
+        machine
+    };
+    for line in [
+        "memmap_init=eager kernelcore=2G",
+        "memmap_init=deferred kernelcore=2G",
+        "memmap_init=on-demand kernelcore=2G",
+        "memmap_init=eager kernelcore=1G cma=1G",
+        "memmap_init=eager cma=3G",
+        "memmap_init=eager kernelcore=1G hugetlb_cma=1G",
+    ] {
+        let all = parameters(&format!("{SHUFFLED} {line}"));
+        let manager = bring_up_with(machine(), &[], &all).expect("bring-up");
+        // What was asked for meanwhile leaves free runs of one more type.
+        let request = Request { migrate_type: MigrateType::Reclaimable, ..Request::new(order(0)) };
+        let page = manager.allocate(&request).expect("there is memory");
+        manager.vmemmap().initialise_deferred(&NoHelpers);
+        let (pairs, neighbours) = shuffled(&manager);
+        assert!(pairs > 1000 && neighbours < 20, "{line}: {neighbours} of {pairs}");
+        check(&manager);
+        manager.give_back(page).expect("it is held");
+    }
 }
 
 #[test]

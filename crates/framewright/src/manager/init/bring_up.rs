@@ -223,8 +223,12 @@ impl<P: Platform> Manager<P> {
                 self.follow_grades();
             }
         }
-        for zone in if cfg!(feature = "hotplug") { self.zones() } else { &[] } {
-            zone.count_in_use();
+        for zone in self.zones() {
+            // Not earlier, because what was graded went back to its list in order.
+            zone.shuffle_at_boot(platform);
+            if cfg!(feature = "hotplug") {
+                zone.count_in_use();
+            }
         }
         self.moving.is_up = true;
         self.times.bring_up_ns = since(platform, started_ns);
@@ -306,9 +310,6 @@ fn fill_zones<P: Platform>(
         (0..)
             .zip(frame.zones.iter_mut())
             .for_each(|(number, zone)| zone.randomise_placement(seed.wrapping_add(number)));
-    }
-    for zone in frame.zones.iter() {
-        zone.shuffle_at_boot(platform);
     }
 }
 
