@@ -24,10 +24,8 @@ pub fn huge_pages(log: &mut dyn BootLog, fill: &BootFill) {
             "HugeTLB: Invalid hugepages parameter: there is no node {node}, ignored"
         ));
     }
-    let mut wanted = 0;
     for pool in fill.pools.iter().rev() {
         let size = pool.size;
-        wanted += pool.wanted;
         let mut any_node = false;
         for node in (0..MAX_NODES).filter_map(NodeId::new) {
             if let Some((wanted, got)) = pool.on_node(node).filter(|(wanted, got)| got < wanted) {
@@ -42,9 +40,8 @@ pub fn huge_pages(log: &mut dyn BootLog, fill: &BootFill) {
             log.tell(format_args!("{}", Resized { size, wanted: pool.wanted, reached: pool.got }));
         }
     }
-    if wanted != 0
-        && let Some(duration_ns) = fill.duration_ns
-    {
+    let is_any_wanted = fill.pools.iter().any(|pool| pool.wanted != 0);
+    if is_any_wanted && let Some(duration_ns) = fill.duration_ns {
         let (micros, threads) = (duration_ns / 1000, fill.threads);
         log.tell(format_args!(
             "HugeTLB: allocation took {}.{:03}ms with hugepage_allocation_threads={threads}",
@@ -52,7 +49,7 @@ pub fn huge_pages(log: &mut dyn BootLog, fill: &BootFill) {
             micros % 1000,
         ));
     }
-    if wanted != 0 && fill.threads_used < fill.threads {
+    if is_any_wanted && fill.threads_used < fill.threads {
         log.tell(format_args!(
             "HugeTLB: {} of {} threads took part: no more than {} help with so few pages and nodes",
             fill.threads_used, fill.threads, fill.threads_of_use,

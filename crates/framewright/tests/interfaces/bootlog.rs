@@ -52,6 +52,14 @@ fn threads_that_cannot_take_part_are_said() {
 }
 
 #[test]
+fn more_pages_than_there_can_be_are_said() {
+    let log = log_of("hugepagesz=1G hugepages=1 hugepagesz=2M hugepages=99999999999999999999");
+    let line = "HugeTLB: allocating 18446744073709551615 of page size 2.00 MiB failed.";
+    assert!(log.iter().any(|said| said.starts_with(line)), "{log:#?}");
+    assert!(log.iter().any(|said| said.starts_with("HugeTLB: allocation took")), "{log:#?}");
+}
+
+#[test]
 fn areas_of_1_gib_pages_are_logged_and_the_pages_are_given() {
     let log = log_of("hugetlb_cma=1G hugepagesz=1G hugepages=2");
     let area = log.iter().find(|line| line.starts_with("cma: ")).expect("made");
