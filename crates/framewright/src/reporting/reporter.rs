@@ -86,7 +86,6 @@ pub struct Reporter<'a, P: Platform, D: ReportDevice> {
     closing: bool,
     errors: u32,
     not_before_ns: u64,
-    looked_ns: Option<u64>,
     /// When to check again whether there is something to report, and how many checks were in vain.
     look_due_ns: u64,
     vain_looks: u32,
@@ -244,7 +243,6 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         }
         if self.reporting().is_paused() && !self.is_flushing() {
             self.end_pass();
-            self.looked_ns = None;
             // Once the pause ends, it checks at once.
             (self.look_due_ns, self.vain_looks) = (0, 0);
             return Next::Wait(now_ns + self.idle_ns());
@@ -268,11 +266,12 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         u64::from(self.reporting().delay_ms()) * MS
     }
 
-    /// Returns how often to check whether there is something to report.
+    /// Returns how often to check whether there is something to report. While nothing changes,
+    /// checks come up to four times as rarely.
     fn idle_ns(&self) -> u64 {
         match self.reporting().pace() {
             Pace::Adaptive => self.delay_ns().clamp(MS, TICK_NS),
-            Pace::Fixed => (self.delay_ns() / 4).max(MS),
+            Pace::Fixed => (self.delay_ns() / 16).max(MS),
         }
     }
 
@@ -280,7 +279,6 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         self.follow_order();
         let order = self.order;
         let platform = self.manager.platform();
-        let before_ns = self.looked_ns.replace(now_ns).unwrap_or(now_ns);
         let worth = self.may_report()
             && (self.known_to_fail.is_none() || self.known_to_fail != Some(self.seen()))
             && (order < Order::BLOCK
@@ -295,8 +293,8 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         (self.known_to_fail, self.vain_looks) = (None, 0);
         let due_ns = match self.reporting().pace() {
             Pace::Adaptive => now_ns,
-            // What is to be reported became free since the last check.
-            Pace::Fixed => (before_ns + self.delay_ns()).max(now_ns),
+            // What is to be reported may have become free just now.
+            Pace::Fixed => now_ns + self.delay_ns(),
         };
         self.phase = Phase::Requested { due_ns };
         Next::Step

@@ -52,6 +52,23 @@ fn a_pass_at_the_fixed_pace_reports_a_sixteenth_and_two_calls_every_two_seconds(
     assert!(passes >= 12, "{passes} passes");
 }
 
+/// Looks are rare while nothing happens, so memory may be found long after it became free, or just
+/// then.
+#[test]
+fn a_pass_at_the_fixed_pace_begins_the_delay_after_memory_became_free() {
+    for step in 0..20 {
+        let mut rig = Rig::new(machine(512, 1), "page_reporting.pace=fixed", weightless());
+        let block = rig.take(10);
+        rig.run(60 * SECOND + step * 100 * MS);
+        assert_eq!(rig.unreported_pages(), 0);
+        rig.free(block);
+        rig.run(2 * SECOND - MS);
+        assert_ne!(rig.unreported_pages(), 0, "{step}");
+        rig.run(600 * MS);
+        assert_eq!(rig.unreported_pages(), 0, "{step}");
+    }
+}
+
 #[test]
 fn two_gibibytes_that_became_free_go_back_within_the_promised_time() {
     for (pace, promise) in [(Pace::Adaptive, 3 * SECOND), (Pace::Fixed, 18 * SECOND)] {

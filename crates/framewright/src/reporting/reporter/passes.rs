@@ -83,7 +83,6 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         if is_whole && core::mem::replace(&mut self.errors, 0) != 0 {
             self.note(Event::Recovered);
         }
-        self.looked_ns = Some(now_ns);
         if !pass.has_spent && !pass.left_over {
             // The value from the start of the pass, because the pass may not have looked at memory
             // that became free since.

@@ -82,7 +82,6 @@ impl<P: Platform> Manager<P> {
             closing: false,
             errors: 0,
             not_before_ns: 0,
-            looked_ns: None,
             look_due_ns: 0,
             vain_looks: 0,
             known_to_fail: None,
