@@ -157,7 +157,9 @@ impl HugePageParameters {
 
     fn set_cma(&mut self, value: &str) -> Result<(), &'static str> {
         let Some(sizes) = AreaSizes::parse(value) else {
-            return Err("hugetlb_cma= takes a size such as 4G, or node:size[,node:size...]");
+            return Err(
+                "hugetlb_cma= takes a size such as 4G, or node:size[,..] for up to 64 nodes",
+            );
         };
         let page_bytes = PoolSize::OneGib.kbytes() << 10;
         let too_small = |bytes: u64| (1..page_bytes).contains(&bytes);
@@ -223,7 +225,7 @@ impl HugePageParameters {
             }
             None => {
                 *place = Requested::NONE;
-                Err("hugepages= takes a number of pages, or node:number[,node:number...]")
+                Err("hugepages= takes a number of pages, or node:number[,..] for up to 64 nodes")
             }
         }
     }
@@ -272,6 +274,15 @@ mod tests {
         let mut problems = 0;
         let parameters = Parameters::parse(line, &mut |_| problems += 1).huge_pages;
         (PoolSize::ALL.map(|size| parameters.requested(size).pages), problems)
+    }
+
+    /// Node 64 exists with the feature `many-nodes`, but one word names no 65 nodes either way.
+    #[test]
+    fn too_many_nodes_are_told_from_a_wrong_form() {
+        let nodes: Vec<_> = (0..65).map(|node| std::format!("{node}:1")).collect();
+        let (line, mut reasons) = (std::format!("hugepages={}", nodes.join(",")), Vec::new());
+        Parameters::parse(&line, &mut |problem| reasons.extend(problem.reason));
+        assert!(reasons.len() == 1 && reasons[0].contains("up to 64 nodes"), "{reasons:?}");
     }
 
     #[test]

@@ -133,8 +133,9 @@ fn is_of_absent_part(name: &str) -> bool {
 
 impl Parameters {
     /// Reads a command line. Each unknown or invalid word is reported once and ignored. If a
-    /// parameter is given twice, the last one counts (`memmap=` adds up). As in Linux, blanks
-    /// between quotes do not end a word, and names may have hyphens for underscores.
+    /// parameter is given twice, the last one counts, but of `hugepages=` for one size and of
+    /// `hugepagesz=` and `default_hugepagesz=` the first, and `memmap=` adds up. As in Linux,
+    /// blanks between quotes do not end a word, and names may have hyphens for underscores.
     pub fn parse<'a>(command_line: &'a str, problem: &mut dyn FnMut(Problem<'a>)) -> Self {
         let mut parameters = Self::default();
         let (mut word, mut rest) = next_word(command_line);

@@ -130,8 +130,8 @@ impl AreaParameters {
                     Ok(())
                 }
                 None => Err(
-                    "numa_cma= takes node:size[,node:size...], with nodes that this build can have \
-                     and sizes such as 64M",
+                    "numa_cma= takes node:size[,node:size...], for up to 64 nodes that this build \
+                     can have, with sizes such as 64M",
                 ),
             },
             _ => return None,
