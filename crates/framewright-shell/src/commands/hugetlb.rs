@@ -142,7 +142,8 @@ fn round<P: Platform, H: Host>(
 }
 
 /// Parses the size, the number of pages and the seconds, the last two of which may be left out, and
-/// optionally an existing node. The default number is all free pages that are not reserved.
+/// optionally an existing node. The default number is all free pages, of the node if there is one,
+/// that are not reserved.
 fn what_to_use<P: Platform, H: Host>(
     shell: &Shell<'_, P, H>,
     arguments: &[&str],
@@ -162,11 +163,12 @@ fn what_to_use<P: Platform, H: Host>(
     let size =
         size.map_or(Ok(shell.manager.hugetlb().default_size()), |size| pool_size(size, io))?;
     let seconds = seconds.map_or(Ok(0), |seconds| arguments::seconds(seconds, io))?;
-    if let Some(node) = node {
-        node_exists(shell, size, node, io)?;
-    }
+    let on_node = match node {
+        Some(node) => free_on_node(shell, size, node, io)?,
+        None => u64::MAX,
+    };
     let counts = shell.manager.pool(size).counts();
-    let all = counts.all.free.saturating_sub(counts.reserved);
+    let all = counts.all.free.saturating_sub(counts.reserved).min(on_node);
     let count =
         count.map_or(Ok(all), |count| arguments::number("the number of pages", count, io))?;
     Ok(Use { size, count, seconds, node })
@@ -177,14 +179,15 @@ fn pool_size(text: &str, io: &mut Io<'_>) -> Result<PoolSize, Failed> {
     size.ok_or_else(|| io.wrong(format_args!("{text:?}: pools have pages of 2M or 1G")))
 }
 
-fn node_exists<P: Platform, H: Host>(
+/// The free pages of a node, if it exists.
+fn free_on_node<P: Platform, H: Host>(
     shell: &Shell<'_, P, H>,
     size: PoolSize,
     node: NodeId,
     io: &mut Io<'_>,
-) -> Result<(), Failed> {
+) -> Result<u64, Failed> {
     let found = shell.manager.pool(size).node_counts(node);
-    found.map(|_| ()).map_err(|error| io.fail(format_args!("{error}")))
+    found.map(|counts| counts.free).map_err(|error| io.fail(format_args!("{error}")))
 }
 
 /// Parses a size, a number of pages, and optionally an existing node.
@@ -201,7 +204,7 @@ fn which<P: Platform, H: Host>(
     let size = pool_size(size, io)?;
     let count = arguments::number("the number of pages", count, io)?;
     if let Some(node) = node {
-        node_exists(shell, size, node, io)?;
+        free_on_node(shell, size, node, io)?;
     }
     Ok((size, count, node))
 }

@@ -105,6 +105,7 @@ fn huge_pages_are_reserved_used_and_freed() {
     assert!(out.starts_with("20 pages of 2.00 MiB: each 4 KiB written and read back, "), "{out}");
     // Ten pages on each node.
     assert!(bench.says("hugetlb 2M 10 node 1").starts_with("10 pages"));
+    assert!(bench.says("hugetlb 2M node 1").starts_with("10 pages"), "all that the node has");
     for (text, status, error) in [
         ("hugetlb 2M 11 node 1", 1, "11 pages: no unreserved 2.00 MiB page is free"),
         ("hugetlb 2M 21", 1, "21 pages: no unreserved 2.00 MiB page is free"),
