@@ -24,21 +24,23 @@ pub(crate) fn spread(
     for node in nodes.nodes() {
         rooms[node.index()] = room(node);
     }
+    let total = total.min(rooms.iter().fold(0, |all: u64, &room| all.saturating_add(room)));
     // What is left after so many rounds, or nothing if there are not so many pages.
     let left_after = |rounds: u64| {
         rooms.iter().try_fold(total, |left: u64, &room| left.checked_sub(room.min(rounds)))
     };
-    // The most whole rounds, bit by bit. Callers hold a lock, and going from round to round takes
-    // as many steps as there are nodes with different room.
+    // The most whole rounds that leave something, bit by bit: what is left says where the last page
+    // goes. Callers hold a lock, and going from round to round takes as many steps as there are
+    // nodes with different room.
     let (mut rounds, mut left) = (0, total);
     for bit in (0..u64::BITS).rev() {
         let more = rounds | 1 << bit;
-        if let Some(rest) = left_after(more) {
+        if let Some(rest @ 1..) = left_after(more) {
             (rounds, left) = (more, rest);
         }
     }
     let mut shares = rooms.map(|room| room.min(rounds));
-    // When less than a round is left, the first nodes from the cursor on get one page each.
+    // At most a round is left: the first nodes from the cursor on get one page each.
     let mut cursor = cursor % MAX_NODES;
     for index in (cursor..MAX_NODES).chain(0..cursor) {
         if left != 0 && rooms[index] > rounds {
@@ -47,7 +49,7 @@ pub(crate) fn spread(
             cursor = (index + 1) % MAX_NODES;
         }
     }
-    (shares, total - left, cursor)
+    (shares, total, cursor)
 }
 
 #[cfg(test)]
@@ -57,7 +59,7 @@ mod tests {
     use std::vec::Vec;
 
     /// Computes the reference, one page at a time.
-    fn slowly(total: u64, mut cursor: usize, rooms: &[u64]) -> (Vec<u64>, u64) {
+    fn slowly(total: u64, mut cursor: usize, rooms: &[u64]) -> (Vec<u64>, u64, usize) {
         let mut shares = std::vec![0; rooms.len()];
         let mut given = 0;
         while given < total {
@@ -70,9 +72,9 @@ mod tests {
             };
             shares[node] += 1;
             given += 1;
-            cursor = node + 1;
+            cursor = (node + 1) % MAX_NODES;
         }
-        (shares, given)
+        (shares, given, cursor)
     }
 
     proptest! {
@@ -85,10 +87,10 @@ mod tests {
             let nodes = (0..rooms.len()).filter_map(NodeId::new);
             let nodes = nodes.fold(NodeMask::EMPTY, NodeMask::with);
             let (shares, given, next) = spread(total, cursor, nodes, &|node| rooms[node.index()]);
-            let (expected, all) = slowly(total, cursor % MAX_NODES, &rooms);
+            let (expected, all, cursor) = slowly(total, cursor % MAX_NODES, &rooms);
             prop_assert_eq!(&shares[..rooms.len()], &expected[..]);
             prop_assert_eq!(given, all);
-            prop_assert!(next < MAX_NODES);
+            prop_assert_eq!(next, cursor);
             prop_assert!(shares[rooms.len()..].iter().all(|&share| share == 0));
         }
     }
