@@ -5,6 +5,7 @@ use crate::block::BLOCK_ORDERS;
 use crate::manager::state::{Manager, ZoneSlots};
 use crate::platform::Platform;
 use crate::units::PfnRange;
+use crate::vmemmap_space::BlockNumber;
 use crate::zone::{
     BlockRun, Counts, Fault, FreeAreas, Grade, GradedMemory, RESERVE_CLASSES, Segment, Shuffled,
     Watermarks, Zone, ZoneEvents, ZoneFlow, ZoneId, ZoneParts,
@@ -67,8 +68,8 @@ impl<P: Platform> Iterator for Views<P> {
 }
 
 impl<P: Platform> Manager<P> {
-    /// All zones with memory, each as a whole: nodes ascending, and kinds ascending within each
-    /// node.
+    /// All zones that have or once had memory or a place for it, each as a whole: nodes ascending,
+    /// and kinds ascending within each node.
     #[inline(never)]
     pub fn views(&self) -> impl Iterator<Item = ZoneView<'static, P>> + Clone + use<P> {
         let (zones, platform) = (self.zones(), self.platform);
@@ -76,7 +77,7 @@ impl<P: Platform> Manager<P> {
         Views { zones, windows, slots: self.slots, next: 0, platform }
     }
 
-    /// A zone as a whole; `None` if it has no memory.
+    /// A zone as a whole; `None` if there never was a place for memory in it.
     #[must_use]
     pub fn view(&self, id: ZoneId) -> Option<ZoneView<'static, P>> {
         let parts = Some(self.parts(id)).filter(|parts| !parts.is_empty())?;
@@ -254,7 +255,7 @@ impl<'a, P: Platform> ZoneView<'a, P> {
         self.parts.first().map_or([0; RESERVE_CLASSES], Zone::lowmem_reserve)
     }
 
-    /// The zone's runs of blocks, ascending. A run ends at the border of a part.
+    /// The runs of blocks of each part in turn, ascending in a part.
     pub fn segments(&self) -> impl Iterator<Item = &'static Segment> + Clone + use<'a, P> {
         self.parts.iter().flat_map(Zone::segments)
     }
@@ -313,7 +314,23 @@ impl<'a, P: Platform> ZoneView<'a, P> {
     /// all tables.
     #[inline(never)]
     pub fn for_each_block_run(&self, visit: &mut dyn FnMut(BlockRun)) {
-        self.parts.for_each(&mut |part| part.for_each_block_run(self.platform, visit));
+        let mut from = BlockNumber(0);
+        loop {
+            // Windows are in the order in which they came, and may lie between other segments.
+            let mut next = None::<(&Zone, &Segment)>;
+            self.parts.for_each(&mut |part| {
+                for segment in part.segments() {
+                    if segment.start >= from
+                        && next.is_none_or(|(_, next)| segment.start < next.start)
+                    {
+                        next = Some((part, segment));
+                    }
+                }
+            });
+            let Some((part, segment)) = next else { return };
+            part.for_each_block_run(self.platform, segment, visit);
+            from.0 = segment.start.0 + 1;
+        }
     }
 
     /// Pages that the zone handed out and got back. Exact for the zone; traffic between callers and

@@ -148,9 +148,9 @@ impl Zone {
         }
     }
 
-    /// Calls `visit` for all blocks of the zone's segments in ascending order, as runs without a
-    /// gap or an overlap inside a segment. Neighbouring runs may be alike. The lock is held for at
-    /// most 128 heads at a time and never during `visit`, which may be slow.
+    /// Calls `visit` for all blocks of a segment in ascending order, as runs without a gap or an
+    /// overlap. Neighbouring runs may be alike. The lock is held for at most 128 heads at a time
+    /// and never during `visit`, which may be slow.
     ///
     /// Others may allocate and free meanwhile. What is said of blocks visited under one hold of the
     /// lock was true at one moment. Time passes between holds, so memory that moves from one end of
@@ -159,50 +159,49 @@ impl Zone {
     pub(crate) fn for_each_block_run<P: Platform>(
         &self,
         platform: &P,
+        segment: &Segment,
         visit: &mut dyn FnMut(BlockRun),
     ) {
-        for segment in self.segments {
-            let end = segment.indices().end;
-            let mut index = segment.index;
-            while index < end {
-                let mut runs: [Option<BlockRun>; KEPT] = [None; KEPT];
-                let mut len = 0_usize;
-                {
-                    let _locked = self.read_coalesced(platform);
-                    for _ in 0..SLICE {
-                        if index >= end {
-                            break;
-                        }
-                        let (next, what, grade) = match self.table.head_of(index) {
-                            // A free block that grew downwards meanwhile begins before what was
-                            // visited already.
-                            Some((head, state)) => (
-                                (head + blocks_of(state.order().max(Order::BLOCK)))
-                                    .clamp(index + 1, end),
-                                BlockUse::of(state),
-                                Grade::of(state.migrate_type()),
-                            ),
-                            None => (index + 1, BlockUse::Hole, Grade::Any),
-                        };
-                        // A head that covers only a hole has a migrate type, which means nothing.
-                        let grade = if what == BlockUse::Hole { Grade::Any } else { grade };
-                        let blocks = next - index;
-                        match runs.get_mut(len.wrapping_sub(1)) {
-                            Some(Some(last)) if last.what == what && last.grade == grade => {
-                                last.blocks += blocks;
-                            }
-                            _ => {
-                                let Some(place) = runs.get_mut(len) else { break };
-                                let start = segment.block_of(index);
-                                *place = Some(BlockRun { start, blocks, what, grade });
-                                len += 1;
-                            }
-                        }
-                        index = next;
+        let end = segment.indices().end;
+        let mut index = segment.index;
+        while index < end {
+            let mut runs: [Option<BlockRun>; KEPT] = [None; KEPT];
+            let mut len = 0_usize;
+            {
+                let _locked = self.read_coalesced(platform);
+                for _ in 0..SLICE {
+                    if index >= end {
+                        break;
                     }
+                    let (next, what, grade) = match self.table.head_of(index) {
+                        // A free block that grew downwards meanwhile begins before what was
+                        // visited already.
+                        Some((head, state)) => (
+                            (head + blocks_of(state.order().max(Order::BLOCK)))
+                                .clamp(index + 1, end),
+                            BlockUse::of(state),
+                            Grade::of(state.migrate_type()),
+                        ),
+                        None => (index + 1, BlockUse::Hole, Grade::Any),
+                    };
+                    // A head that covers only a hole has a migrate type, which means nothing.
+                    let grade = if what == BlockUse::Hole { Grade::Any } else { grade };
+                    let blocks = next - index;
+                    match runs.get_mut(len.wrapping_sub(1)) {
+                        Some(Some(last)) if last.what == what && last.grade == grade => {
+                            last.blocks += blocks;
+                        }
+                        _ => {
+                            let Some(place) = runs.get_mut(len) else { break };
+                            let start = segment.block_of(index);
+                            *place = Some(BlockRun { start, blocks, what, grade });
+                            len += 1;
+                        }
+                    }
+                    index = next;
                 }
-                runs.iter().flatten().for_each(|&run| visit(run));
             }
+            runs.iter().flatten().for_each(|&run| visit(run));
         }
     }
 }

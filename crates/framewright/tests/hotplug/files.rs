@@ -70,6 +70,26 @@ fn blocks_have_linuxs_files() {
     check(&manager);
 }
 
+/// Runs and grades of the memory map ascend, also where the windows came in another order.
+#[test]
+fn the_memory_map_ascends() {
+    let manager = machine(gib(4, 9), "");
+    for range in [gib(8, 9), gib(5, 6)] {
+        add(&manager, range, 0, Grade::MovableOnly).expect("added");
+    }
+    let text = read(&manager, "/sys/kernel/debug/framewright/memory").expect("there");
+    let (_, zone) = text.split_once("zone 0 Normal").expect("a zone");
+    let first = |line: &str, begin: &str| {
+        let number = line.strip_prefix(begin)?.split(' ').next()?;
+        u64::from_str_radix(number, 16).ok()
+    };
+    for begin in ["0x", "grade movable 0x"] {
+        let runs: Vec<u64> = zone.lines().filter_map(|line| first(line, begin)).collect();
+        assert!(runs.len() > 1 && runs.is_sorted(), "{zone}");
+        assert_eq!(runs[0], 5 << 18);
+    }
+}
+
 /// A part that goes offline in the middle of movable-only memory is movable-only again when it
 /// comes back, as in Linux, also between windows that hold their own tables.
 #[test]
