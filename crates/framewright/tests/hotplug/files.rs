@@ -70,6 +70,16 @@ fn blocks_have_linuxs_files() {
     check(&manager);
 }
 
+#[test]
+fn a_block_of_a_reserve_area_is_busy() {
+    let machine = FakeMachine::builder().ram(mib(0, 2048)).build();
+    let manager = bring_up_with(machine, &[], &parameters("cma=128M@1G")).expect("bring-up");
+    let state = format!("{MEMORY}/memory8/state");
+    assert_eq!(write(&manager, &state, "offline"), Err(FileError::Busy));
+    assert_eq!(read(&manager, &state).as_deref(), Ok("online\n"));
+    check(&manager);
+}
+
 /// Runs and grades of the memory map ascend, also where the windows came in another order.
 #[test]
 fn the_memory_map_ascends() {

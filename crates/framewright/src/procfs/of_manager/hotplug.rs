@@ -168,7 +168,7 @@ fn set_offline<P: Platform>(manager: &Manager<P>, range: PhysRange) -> Result<bo
 fn refused(error: HotplugError) -> FileError {
     match error {
         HotplugError::Range(RangeError::Vacate(_)) | HotplugError::Busy => FileError::Busy,
-        HotplugError::Tables(_) | HotplugError::Veto(_) => FileError::Busy,
+        HotplugError::Tables(_) | HotplugError::Veto(_) | HotplugError::Area(_) => FileError::Busy,
         HotplugError::NoRoomForTables { .. } => FileError::NoMemory,
         _ => FileError::Invalid,
     }
