@@ -261,7 +261,7 @@ impl<P: Platform> Manager<P> {
 
     /// The hotplug window that holds a block. There are few windows.
     #[inline(never)]
-    fn window_segment(&self, block: BlockNumber) -> Option<&'static Segment> {
+    pub(super) fn window_segment(&self, block: BlockNumber) -> Option<&'static Segment> {
         if !cfg!(feature = "hotplug") {
             return None;
         }

@@ -70,6 +70,23 @@ fn blocks_have_linuxs_files() {
     check(&manager);
 }
 
+/// Tables of a window in its first block do not make that block online.
+#[test]
+fn a_block_that_begins_with_tables_is_offline_until_its_memory_is_online() {
+    let manager = machine(gib(4, 36), "");
+    // SAFETY: the machine has this memory and nobody else uses it.
+    unsafe { manager.hotplug().add_offline(gib(4, 36), node(0)) }.expect("added");
+    let of = |block: u32, file: &str| read(&manager, &format!("{MEMORY}/memory{block}/{file}"));
+    assert_eq!(of(32, "state").as_deref(), Ok("offline\n"));
+    assert_eq!(of(32, "online").as_deref(), Ok("0\n"));
+    assert_eq!(of(32, "valid_zones").as_deref(), Ok("Normal Movable\n"));
+    write(&manager, &format!("{MEMORY}/memory32/state"), "online_movable").expect("offline");
+    assert_eq!(of(32, "state").as_deref(), Ok("online\n"));
+    assert_eq!(of(32, "valid_zones").as_deref(), Ok("Movable\n"));
+    assert_eq!(of(33, "state").as_deref(), Ok("offline\n"));
+    check(&manager);
+}
+
 #[test]
 fn a_block_of_a_reserve_area_is_busy() {
     let machine = FakeMachine::builder().ram(mib(0, 2048)).build();

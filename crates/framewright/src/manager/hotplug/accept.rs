@@ -33,7 +33,7 @@ impl<'m, P: Platform> Hotplug<'m, P> {
         }
         let forgets = self.has_forgotten(was);
         for piece in self.known(blocks) {
-            let tables = self.tables_of(piece);
+            let tables = self.tables_of(piece.segment);
             if !piece.zone.is_gone() {
                 continue;
             }

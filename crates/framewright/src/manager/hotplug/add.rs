@@ -305,7 +305,7 @@ impl<P: Platform> Hotplug<'_, P> {
     /// Checks that blocks of a window with tables in itself come together with these tables or
     /// after them.
     fn check_tables(self, piece: Piece) -> Result<(), HotplugError> {
-        let tables = self.tables_of(piece);
+        let tables = self.tables_of(piece.segment);
         let is_there = !piece.zone.is_gone();
         let comes = piece.blocks.start == tables.start && piece.blocks.end > tables.end;
         if is_there || comes { Ok(()) } else { Err(HotplugError::Tables(bytes_of(tables))) }

@@ -260,6 +260,14 @@ impl<'m, P: Platform> Hotplug<'m, P> {
         }
     }
 
+    /// Returns the memory that holds the tables of the window at an address, if they lie in the
+    /// window itself.
+    pub(crate) fn tables_at(self, address: u64) -> PhysRange {
+        let block = BlockNumber::containing(crate::units::Pfn::containing(address));
+        let window = self.manager.window_segment(block);
+        window.map_or(PhysRange::new(0, 0), |window| bytes_of(self.tables_of(window)))
+    }
+
     /// Updates the watermarks, the reserves and everything else that depends on the amount of
     /// memory.
     fn after_change(self) {

@@ -163,7 +163,7 @@ impl<P: Platform> Hotplug<'_, P> {
                 self.manager.isolation().forget(isolated);
             }
             if !was_gone && piece.zone.is_gone() {
-                let tables = bytes_of(self.tables_of(piece)).size();
+                let tables = bytes_of(self.tables_of(piece.segment)).size();
                 self.manager.hotplug.table_bytes.fetch_sub(tables, Ordering::Relaxed);
             }
         }
@@ -215,7 +215,7 @@ impl<P: Platform> Hotplug<'_, P> {
                 }
             }
             pages += of_piece;
-            let tables = self.tables_of(piece);
+            let tables = self.tables_of(piece.segment);
             let touches = piece.blocks.start < tables.end && tables.start < piece.blocks.end;
             if touches && (to != Presence::Absent || !self.is_all_of_window(piece)) {
                 return Err(HotplugError::Tables(bytes_of(tables)));
@@ -244,7 +244,7 @@ impl<P: Platform> Hotplug<'_, P> {
         let runs = self.known(blocks).flat_map(|piece| self.runs_of(piece));
         let memory = runs.filter(|(place, _)| *place == Presence::Online);
         let going = memory.map(|(_, run)| {
-            let tables = pages_of(self.tables_of(run)).intersection(pages_of(run.blocks));
+            let tables = pages_of(self.tables_of(run.segment)).intersection(pages_of(run.blocks));
             pages_of(run.blocks).pages() - tables.pages()
         });
         let going: u64 = going.sum();
@@ -276,7 +276,7 @@ impl<P: Platform> Hotplug<'_, P> {
     #[inline(never)]
     fn visit_memory(self, blocks: BlockRange, visit: &mut dyn FnMut(Piece) -> bool) {
         for piece in self.known(blocks) {
-            let tables = self.tables_of(piece);
+            let tables = self.tables_of(piece.segment);
             let start = piece.blocks.start.max(tables.end.min(piece.blocks.end));
             let start = if piece.blocks.start >= tables.start { start } else { piece.blocks.start };
             let rest = Piece { blocks: BlockRange { start, ..piece.blocks }, ..piece };
@@ -461,7 +461,7 @@ impl<P: Platform> Hotplug<'_, P> {
     fn take_tables(self, within: BlockRange, search: &mut Search) -> Result<Removal, HotplugError> {
         let Pieces { most, align } = search.pieces;
         for piece in self.known(within) {
-            let tables = self.tables_of(piece);
+            let tables = self.tables_of(piece.segment);
             let end = BlockNumber(tables.end.0.next_multiple_of(align));
             let blocks = BlockRange { start: tables.start, end };
             let fits = tables.start < tables.end

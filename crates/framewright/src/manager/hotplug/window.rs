@@ -314,18 +314,18 @@ impl<P: Platform> Hotplug<'_, P> {
 }
 
 impl<P: Platform> Hotplug<'_, P> {
-    /// Returns how many blocks at the start of a piece's window are for its tables.
-    fn own_tables(self, piece: Piece) -> u32 {
-        let number = usize::from(piece.segment.zone).checked_sub(self.manager.hotplug.first_window);
+    /// Returns how many blocks at the start of a window are for its tables.
+    fn own_tables(self, window: &Segment) -> u32 {
+        let number = usize::from(window.zone).checked_sub(self.manager.hotplug.first_window);
         let own = number.and_then(|number| self.manager.hotplug.own_tables.as_slice().get(number));
         own.copied().unwrap_or(0)
     }
 
-    /// Returns the blocks at the start of a piece's window that are for its tables.
+    /// Returns the blocks at the start of a window that are for its tables; none in other segments.
     #[inline(never)]
-    pub(super) fn tables_of(self, piece: Piece) -> BlockRange {
-        let start = piece.segment.start;
-        BlockRange { start, end: BlockNumber(start.0 + self.own_tables(piece)) }
+    pub(super) fn tables_of(self, window: &Segment) -> BlockRange {
+        let start = window.start;
+        BlockRange { start, end: BlockNumber(start.0 + self.own_tables(window)) }
     }
 
     /// Places the tables of a piece's window in the window, if they belong there and are not there
@@ -335,7 +335,7 @@ impl<P: Platform> Hotplug<'_, P> {
     /// The blocks of the tables are memory that nobody else uses, reached through the direct map,
     /// until the whole window is removed.
     pub(super) unsafe fn place_tables(self, piece: Piece) -> u64 {
-        let tables = self.tables_of(piece);
+        let tables = self.tables_of(piece.segment);
         if !piece.zone.is_gone() {
             return 0;
         }

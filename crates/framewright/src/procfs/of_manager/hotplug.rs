@@ -2,7 +2,7 @@
 //! to memory that is added (Linux: `drivers/base/memory.c`, `mm/memory_hotplug.c`).
 //!
 //! A memory block exists only in these files: the manager itself knows units of 2 MiB. A block is
-//! online if any part of it is.
+//! online if any part of it is, other than tables of its own window.
 
 use super::super::text::{Shown, show};
 use super::super::{FileError, parse_bool};
@@ -37,17 +37,18 @@ fn block<P: Platform>(manager: &Manager<P>, numbers: &[u64]) -> Result<PhysRange
     Ok(PhysRange::with_size(start, size))
 }
 
-/// What is in a block: the node, zone kind and grades of its memory, and whether any is online or
-/// offline.
+/// What is in a block: the node and zone kind of its memory, whether any is online, and the grades
+/// of what is. Tables of a window in the window itself do not count: they are in use as long as any
+/// of its memory is there, and go with it, as those of Linux's `memmap_on_memory` do.
 #[derive(Default)]
 struct Content {
     online: bool,
-    offline: bool,
     of: Option<(NodeId, ZoneKind)>,
     grades: [bool; 2],
     is_mixed: bool,
 }
 
+#[inline(never)]
 fn content<P: Platform>(manager: &Manager<P>, range: PhysRange) -> Content {
     let mut content = Content::default();
     manager.hotplug().for_each_run_in(range, &mut |run, presence, node| {
@@ -57,10 +58,12 @@ fn content<P: Platform>(manager: &Manager<P>, range: PhysRange) -> Content {
         let kind = ZoneKind::of(crate::units::Pfn::containing(run.start));
         content.is_mixed |= content.of.is_some_and(|other| other != (node, kind));
         content.of = Some((node, kind));
-        content.offline |= presence == Presence::Offline;
         if presence == Presence::Online {
-            content.online = true;
-            for address in (run.start..run.end).step_by(to_usize(BLOCK_SIZE)) {
+            let tables = manager.hotplug().tables_at(run.start);
+            let blocks = (run.start..run.end).step_by(to_usize(BLOCK_SIZE));
+            for address in blocks.filter(|&address| !(tables.start..tables.end).contains(&address))
+            {
+                content.online = true;
                 let grade = manager.moving().grade_of(crate::units::Pfn::containing(address));
                 let movable = grade.is_some_and(|grade| grade != Grade::Any);
                 content.grades[usize::from(movable)] = true;
@@ -191,11 +194,9 @@ pub(super) fn valid_zones<P: Platform>(
     }
     let (node, _) = content.of.ok_or(FileError::NotFound)?;
     let default = manager.hotplug().grade_for(range, node, OnlineType::Online);
-    if default == Some(Grade::MovableOnly) {
-        show(out, &format_args!("Movable {kind}"))
-    } else {
-        show(out, &format_args!("{kind} Movable"))
-    }
+    let is_movable = default == Some(Grade::MovableOnly);
+    let (first, other) = if is_movable { ("Movable", kind) } else { (kind, "Movable") };
+    show(out, &format_args!("{first} {other}"))
 }
 
 /// Changes the settings.
