@@ -97,6 +97,22 @@ fn a_block_of_a_reserve_area_is_busy() {
     check(&manager);
 }
 
+#[test]
+fn a_zone_without_memory_is_not_populated() {
+    let manager = machine(gib(4, 5), "");
+    let normal = || {
+        let text = read(&manager, "/proc/zoneinfo").expect("there");
+        let (_, zone) = text.split_once("zone   Normal").expect("a zone");
+        zone.split("Node ").next().expect("its lines").to_owned()
+    };
+    let never = normal();
+    add(&manager, gib(4, 5), 0, Grade::Any).expect("added");
+    assert!(normal().contains("pagesets") && normal().contains("start_pfn:           1048576"));
+    // SAFETY: nobody looks up descriptors meanwhile.
+    unsafe { manager.hotplug().remove(gib(4, 5), Budget::UNLIMITED) }.expect("free");
+    assert_eq!(normal(), never, "as if it never had any");
+}
+
 /// Runs and grades of the memory map ascend, also where the windows came in another order.
 #[test]
 fn the_memory_map_ascends() {

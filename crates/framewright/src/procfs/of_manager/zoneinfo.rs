@@ -1,5 +1,5 @@
 //! `/proc/zoneinfo` (Linux: `mm/vmstat.c`), with those of Linux's counters that have a meaning
-//! here.
+//! here. The counters of NUMA are kept by node, not by zone, so they are not here.
 
 use super::super::FileError;
 use super::lookup::sum_of;
@@ -82,14 +82,18 @@ pub(super) fn zoneinfo<P: Platform>(
         let mut movable = Pages::default();
         for kind in ZoneKind::ALL {
             let zone = manager.view(ZoneId { node: node.id, kind });
+            let zone = zone.filter(|zone| zone.present_pages() != 0);
             write!(out, "Node {}, zone {kind:>8}", node.id)?;
             if zone.is_some() && core::mem::take(&mut first) {
                 write!(out, "\n  per-node stats")?;
                 per_node(manager, node, out)?;
             }
-            let counts = zone.as_ref().map(|zone| Pages::of(zone, &mut movable));
-            pages(counts.as_ref().unwrap_or(&Pages::default()), out)?;
-            if let (Some(zone), Some(counts)) = (zone, counts) {
+            let counts = match &zone {
+                Some(zone) => Pages::of(zone, &mut movable),
+                None => Pages::default(),
+            };
+            pages(&counts, out)?;
+            if let Some(zone) = zone {
                 free(&counts, out)?;
                 populated(manager, &zone, out)?;
             }
@@ -114,9 +118,10 @@ fn per_node<P: Platform>(
     let sum = |of: fn(&ZoneView<'static, P>) -> u64| sum_of(manager, Some(node.id), &of);
     let (table_bytes, descriptor_pages) =
         (sum(ZoneView::table_bytes), sum(ZoneView::descriptor_pages));
-    write!(out, "\n      {:<12} {descriptor_pages}", vmstat::MAP_PAGES)?;
-    write!(out, "\n      {:<12} {}", vmstat::TABLE_PAGES, table_bytes / PAGE_SIZE)?;
-    Ok(())
+    named(
+        &[(vmstat::MAP_PAGES, descriptor_pages), (vmstat::TABLE_PAGES, table_bytes / PAGE_SIZE)],
+        out,
+    )
 }
 
 fn pages(counts: &Pages, out: &mut dyn Write) -> Result<(), FileError> {
@@ -142,13 +147,20 @@ fn pages(counts: &Pages, out: &mut dyn Write) -> Result<(), FileError> {
 }
 
 fn free(counts: &Pages, out: &mut dyn Write) -> Result<(), FileError> {
-    for (name, pages) in [
-        (vmstat::FREE_PAGES, counts.free),
-        (vmstat::FREE_BLOCK_PAGES, counts.free_blocks),
-        (vmstat::ISOLATED_PAGES, counts.isolated),
-        (vmstat::FREE_CMA_PAGES, counts.free_cma),
-        (vmstat::UNACCEPTED_PAGES, counts.unaccepted),
-    ] {
+    named(
+        &[
+            (vmstat::FREE_PAGES, counts.free),
+            (vmstat::FREE_BLOCK_PAGES, counts.free_blocks),
+            (vmstat::ISOLATED_PAGES, counts.isolated),
+            (vmstat::FREE_CMA_PAGES, counts.free_cma),
+            (vmstat::UNACCEPTED_PAGES, counts.unaccepted),
+        ],
+        out,
+    )
+}
+
+fn named(counters: &[(&str, u64)], out: &mut dyn Write) -> Result<(), FileError> {
+    for (name, pages) in counters {
         write!(out, "\n      {name:<12} {pages}")?;
     }
     Ok(())
@@ -183,7 +195,6 @@ fn populated<P: Platform>(
 }
 
 fn end(span: PfnRange, out: &mut dyn Write) -> Result<(), FileError> {
-    write!(out, "\n  {:<20} 0", "node_unreclaimable:")?;
-    write!(out, "\n  {:<20} {}", "start_pfn:", span.start.0)?;
-    Ok(())
+    let start = span.start.0;
+    Ok(write!(out, "\n  node_unreclaimable:  0\n  start_pfn:           {start}")?)
 }
