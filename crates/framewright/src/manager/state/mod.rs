@@ -45,10 +45,11 @@ pub struct Node {
     pub id: NodeId,
     /// How many CPUs firmware lists on the node.
     pub cpus: u32,
-    /// From the node's first frame of memory to its last, holes included; empty without memory.
+    /// From the first frame of memory that the node had at bring-up to its last, holes included;
+    /// empty if it had none.
     pub span: PfnRange,
-    /// The nodes with memory in the order in which requests ask them: the node itself, then by
-    /// tier, and in each tier the nearest first.
+    /// The nodes that have or once had memory, in the order in which requests ask them: the node
+    /// itself, then by tier, and in each tier the nearest first.
     pub fallback: Fallback,
     /// The distance to each node in the units of ACPI, in which the node itself is at 10.
     pub distances: &'static [u8],
