@@ -4,14 +4,15 @@ use crate::{PluggableMemory, Removal};
 use framewright::manager::{self, Added, Budget, Hotplug, HotplugError, Obstacle};
 use framewright::parameters::{OnlinePolicy, OnlineType};
 use framewright::units::{NodeId, PhysRange};
-use framewright::zone::{FreeError, Grade};
+use framewright::zone::{FreeError, Grade, Presence};
 use framewright::{Manager, Mover, Platform};
 
 /// A manager's memory in a device's region, for one step
 /// ([`VirtioMem::work`](crate::VirtioMem::work)). New memory is removable, unless
 /// `memhp_default_state=` or `memory_hotplug.online_policy=` say otherwise; memory that goes is
-/// offline or free, or has been vacated. Under `auto-movable` each memory block gets a grade of its
-/// own, if the region was registered ([`Hotplug::register_group`]).
+/// offline or free, or has been vacated. Under `auto-movable` each unit of a request, or memory
+/// block if that is larger, gets a grade of its own, if the region was registered with units
+/// ([`Hotplug::register_group`]).
 pub struct ManagedMemory<'a, P: Platform> {
     manager: &'a Manager<P>,
     region: PhysRange,
@@ -108,6 +109,39 @@ impl<'a, P: Platform> ManagedMemory<'a, P> {
         unit_bytes.map_or(u64::MAX, |bytes| bytes.max(settings.block_bytes))
     }
 
+    /// Brings new memory online, with the grade of each step in its turn. It was added as a whole,
+    /// as each addition may take a window for good. What is refused stays offline, as in Linux.
+    fn bring_online(&mut self, range: PhysRange, step_bytes: u64) {
+        let mut rest = range;
+        let mut steps = (range.size() / step_bytes).max(1);
+        while let Some(run) = self.first_offline(rest) {
+            let end = (run.start / step_bytes).saturating_add(steps).saturating_mul(step_bytes);
+            let part = PhysRange::new(run.start, end.min(run.end));
+            let grade = self.grade(part);
+            if grade == Some(Grade::Any) && steps > 1 {
+                // Less of it may be for movable contents only.
+                steps /= 2;
+                continue;
+            }
+            if let Some(Err(error)) = grade.map(|grade| self.hotplug().online(part, grade)) {
+                self.error = Some(ManagedError::Hotplug(part, error));
+            }
+            rest.start = part.end;
+            steps = steps.saturating_mul(2);
+        }
+    }
+
+    /// The lowest run of offline memory in a range. Between such runs may be a window's tables.
+    fn first_offline(&self, range: PhysRange) -> Option<PhysRange> {
+        let mut first: Option<PhysRange> = None;
+        self.hotplug().for_each_run_in(range, &mut |run, presence, _| {
+            if presence == Presence::Offline && first.is_none_or(|first| run.start < first.start) {
+                first = Some(run);
+            }
+        });
+        first
+    }
+
     /// The whole units within the region, at multiples of their size.
     fn units(&self, unit_bytes: u64) -> PhysRange {
         let PhysRange { start, end } = self.region;
@@ -133,34 +167,23 @@ fn whole(start_bytes: u64, size_bytes: u64) -> PhysRange {
 // given it to. It does not touch memory that it refuses either.
 unsafe impl<P: Platform> PluggableMemory for ManagedMemory<'_, P> {
     unsafe fn add(&mut self, start_bytes: u64, size_bytes: u64) -> u64 {
-        let mut rest = whole(start_bytes, size_bytes);
-        let step_bytes = self.step_bytes(rest);
-        let mut steps = (size_bytes / step_bytes).max(1);
-        loop {
-            let end = (rest.start / step_bytes).saturating_add(steps).saturating_mul(step_bytes);
-            let part = PhysRange::new(rest.start, end.min(rest.end));
-            let grade = self.grade(part);
-            if grade == Some(Grade::Any) && steps > 1 {
-                // Less of it may be for movable contents only.
-                steps /= 2;
-                continue;
-            }
-            let added = match grade {
-                // SAFETY: the caller keeps this function's promise.
-                Some(grade) => unsafe { self.hotplug().add(part, self.node, grade) },
-                // SAFETY: the caller keeps this function's promise.
-                None => unsafe { self.hotplug().add_offline(part, self.node) },
-            };
-            if !self.has_come(part, added) {
-                break;
-            }
-            rest.start = part.end;
-            if rest.is_empty() {
-                break;
-            }
-            steps = steps.saturating_mul(2);
+        let range = whole(start_bytes, size_bytes);
+        let step_bytes = self.step_bytes(range);
+        let is_in_steps = step_bytes < size_bytes;
+        let grade = if is_in_steps { None } else { self.grade(range) };
+        let added = match grade {
+            // SAFETY: the caller keeps this function's promise.
+            Some(grade) => unsafe { self.hotplug().add(range, self.node, grade) },
+            // SAFETY: the caller keeps this function's promise.
+            None => unsafe { self.hotplug().add_offline(range, self.node) },
+        };
+        if !self.has_come(range, added) {
+            return 0;
         }
-        rest.start - start_bytes
+        if is_in_steps {
+            self.bring_online(range, step_bytes);
+        }
+        size_bytes
     }
 
     fn may_take_more(&self) -> bool {

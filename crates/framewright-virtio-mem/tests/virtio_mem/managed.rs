@@ -104,3 +104,28 @@ fn a_ratio_is_kept_within_one_request() {
         .collect();
     assert_eq!(sorts, "mmmmmmkmmmkmmm");
 }
+
+/// Each addition may take a window, of which there are few: what comes at once is added at once,
+/// whatever grades it gets.
+#[test]
+fn grades_within_one_request_take_no_more_windows() {
+    const BLOCK: u64 = 128 * MIB;
+    let windows = |policy: &str| {
+        let (manager, region) = manager_of(256 * BLOCK, policy);
+        let mut memory = memory(&manager, region);
+        let group = Group { region, node: NodeId::ZERO, unit_bytes: Some(2 * MIB) };
+        manager.hotplug().register_group(group).expect("room");
+        let before = manager.hotplug().windows_left();
+        // SAFETY: nobody else has it.
+        assert_eq!(unsafe { memory.add(START, region.size()) }, region.size());
+        assert!(memory.take_error().is_none());
+        manager.verify().unwrap_or_else(|fault| panic!("{fault}"));
+        let mut offline_bytes = 0;
+        manager.hotplug().for_each_run_in(region, &mut |run, presence, _| {
+            offline_bytes += if presence == Presence::Offline { run.size() } else { 0 };
+        });
+        assert_eq!(offline_bytes, 0);
+        before - manager.hotplug().windows_left()
+    };
+    assert_eq!(windows("memory_hotplug.online_policy=auto-movable"), windows(""));
+}

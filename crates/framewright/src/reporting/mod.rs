@@ -47,7 +47,8 @@
 //!   of 64 MiB that are out at a time.
 //! * [`Pace::Adaptive`]: memory that stayed free for a tick is reported in the next, in large
 //!   amounts; memory that comes and goes is left alone. [`Pace::Fixed`] is Linux's, but as nothing
-//!   tells of memory that became free, a pass may begin up to a quarter of the delay later.
+//!   tells of memory that became free, a pass may begin up to a quarter of the delay, at least
+//!   4 ms, later.
 //! * After an error the reporter tries again, later each time, with the memory after what was
 //!   refused: a range that the device refuses each time does not hold up others. A device that does
 //!   not answer keeps its memory until it answers or is reset.

@@ -166,6 +166,7 @@ impl Sections {
 
     /// Returns the first section from `next` on, and before `end`, that nobody has claimed. Looks
     /// at 64 at a time, as holes may be large.
+    #[inline(never)]
     fn next_unclaimed(&self, mut next: u32, end: u32) -> Option<u32> {
         loop {
             let (word, bit) = self.bit(self.claimed, next)?;

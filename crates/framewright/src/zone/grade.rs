@@ -94,6 +94,7 @@ impl core::ops::AddAssign for GradedMemory {
 
 /// Whether a head never has a grade: it is in use and nobody may free it, or is no memory that the
 /// zone may hand out. If it has one nevertheless, it got that before it came to this.
+#[inline(never)]
 fn is_gradeless(state: BlockState) -> bool {
     match state.state() {
         Some(State::Reserved | State::Offline) => true,
@@ -221,6 +222,7 @@ impl Zone {
     }
 
     /// Pages without a grade that are free or withheld: what every request may have.
+    #[inline(never)]
     pub(crate) fn ungraded_free_pages(&self) -> u64 {
         // Read first: withheld memory may come up meanwhile.
         let withheld = self.withheld_pages();

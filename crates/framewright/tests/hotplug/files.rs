@@ -80,6 +80,10 @@ fn a_block_that_begins_with_tables_is_offline_until_its_memory_is_online() {
     assert_eq!(of(32, "state").as_deref(), Ok("offline\n"));
     assert_eq!(of(32, "online").as_deref(), Ok("0\n"));
     assert_eq!(of(32, "valid_zones").as_deref(), Ok("Normal Movable\n"));
+    // It is offline already, which is an error for one of the files.
+    assert_eq!(write(&manager, &format!("{MEMORY}/memory32/online"), "0"), Ok(()));
+    let again = write(&manager, &format!("{MEMORY}/memory32/state"), "offline");
+    assert_eq!(again, Err(FileError::Invalid));
     write(&manager, &format!("{MEMORY}/memory32/state"), "online_movable").expect("offline");
     assert_eq!(of(32, "state").as_deref(), Ok("online\n"));
     assert_eq!(of(32, "valid_zones").as_deref(), Ok("Movable\n"));

@@ -139,6 +139,7 @@ impl<'m, P: Platform> Hotplug<'m, P> {
     }
 
     /// Returns the nearest other node with memory; the node itself if there is none.
+    #[inline(never)]
     fn other_than(self, node: NodeId) -> NodeId {
         let list = self.manager.nodes.get(node.index()).map_or(Fallback::NONE, |own| own.fallback);
         list.iter().find(|&other| other != node && self.has_memory(other)).unwrap_or(node)

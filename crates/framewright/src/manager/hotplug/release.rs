@@ -99,7 +99,7 @@ impl<'m, P: Platform> Hotplug<'m, P> {
     /// The caller owns the frames, which it has reserved, and nobody uses them any more (invariant
     /// 42).
     pub unsafe fn release(self, range: PfnRange) -> Result<Released, ReleaseError> {
-        self.make_allocated(range, |frames| {
+        self.make_allocated(range, &|frames| {
             // The frames are now allocated to this call, and their content does not matter.
             self.manager.fill_added(frames, true);
             let freed = self.manager.free_bare(frames);
@@ -119,7 +119,7 @@ impl<'m, P: Platform> Hotplug<'m, P> {
     #[track_caller]
     pub fn adopt(self, range: PfnRange) -> Result<(), ReleaseError> {
         let place = Location::caller();
-        self.make_allocated(range, |frames| self.manager.note_adopted(frames, place))
+        self.make_allocated(range, &|frames| self.manager.note_adopted(frames, place))
     }
 
     /// Does [`adopt`](Self::adopt) for frames that are all reserved, before anybody else has the

@@ -40,8 +40,8 @@ impl<'a, 'b, P: Platform> Obtained<'a, 'b, P> {
     }
 
     /// Gives back what was taken after the first range: the other ranges and the zones' tables. All
-    /// is given back in the order opposite to that in which it was taken. So what goes is at the end
-    /// of what is left, and the list of reserved ranges needs no place for a gap.
+    /// goes back in the order opposite to that in which it was taken: what goes is at the end of
+    /// what is left, so that the list of reserved ranges needs no place for a gap.
     pub(crate) fn give_tables_back(&mut self, zones: &[Zone]) {
         while self.count > 1 {
             self.give_last_back();

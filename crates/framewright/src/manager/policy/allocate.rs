@@ -242,7 +242,8 @@ impl<P: Platform> Numa<'_, P> {
             return true;
         }
         let mut zones = self.manager.zones().iter().filter(|zone| nodes.contains(zone.id().node));
-        zones.any(|zone| zone.pages_for_limits().ungraded != 0)
+        // Limits count a graded block in full, and are from the last change of grades.
+        zones.any(|zone| zone.pages_for_limits().ungraded != 0 || zone.ungraded_free_pages() != 0)
     }
 
     /// Turns the error of a bound request into one that names the policy's nodes, and counts it.

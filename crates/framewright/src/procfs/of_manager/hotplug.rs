@@ -149,6 +149,10 @@ fn set<P: Platform>(
 /// Takes all online memory of a block out of use, or none. A hole in the block is an error (Linux:
 /// `mm/memory_hotplug.c`, `offline_pages`).
 fn set_offline<P: Platform>(manager: &Manager<P>, range: PhysRange) -> Result<bool, FileError> {
+    // The tables of a window are always there.
+    if !content(manager, range).online {
+        return Ok(false);
+    }
     let hotplug = manager.hotplug();
     let (mut online, mut bytes, mut present) = (None::<PhysRange>, 0, 0);
     hotplug.for_each_run_in(range, &mut |run, presence, _| {
