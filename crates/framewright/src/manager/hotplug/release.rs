@@ -151,7 +151,7 @@ impl<'m, P: Platform> Hotplug<'m, P> {
     }
 
     /// Turns reserved frames into allocated ones, and calls `then` for those of each segment.
-    fn make_allocated(self, range: PfnRange, then: impl Fn(PfnRange)) -> Result<(), ReleaseError> {
+    fn make_allocated(self, range: PfnRange, then: &dyn Fn(PfnRange)) -> Result<(), ReleaseError> {
         if range.is_empty() {
             return Err(ReleaseError::Empty(range));
         }
