@@ -114,7 +114,8 @@ impl<'a, P: Platform> ManagedMemory<'a, P> {
     fn bring_online(&mut self, range: PhysRange, step_bytes: u64) {
         let mut rest = range;
         let mut steps = (range.size() / step_bytes).max(1);
-        while let Some(run) = self.first_offline(rest) {
+        // Between runs of offline memory may be a window's tables.
+        while let Some((run, _)) = self.hotplug().first_run_in(rest, Presence::Offline) {
             let end = (run.start / step_bytes).saturating_add(steps).saturating_mul(step_bytes);
             let part = PhysRange::new(run.start, end.min(run.end));
             let grade = self.grade(part);
@@ -129,17 +130,6 @@ impl<'a, P: Platform> ManagedMemory<'a, P> {
             rest.start = part.end;
             steps = steps.saturating_mul(2);
         }
-    }
-
-    /// The lowest run of offline memory in a range. Between such runs may be a window's tables.
-    fn first_offline(&self, range: PhysRange) -> Option<PhysRange> {
-        let mut first: Option<PhysRange> = None;
-        self.hotplug().for_each_run_in(range, &mut |run, presence, _| {
-            if presence == Presence::Offline && first.is_none_or(|first| run.start < first.start) {
-                first = Some(run);
-            }
-        });
-        first
     }
 
     /// The whole units within the region, at multiples of their size.

@@ -400,8 +400,7 @@ fn memblock_node_ranges<P: Platform>(
 
 /// Logs the holes that the tables cover: of all blocks that have an entry, also those between two
 /// pieces of memory of a zone, the frames that are not memory, by the zone of the block's owner.
-/// Also logs present frames that a
-/// shared block took from their zone.
+/// Also logs present frames that a shared block took from their zone.
 fn unavailable_pages<P: Platform>(log: &mut dyn BootLog, input: &Intake<'_>, manager: &Manager<P>) {
     for zone in manager.views() {
         let blocks: u64 = zone.segments().map(|segment| u64::from(segment.blocks)).sum();

@@ -261,6 +261,19 @@ impl<'m, P: Platform> Hotplug<'m, P> {
         }
     }
 
+    /// Returns the lowest run of blocks with this presence in a range, which is widened to whole
+    /// blocks, and the run's node.
+    #[must_use]
+    pub fn first_run_in(self, range: PhysRange, presence: Presence) -> Option<(PhysRange, NodeId)> {
+        let mut first = None::<(PhysRange, NodeId)>;
+        self.for_each_run_in(range, &mut |run, its, node| {
+            if its == presence && first.is_none_or(|(first, _)| run.start < first.start) {
+                first = Some((run, node));
+            }
+        });
+        first
+    }
+
     /// Returns the memory that holds the tables of the window at an address, if they lie in the
     /// window itself.
     pub(crate) fn tables_at(self, address: u64) -> PhysRange {

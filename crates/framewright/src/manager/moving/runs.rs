@@ -238,9 +238,9 @@ impl<'m, P: Platform> Mission<'m, P> {
         }
     }
 
-    /// Moves the contents of isolated frames elsewhere. Returns false if the budget
-    /// was used up first, which is checked before a run is begun and after memory that stays or was
-    /// only looked at.
+    /// Moves the contents of isolated frames elsewhere. Returns false if the budget was used up
+    /// first, which is checked before a run is begun and after memory that stays or was only looked
+    /// at.
     pub(super) fn vacate(&mut self, pages: PfnRange) -> Result<bool, FreeError> {
         for Piece { zone, segment, range } in self.manager.pieces(pages)? {
             let mut targets = Anywhere(self.to.unwrap_or(NodeChoice::Exact(zone.id().node)));

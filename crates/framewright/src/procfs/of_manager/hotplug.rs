@@ -127,14 +127,7 @@ fn set<P: Platform>(
     let mut found = false;
     // One run at a time, because each changes the runs after it.
     let mut rest = range;
-    loop {
-        let mut first: Option<(PhysRange, NodeId)> = None;
-        hotplug.for_each_run_in(rest, &mut |run, presence, node| {
-            if presence == Presence::Offline && first.is_none() {
-                first = Some((run, node));
-            }
-        });
-        let Some((run, node)) = first else { break };
+    while let Some((run, node)) = hotplug.first_run_in(rest, Presence::Offline) {
         found = true;
         let Some(grade) = hotplug.grade_for(run, node, kind) else { break };
         hotplug.online(run, grade).map_err(refused)?;
