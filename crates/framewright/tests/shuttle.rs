@@ -10,7 +10,7 @@ mod model;
 
 use framewright::Request;
 use framewright::units::PfnRange;
-use framewright_testkit::workload::{Held, Shared, Worker};
+use framewright_workload::{Held, Shared, Worker};
 use model::{Memory, Model, Owner, Shape, assert_disjoint, execute, on, order, take_movable};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, Runner};

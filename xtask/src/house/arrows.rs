@@ -7,7 +7,7 @@ use std::{fs, io};
 
 /// The document whose table has the rules.
 const LAW: &str = "docs/architecture.md";
-/// The crate that all tests may use.
+/// The crate that all tests may use, with what it may know.
 const TEST_KIT: &str = "framewright-testkit";
 
 /// What each crate may know, by crate name.
@@ -47,9 +47,8 @@ pub fn inspect(root: &Path, manifests: &[PathBuf]) -> io::Result<Vec<String>> {
             continue;
         };
         for (section, dependency) in dependencies(text) {
-            let in_tests_only = section.ends_with("dev-dependencies");
-            let fine =
-                allowed.crates.contains(dependency) || in_tests_only && dependency == TEST_KIT;
+            let fine = allowed.crates.contains(dependency)
+                || section.ends_with("dev-dependencies") && for_tests(&table, dependency);
             if ours.contains(dependency) && !fine {
                 findings.push(format!("{shown}: `{name}` may not know `{dependency}` ({LAW})"));
             }
@@ -57,6 +56,12 @@ pub fn inspect(root: &Path, manifests: &[PathBuf]) -> io::Result<Vec<String>> {
         findings.extend(no_std_findings(path, text, allowed));
     }
     Ok(findings)
+}
+
+/// Whether all tests may use a crate: the test kit, and what the test kit may know.
+fn for_tests(table: &Table, dependency: &str) -> bool {
+    let kit = table.get(TEST_KIT);
+    dependency == TEST_KIT || kit.is_some_and(|kit| kit.crates.contains(dependency))
 }
 
 /// Checks that libraries without `std` say so, and that no library has a `std` feature: a single
@@ -200,6 +205,9 @@ text
     #[test]
     fn this_source_tree_has_its_law() {
         let text = fs::read_to_string(workspace::root().join(LAW)).expect("the document is there");
-        assert!(table(&text)["guest"].crates.contains("framewright-arch"));
+        let table = table(&text);
+        assert!(table["guest"].crates.contains("framewright-arch"));
+        assert!(for_tests(&table, TEST_KIT) && for_tests(&table, "framewright-workload"));
+        assert!(!for_tests(&table, "framewright-shell"));
     }
 }

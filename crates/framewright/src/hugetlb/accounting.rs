@@ -183,8 +183,8 @@ impl Accounting {
     }
 
     /// Returns how many free pages of a size and node may be reported and lent to the hypervisor.
-    /// As many pages as are reserved stay unreported. A node with surplus pages lends none, because
-    /// those leave the pool when they are freed.
+    /// As many pages as are reserved stay unreported, and one page more stays free for requests. A
+    /// node with surplus pages lends none, because those leave the pool when they are freed.
     pub(crate) fn lendable(&self, size: PoolSize, node: NodeId) -> u64 {
         let unreported: u64 = self
             .lists
@@ -197,7 +197,8 @@ impl Accounting {
         if self.node(size, node).surplus != 0 {
             0
         } else {
-            unreported.saturating_sub(counts.reserved).min(counts.available())
+            let others = counts.available().saturating_sub(1);
+            unreported.saturating_sub(counts.reserved).min(others)
         }
     }
 

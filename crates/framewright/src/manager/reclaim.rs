@@ -20,7 +20,7 @@ use crate::memblock::NodeChoice;
 use crate::platform::Platform;
 use crate::sync::table_atomic::{AtomicU64, Ordering};
 use crate::units::Order;
-use crate::zone::Zone;
+use crate::zone::{Defer, Zone};
 
 /// How often one request asks the hook, however much the hook says it freed. Linux gives up after
 /// this many rounds without progress.
@@ -79,7 +79,9 @@ impl<P: Platform> Manager<P> {
         if !cfg!(feature = "moving") || !self.pressure.ends_refusal() {
             return false;
         }
-        self.numa.nodes().iter().for_each(|node| node.defer.lock(self.platform).allow());
+        for node in self.numa.nodes() {
+            node.defer.lock(self.platform).iter_mut().for_each(Defer::allow);
+        }
         self.pressure.epoch.end();
         true
     }

@@ -22,7 +22,7 @@ const MOST_SHIFT: u8 = 6;
 /// Stands for no order.
 const NONE: u8 = MAX_ORDER + 1;
 
-/// The history of compaction failures in a zone. Its holder must not let two callers use it at
+/// The history of failures of compaction for requests of one kind. Its holder must not let two callers use it at
 /// once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Defer {

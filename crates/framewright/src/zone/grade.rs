@@ -259,7 +259,9 @@ impl Zone {
             let state = found.state;
             let mine = !state.migrate_type().is_mergeable()
                 || state.migrate_type() == MigrateType::Movable;
+            // What is out for a report is free and comes back with its new grade.
             state.is(State::Isolated)
+                || state.is(State::Reporting)
                 || mine && state.is(State::Split)
                 || mine && state.is(State::Whole) && !state.is_nobodys()
                 || state.is(State::Split) && state.managed_pages() == 0

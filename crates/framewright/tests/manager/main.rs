@@ -28,6 +28,7 @@ mod cached_requests;
 mod cases;
 mod claims;
 mod compaction;
+mod compaction_where;
 mod contiguous;
 mod cpus;
 mod cpus_gone;

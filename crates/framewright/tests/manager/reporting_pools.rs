@@ -4,10 +4,12 @@
 use crate::common::check;
 use crate::common::reporting_rig::{MS, Rig, SECOND, machine, weightless};
 use framewright::hugetlb::{NodeMask, PoolError, PoolSize};
+use framewright::manager::{Budget, ObstacleKind, VacateError};
 use framewright::memblock::NodeChoice;
 use framewright::reporting::{Acknowledged, Pace};
 use framewright::units::PfnRange;
 use framewright::vmemmap_space::{BlockNumber, BlockRange};
+use framewright::zone::Grade;
 use framewright_testkit::PoolOwner;
 use framewright_testkit::reporting::{Answer, Traits};
 use proptest::collection::vec;
@@ -180,6 +182,84 @@ fn a_page_that_is_out_is_nobodys() {
         (0, counts.target, counts.target)
     );
     assert_eq!(rig.host.out_pages(), 0);
+}
+
+/// A request finds the only page that is free, and the last of several.
+#[test]
+fn one_page_always_stays() {
+    for (size, pages, out) in [(GIB, 1, 0), (TWO, 1, 0), (TWO, 2, 1), (TWO, 3, 1)] {
+        let Some(mut rig) = rig(4096, size, pages, weightless()) else { return };
+        rig.settle();
+        let held: Vec<PfnRange> = (0..pages).map(|_| allocate(&rig, size)).collect();
+        held.iter().for_each(|&page| free(&rig, size, page));
+        rig.host.answer(Answer::Never);
+        rig.run(20 * SECOND);
+        let pool = rig.manager.pool(size);
+        assert_eq!(pool.counts().all.free, pages - out, "{size:?}, {pages}");
+        pool.reserve(1, NodeMask::ALL).expect("one is free");
+        verify(&rig);
+        rig.reporter().reset();
+        rig.host.answer(Answer::After(0));
+        rig.settle();
+        verify(&rig);
+    }
+}
+
+/// A block that is out gets a grade where it is, and has it when it comes back.
+#[test]
+fn what_is_out_can_be_graded() {
+    let Some(mut rig) = rig(256, TWO, 0, weightless()) else { return };
+    rig.settle();
+    let held: Vec<PfnRange> = rig.take_all(9);
+    let blocks: Vec<u32> =
+        held.iter().map(|block| BlockNumber::containing(block.start).0).collect();
+    held.into_iter().for_each(|block| rig.free(block));
+    rig.host.answer(Answer::Never);
+    rig.run(20 * SECOND);
+    let out = rig.host.out_pages();
+    assert_ne!(out, 0);
+    let moving = rig.manager.moving();
+    for block in blocks {
+        let set = moving.set_grade(BlockRange::new(block, block + 1), Grade::MovableOnly);
+        assert!(set.is_ok(), "{block}: {set:?}");
+        assert_eq!(moving.grade_of(BlockNumber(block).start()), Some(Grade::MovableOnly));
+    }
+    assert_eq!(rig.host.out_pages(), out);
+    verify(&rig);
+    rig.reporter().reset();
+    rig.host.answer(Answer::After(0));
+    rig.settle();
+    verify(&rig);
+}
+
+/// What the hypervisor has comes back, unlike what is in use.
+#[test]
+fn a_page_that_is_out_is_no_lasting_obstacle() {
+    let Some(mut rig) = rig(1024, TWO, 2, weightless()) else { return };
+    rig.settle();
+    let held: Vec<PfnRange> = (0..2).map(|_| allocate(&rig, TWO)).collect();
+    held.iter().for_each(|&page| free(&rig, TWO, page));
+    rig.host.answer(Answer::Never);
+    rig.run(20 * SECOND);
+    let pool = rig.manager.pool(TWO);
+    let rest = allocate(&rig, TWO);
+    let kind = |page: PfnRange| {
+        let first = BlockNumber::containing(page.start).0;
+        let block = BlockRange::new(first, first + 1);
+        let vacated = rig.manager.moving().vacate(block, Budget::UNLIMITED);
+        match vacated {
+            Err(VacateError::Obstacles { obstacles, .. }) => obstacles.first.kind,
+            other => panic!("{other:?}"),
+        }
+    };
+    let kinds: Vec<ObstacleKind> = held.iter().map(|&page| kind(page)).collect();
+    for (&page, kind) in held.iter().zip(kinds) {
+        let expected = if page == rest { ObstacleKind::Pool } else { ObstacleKind::Reporting };
+        assert_eq!(kind, expected);
+    }
+    pool.give_back_page(rest.start).expect("it is in use");
+    rig.reporter().reset();
+    verify(&rig);
 }
 
 #[test]

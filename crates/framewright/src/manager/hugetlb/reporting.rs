@@ -2,11 +2,11 @@
 //! so every rule of the accounting holds.
 //!
 //! As many unreported pages as are reserved always stay. At most half of the others are lent at
-//! once; never pages that are isolated or have a memory error, or pages of a node with surplus
-//! pages, as these would leave the pool when they are freed. A page that comes back is freed as by
-//! any user but goes to the end of a list: the list of reported pages, which are handed out after
-//! the unreported ones, or, if the device refused it, the unreported ones. A page keeps its mark as
-//! long as it is free in its pool.
+//! once, so that one that is free stays free for requests; never pages that are isolated or have a
+//! memory error, or pages of a node with surplus pages, as these would leave the pool when they are
+//! freed. A page that comes back is freed as by any user but goes to the end of a list: the list of
+//! reported pages, which are handed out after the unreported ones, or, if the device refused it,
+//! the unreported ones. A page keeps its mark as long as it is free in its pool.
 
 use crate::block::list::NONE;
 use crate::block::{Chain, IN_USE, LENT, PageList};

@@ -177,8 +177,10 @@ impl<P: Platform> Pool<'_, P> {
                         break;
                     }
                     left -= list.pages();
-                    if let Some(taken) = taken.list(slot).filter(|_| list.pages() != 0) {
-                        taken.append(zone.table(), list);
+                    // Only a part that gave something takes a place.
+                    let places = Some(&mut *taken).filter(|_| list.pages() != 0);
+                    if let Some(place) = places.and_then(|taken| taken.list(slot)) {
+                        place.append(zone.table(), list);
                     }
                 }
             }
@@ -214,6 +216,7 @@ impl<P: Platform> Pool<'_, P> {
 
     /// Does [`take_pages`](Self::take_pages) with debug aids: each page is an allocation of its
     /// own.
+    #[inline(never)]
     fn take_singly(&self, taken: &mut Taken, node: NodeId, most: u64) {
         let size = self.size;
         // Pools take no memory with a grade, which movable requests might be given. But if no

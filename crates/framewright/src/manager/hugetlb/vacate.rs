@@ -5,7 +5,7 @@
 //! page becomes free memory in an isolated block. Nobody uses it, so nothing is copied. Pages in
 //! use stay, because their users know where they are.
 
-use crate::block::{BlockState, Chain, PageList};
+use crate::block::{BlockState, Chain, LENT, PageList};
 use crate::hugetlb::Taken;
 use crate::manager::facets::Hugetlb;
 use crate::manager::hugetlb::allocate::Place;
@@ -40,8 +40,9 @@ impl<P: Platform> Hugetlb<'_, P> {
 impl<P: Platform> Pool<'_, P> {
     fn vacate_page(&self, place: &Place, only_looks: bool) -> Result<(), ObstacleKind> {
         // Without the lock these are hints, as the page can be allocated or freed at any moment.
-        if self.flags(place).is_some() {
-            return Err(ObstacleKind::Pool);
+        if let Some(flags) = self.flags(place) {
+            let is_lent = flags & LENT != 0;
+            return Err(if is_lent { ObstacleKind::Reporting } else { ObstacleKind::Pool });
         }
         if place.zone.table().state(place.index).has(BlockState::POISONED) {
             return Err(ObstacleKind::Poisoned);

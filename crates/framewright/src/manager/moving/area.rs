@@ -364,7 +364,8 @@ impl<'m, P: Platform> Moving<'m, P> {
             let Some(run) = *marked else { return Err(nothing) };
             let platform = self.manager.platform;
             // If no more runs may be begun, only free memory is of use. Then do not drain the
-            // caches for each place, but once.
+            // caches for each place, but once; and pass by blocks that are in use in part, be it by
+            // the area's own runs, as looking into each would take longer than the caller allows.
             if !wanted.budget.allows(platform, 0) && wanted.budget.has_time(platform) {
                 if !core::mem::replace(&mut is_drained, true) {
                     self.manager.drain_for_more();

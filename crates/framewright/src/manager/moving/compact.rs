@@ -41,7 +41,8 @@ const COUNTS: usize = 513;
 const _: () = assert!(COUNTS as u64 == PAGES_PER_BLOCK + 1);
 /// Single frames that are allocated as targets under one hold of the lock.
 const TARGETS_AT_ONCE: usize = 64;
-/// The migrate types whose contents can move.
+/// The migrate types whose contents can move; only movable requests may have what becomes whole of
+/// the last two.
 const MOVABLE: [MigrateType; 3] =
     [MigrateType::Movable, MigrateType::MovableOnly, MigrateType::Cma];
 
@@ -124,7 +125,7 @@ impl<P: Platform> Moving<'_, P> {
         if self.mover().is_none() {
             return Err(CompactError::NoMover);
         }
-        let extent = Extent { blocks, most_pages: u64::MAX, in_pieces: false };
+        let extent = Extent { blocks, most_pages: u64::MAX, in_pieces: false, is_movable: true };
         let is_meant = |zone: &Zone| node.is_none_or(|node| zone.id().node == node);
         Ok(self.compact_where(&is_meant, extent, budget))
     }
@@ -145,7 +146,8 @@ impl<P: Platform> Moving<'_, P> {
         let mut mission = Mission::new(self, purpose, budget, &mut ignored);
         let mut done = Compacted::default();
         'zones: for zone in manager.zones().iter().filter(|zone| is_meant(zone)) {
-            for migrate_type in MOVABLE {
+            let types = if extent.is_movable { &MOVABLE[..] } else { &MOVABLE[..1] };
+            for &migrate_type in types {
                 let left = Extent { blocks: extent.blocks - done.blocks, ..extent };
                 let made = empty_some(zone, migrate_type, left, &mut mission);
                 done.blocks += made.blocks;
@@ -173,6 +175,9 @@ pub(super) struct Extent {
     /// For runs below a block: also move what can be moved out of blocks that do not become whole.
     /// These blocks count towards `blocks`.
     pub(super) in_pieces: bool,
+    /// Whether it is for movable requests alone, so that any memory that can be moved may become
+    /// whole.
+    pub(super) is_movable: bool,
 }
 
 /// Makes blocks of one migrate type of a zone whole, beginning with the emptiest. If some of these

@@ -1,24 +1,27 @@
 //! Compaction for a request that found no run, before the reclaim hook is asked (Linux:
 //! `mm/page_alloc.c`, `__alloc_pages_direct_compact`).
 //!
-//! For runs of up to 2 MiB, a block, emptying any block helps. Larger runs need neighbouring
-//! blocks, so a run is vacated where the least has to be moved. After a failure, requests that ask
-//! the same node first do not try again at once ([`Defer`](crate::zone::Defer)).
+//! For runs of up to 2 MiB, a block, emptying any block helps that the request may have. Larger
+//! runs need neighbouring blocks, and below an address that lies inside a zone not every block
+//! helps, so there a run is vacated where the least has to be moved. After a failure, requests that
+//! ask that node first, for memory of that zone, do not try again at once
+//! ([`Defer`](crate::zone::Defer)).
 
 use super::compact::Extent;
 use super::contiguous::{ContiguousError, ContiguousRequest};
 use super::outcome::Budget;
+use crate::block::MigrateType;
 use crate::manager::reclaim::Attempt;
 use crate::manager::request::{Mark, ORDINARY, Search};
 use crate::manager::state::Manager;
 use crate::manager::state::moving::Compaction;
 use crate::manager::state::pressure::count;
 use crate::platform::Platform;
-use crate::units::{Order, PAGES_PER_BLOCK};
+use crate::units::{Order, PAGES_PER_BLOCK, Pfn};
 use crate::zone::{ContigInfo, Suitability, Zone, suitability};
 use core::panic::Location;
 
-/// The most runs that are begun for one request.
+/// The most runs that are begun in one part of a zone, or for one run.
 const MOST_RUNS: u64 = 1 << 16;
 
 impl<P: Platform> Manager<P> {
@@ -44,8 +47,9 @@ impl<P: Platform> Manager<P> {
         };
         let nearest = self.zonelist(search).next().map(|zone| zone.id().node);
         let nearest = nearest.and_then(|node| self.numa.nodes().get(node.index()));
-        let Some(defer) = nearest.map(|node| &node.defer) else { return Compaction::Failed };
-        if defer.lock(self.platform).skips(order) {
+        let Some(nearest) = nearest else { return Compaction::Failed };
+        let (defer, of) = (&nearest.defer, search.highest as usize);
+        if defer.lock(self.platform)[of].skips(order) {
             // Not a plain failure: a request that is known to fail never comes here, so nobody
             // would try compaction again.
             return Compaction::NotTried;
@@ -55,12 +59,14 @@ impl<P: Platform> Manager<P> {
         }
         let counters = &self.moving.counters;
         count(&counters.compact_stalls, 1);
-        let compacted = if order <= Order::BLOCK {
+        let max = Pfn::containing(search.max_address);
+        let is_cut = |zone: &Zone| zone.span().start < max && max < zone.span().end;
+        let compacted = if order <= Order::BLOCK && !self.zonelist(search).any(is_cut) {
             self.compact_for(search, order, missing, attempt)
         } else {
             self.vacate_for(search, order, attempt)
         };
-        let mut defer = defer.lock(self.platform);
+        let defer = &mut defer.lock(self.platform)[of];
         if matches!(compacted, Compaction::Succeeded) {
             defer.succeeded(order);
             count(&counters.compact_successes, 1);
@@ -70,17 +76,20 @@ impl<P: Platform> Manager<P> {
         compacted
     }
 
-    /// Returns whether a zone has enough free memory for the request, in pieces.
+    /// Returns whether a part of a zone has enough free memory for the request, in pieces: above
+    /// the mark of its zone, and room for what is moved in the part itself.
     #[inline(never)]
-    fn may_help(&self, zone: &Zone, search: &Search, order: Order) -> bool {
-        let mark = self.keeps_of_all(Mark::Min, zone, search) / u64::from(zone.parts().max(1));
-        let runs = zone.free_areas(self.platform).by_order();
+    fn may_help(&self, part: &Zone, search: &Search, order: Order) -> bool {
+        let keeps = self.keeps_of_all(Mark::Min, part, search);
+        let runs = part.free_areas(self.platform).by_order();
         let threshold = self.sysctl().extfrag_threshold();
-        suitability(&ContigInfo::of(&runs, order), mark, threshold) == Suitability::Suitable
+        self.is_above(part, keeps.saturating_add(2 * order.pages()))
+            && suitability(&ContigInfo::of(&runs, order), 0, threshold) == Suitability::Suitable
     }
 
-    /// Compacts any blocks of a node. If none becomes whole, moving what can be moved out of some
-    /// blocks still makes room for shorter runs beside what cannot be moved.
+    /// Compacts where the request may have what becomes whole, part of a zone by part, in the
+    /// order in which the request looks for memory. If no block becomes whole, moving what can be
+    /// moved out of some blocks still makes room for shorter runs beside what cannot be moved.
     fn compact_for(
         &self,
         search: &Search,
@@ -89,18 +98,19 @@ impl<P: Platform> Manager<P> {
         attempt: &mut Attempt<'_>,
     ) -> Compaction {
         let blocks = missing.div_ceil(PAGES_PER_BLOCK).max(1);
-        let (mut last, mut refused_runs) = (None, 0);
-        for zone in self.zonelist(search) {
-            let node = zone.id().node;
-            if last.replace(node) == Some(node) {
+        let is_movable = search.migrate_type == MigrateType::Movable;
+        let mut refused_runs = 0;
+        for part in self.zonelist(search) {
+            let is_below = part.span().start.address() < search.max_address;
+            if !is_below || !self.may_help(part, search, order) {
                 continue;
             }
             for in_pieces in [false, true] {
                 if in_pieces && order >= Order::BLOCK {
                     continue;
                 }
-                let extent = Extent { blocks, most_pages: u64::MAX, in_pieces };
-                let is_meant = |zone: &Zone| zone.id().node == node;
+                let extent = Extent { blocks, most_pages: u64::MAX, in_pieces, is_movable };
+                let is_meant = |zone: &Zone| core::ptr::eq(zone, part);
                 let made = self.moving().compact_where(&is_meant, extent, Budget::runs(MOST_RUNS));
                 refused_runs |= made.refused_runs;
                 if made.blocks + made.moved.moved_runs != 0 && attempt(ORDINARY).is_ok() {

@@ -161,7 +161,8 @@ fn visit<P: Platform>(
     let share = PAGES / (zones().count() as u64).max(1);
     let (mut blocks, mut has_moved) = (0, false);
     for (id, missing) in zones() {
-        let extent = Extent { blocks: missing, most_pages: share, in_pieces: false };
+        let extent =
+            Extent { blocks: missing, most_pages: share, in_pieces: false, is_movable: true };
         let made = moving.compact_where(&|zone| zone.id() == id, extent, Budget::runs(share));
         count(&counters.daemon_scanned_pages, made.scanned_pages);
         blocks += made.blocks;

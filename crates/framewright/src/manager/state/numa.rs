@@ -12,7 +12,7 @@
 use crate::sync::SpinLock;
 use crate::sync::table_atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use crate::units::NodeId;
-use crate::zone::Defer;
+use crate::zone::{Defer, ZoneKind};
 
 /// Pages of one node by who they were for, since bring-up. They are counted as in Linux, except
 /// that pages in CPU caches count from when the cache took them.
@@ -56,8 +56,9 @@ pub(crate) struct PerNode {
     pub(crate) bandwidth: AtomicU64,
     /// The first frame of the node's movable memory at boot; 0 if it has none.
     pub(crate) movable_start: AtomicU64,
-    /// Recent failures of compaction for requests that ask this node first.
-    pub(crate) defer: SpinLock<Defer>,
+    /// Recent failures of compaction for requests that ask this node first, by the highest zone
+    /// that they may have.
+    pub(crate) defer: SpinLock<[Defer; ZoneKind::COUNT]>,
 }
 
 impl PerNode {
@@ -68,7 +69,7 @@ impl PerNode {
             tier: AtomicU8::new(0),
             bandwidth: AtomicU64::new(0),
             movable_start: AtomicU64::new(0),
-            defer: SpinLock::new(Defer::new()),
+            defer: SpinLock::new([Defer::new(); ZoneKind::COUNT]),
         }
     }
 }

@@ -90,8 +90,9 @@ impl<P: Platform> Vmemmap<'_, P> {
     }
 
     /// Makes the memory map of those blocks in `runs` present again that are allocated whole or in
-    /// a pool, and that the array should describe but does not. The caller owns the blocks. Stops
-    /// when frames run out; what was done until then stays.
+    /// a pool, and that the array should describe but does not. The caller owns the blocks. When
+    /// frames run out, up to 64 sections are passed by before it tries again; what was done until
+    /// then stays.
     ///
     /// Process context: waits for other CPUs.
     ///
@@ -261,8 +262,11 @@ impl<P: Platform> Vmemmap<'_, P> {
                 change += self.flush(space, &mut unflushed);
             }
             let mut frames = OwnFrames { manager: self.manager, near: piece.zone, taken_pages: 0 };
-            let populated = self.fill_piece(space, piece, &mut frames, &mut unflushed);
-            if populated.is_ok() {
+            // Each try takes all frames that requests may have before it puts them back, so once
+            // they run out, the rest of the batch is not tried.
+            let populated = change.out_of_frames == 0
+                && self.fill_piece(space, piece, &mut frames, &mut unflushed).is_ok();
+            if populated {
                 change.spent_pages += frames.taken_pages;
                 done.push(piece);
             } else {
