@@ -6,11 +6,11 @@
 use super::super::FileError;
 use super::lookup::zones_of;
 use crate::block::MigrateType;
-use crate::manager::Manager;
+use crate::manager::{Manager, Node};
 use crate::platform::Platform;
 use crate::units::{BLOCK_ORDER, NodeId, PAGES_PER_BLOCK};
 use crate::zone::{FreeAreas, ORDERS};
-use core::fmt::Write;
+use core::fmt::{self, Write};
 
 /// Linux stops counting here, because it counts a list under a lock. Programs know the sign `>`
 /// from it.
@@ -44,22 +44,32 @@ fn each_zone<P: Platform>(
     if movable.blocks[shown] == 0 { Ok(()) } else { visit(MOVABLE, &movable) }
 }
 
+/// Writes a line for each zone of some nodes: its name, then what `columns` writes.
+pub(super) fn lines<P: Platform>(
+    manager: &Manager<P>,
+    nodes: &[Node],
+    out: &mut dyn Write,
+    columns: &dyn Fn(&FreeAreas, &mut dyn Write) -> fmt::Result,
+) -> Result<(), FileError> {
+    for node in nodes {
+        each_zone(manager, node.id, &mut |zone, areas| {
+            write!(out, "Node {}, zone {zone:>8} ", node.id)?;
+            columns(areas, out)?;
+            Ok(writeln!(out)?)
+        })?;
+    }
+    Ok(())
+}
+
 /// `/proc/buddyinfo`: a line for each zone with its free runs by order.
 pub(super) fn buddyinfo<P: Platform>(
     manager: &Manager<P>,
     _: &[u64],
     out: &mut dyn Write,
 ) -> Result<(), FileError> {
-    for node in manager.nodes() {
-        each_zone(manager, node.id, &mut |zone, areas| {
-            write!(out, "Node {}, zone {zone:>8} ", node.id)?;
-            for runs in areas.by_order() {
-                write!(out, "{runs:6} ")?;
-            }
-            Ok(writeln!(out)?)
-        })?;
-    }
-    Ok(())
+    lines(manager, manager.nodes(), out, &|areas, out| {
+        areas.by_order().iter().try_for_each(|runs| write!(out, "{runs:6} "))
+    })
 }
 
 /// `/proc/pagetypeinfo`: free runs by migrate type and order, and how many blocks have each type.
@@ -95,12 +105,8 @@ pub(super) fn pagetypeinfo<P: Platform>(
             write!(out, "{:>12} ", kind.name())?;
         }
         writeln!(out)?;
-        each_zone(manager, node.id, &mut |zone, areas| {
-            write!(out, "Node {}, zone {zone:>8} ", node.id)?;
-            for kind in TYPES {
-                write!(out, "{:12} ", areas.blocks[kind as usize])?;
-            }
-            Ok(writeln!(out)?)
+        lines(manager, core::slice::from_ref(node), out, &|areas, out| {
+            TYPES.iter().try_for_each(|&kind| write!(out, "{:12} ", areas.blocks[kind as usize]))
         })?;
     }
     Ok(())

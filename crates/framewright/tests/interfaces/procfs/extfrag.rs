@@ -4,7 +4,8 @@ use crate::common::{Fake, bring_up, check, mib};
 use framewright::manager::SettingsError;
 use framewright::procfs::{FileError, FileSystem};
 use framewright::units::{Order, Pfn};
-use framewright::zone::{FreeAreas, MigrateType, ORDERS};
+use framewright::vmemmap_space::{BlockNumber, BlockRange};
+use framewright::zone::{FreeAreas, Grade, MigrateType, ORDERS};
 use framewright_testkit::{FakeMachine, Owner};
 
 const FOLDER: &str = "/sys/kernel/debug/extfrag";
@@ -134,6 +135,30 @@ fn indices_below_zero_have_their_sign_in_front() {
     for page in held {
         manager.give_back_order(page, Order::PAGE).expect("held");
     }
+}
+
+/// Memory that only movable requests may have does not hide that the rest is in pieces.
+#[test]
+fn memory_for_movable_requests_alone_has_indices_of_its_own() {
+    let manager = bring_up(FakeMachine::builder().ram(mib(0, 64)).cpus(1).build());
+    let range = BlockRange { start: BlockNumber(16), end: BlockNumber(24) };
+    manager.moving().set_grade(range, Grade::MovableOnly).expect("free");
+    let mut pages = Vec::new();
+    while let Ok(page) = manager.allocate_order(Order::PAGE, MigrateType::Unmovable) {
+        pages.push(page);
+    }
+    manager.drain().expect("nothing is wrong");
+    let of = |file| {
+        let zones = indices(&manager, file).into_iter();
+        zones.map(|(zone, columns)| (zone, columns[9])).collect::<Vec<_>>()
+    };
+    let [unusable, why] = ["unusable_index", "extfrag_index"].map(of);
+    assert_eq!(unusable[1..], [("DMA32".to_owned(), 1000), ("Movable".to_owned(), 0)]);
+    assert!(why[1].1 >= 0 && why[2] == ("Movable".to_owned(), -1000), "{why:?}");
+    for page in pages {
+        manager.give_back_order(page, Order::PAGE).expect("held");
+    }
+    check(&manager);
 }
 
 #[test]
