@@ -71,7 +71,7 @@ impl Pages {
 /// All zones of all nodes, including those without memory, as in Linux. Memory for movable requests
 /// alone is shown as a zone `Movable` of its node and left out of the zones that it is part of. Its
 /// watermarks are what it adds to theirs; its isolated pages are shown in the zones that they are
-/// part of.
+/// part of, unless these have no other memory.
 pub(super) fn zoneinfo<P: Platform>(
     manager: &Manager<P>,
     _: &[u64],
@@ -80,32 +80,34 @@ pub(super) fn zoneinfo<P: Platform>(
     for node in manager.nodes() {
         let mut first = true;
         let mut movable = Pages::default();
-        for kind in ZoneKind::ALL {
-            let zone = manager.view(ZoneId { node: node.id, kind });
-            let zone = zone.filter(|zone| zone.present_pages() != 0);
-            write!(out, "Node {}, zone {kind:>8}", node.id)?;
-            if zone.is_some() && core::mem::take(&mut first) {
+        for kind in ZoneKind::ALL.into_iter().map(Some).chain([None]) {
+            let zone = kind.and_then(|kind| manager.view(ZoneId { node: node.id, kind }));
+            let mut counts = match (kind, &zone) {
+                (Some(_), Some(zone)) => Pages::of(zone, &mut movable),
+                (Some(_), None) => Pages::default(),
+                (None, _) => core::mem::take(&mut movable),
+            };
+            let is_populated = counts.present != 0;
+            if !is_populated {
+                movable.isolated += counts.isolated;
+                counts = Pages::default();
+            }
+            write!(out, "Node {}, zone {:>8}", node.id, kind.map_or(MOVABLE, ZoneKind::name))?;
+            if is_populated && core::mem::take(&mut first) {
                 write!(out, "\n  per-node stats")?;
                 per_node(manager, node, out)?;
             }
-            let counts = match &zone {
-                Some(zone) => Pages::of(zone, &mut movable),
-                None => Pages::default(),
-            };
             pages(&counts, out)?;
-            if let Some(zone) = zone {
+            if is_populated {
                 free(&counts, out)?;
-                populated(manager, &zone, out)?;
+                if let Some(zone) = &zone {
+                    pagesets(manager, zone, out)?;
+                }
+                let start = counts.span.start.0;
+                write!(out, "\n  node_unreclaimable:  0\n  start_pfn:           {start}")?;
             }
             writeln!(out)?;
         }
-        write!(out, "Node {}, zone {MOVABLE:>8}", node.id)?;
-        pages(&movable, out)?;
-        if !movable.span.is_empty() {
-            free(&movable, out)?;
-            end(movable.span, out)?;
-        }
-        writeln!(out)?;
     }
     Ok(())
 }
@@ -166,7 +168,7 @@ fn named(counters: &[(&str, u64)], out: &mut dyn Write) -> Result<(), FileError>
     Ok(())
 }
 
-fn populated<P: Platform>(
+fn pagesets<P: Platform>(
     manager: &Manager<P>,
     zone: &ZoneView<'static, P>,
     out: &mut dyn Write,
@@ -191,10 +193,5 @@ fn populated<P: Platform>(
     if manager.settings().shuffle {
         reporting::shuffled(zone, out)?;
     }
-    end(zone.span(), out)
-}
-
-fn end(span: PfnRange, out: &mut dyn Write) -> Result<(), FileError> {
-    let start = span.start.0;
-    Ok(write!(out, "\n  node_unreclaimable:  0\n  start_pfn:           {start}")?)
+    Ok(())
 }

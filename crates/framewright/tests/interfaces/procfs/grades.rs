@@ -90,6 +90,30 @@ fn what_only_movable_requests_may_have_is_a_zone_of_its_own() {
     assert_eq!(parse_zoneinfo(&read(&manager, "/proc/zoneinfo"))[&key(0, "Movable")]["managed"], 0);
 }
 
+/// As Linux shows a zone of which `movable_node` left nothing.
+#[test]
+fn a_zone_without_other_memory_is_not_populated() {
+    let builder = FakeMachine::builder().ram(mib(0, 3072)).ram(gib(4, 6)).cpus(2);
+    // The node has no CPU and its tables are elsewhere.
+    let builder = builder.node(mib(0, 3072), 0).hot_pluggable_node(gib(4, 6), 1);
+    let manager = bring_up_with(builder.build(), &[], &parameters("movable_node")).expect("memory");
+    let normal = ZoneId { node: manager.nodes()[1].id, kind: ZoneKind::Normal };
+    let normal = manager.view(normal).expect("a zone");
+    assert_eq!(normal.graded_memory(Grade::MovableOnly).present_pages, normal.present_pages());
+    let text = read(&manager, "/proc/zoneinfo");
+    let zoneinfo = parse_zoneinfo(&text);
+    let shown = &zoneinfo[&key(1, "Normal")];
+    assert!(["pages free", "min", "spanned", "present"].iter().all(|name| shown[*name] == 0));
+    assert!(!shown.contains_key("nr_free_pages") && !shown.contains_key("start_pfn:"));
+    // Statistics of the node are with its first zone that has memory.
+    let of_movable = text.rfind("zone  Movable").expect("a zone");
+    assert_eq!(text.matches("per-node stats").count(), 2);
+    assert!(text.rfind("per-node stats") > Some(of_movable), "{text}");
+    let buddyinfo = parse_buddyinfo(&read(&manager, "/proc/buddyinfo"));
+    assert!(!buddyinfo.contains_key(&key(1, "Normal")));
+    assert_eq!(pages(&buddyinfo[&key(1, "Movable")]), normal.free_pages());
+}
+
 /// Unaccepted memory counts in the zone in which it will be free.
 #[test]
 fn unaccepted_memory_with_a_grade_is_of_the_zone_movable() {
