@@ -41,7 +41,8 @@ pub(super) fn hugetlb<P: Platform, H: Host>(
     arguments: &[&str],
     io: &mut Io<'_>,
 ) -> Result<(), Failed> {
-    let wanted = what_to_use(shell, arguments, io)?;
+    // Pages that are being reported are not free for a while.
+    let wanted = shell.undisturbed(|| what_to_use(shell, arguments, io))?;
     let Use { size, count, seconds, .. } = wanted;
     let now_ns = || shell.manager.platform().now_ns();
     if seconds != 0 && now_ns().is_none() {
@@ -52,19 +53,20 @@ pub(super) fn hugetlb<P: Platform, H: Host>(
     let pool = shell.manager.pool(size);
     let (mut rounds, mut last) = (0, Times::default());
     while rounds == 0 || seconds != 0 && now_ns().is_some_and(|now| now < end_ns) {
-        let before = pool.counts();
-        last = round(shell, &wanted, rounds, io)?;
+        last = shell.undisturbed(|| {
+            let before = pool.counts();
+            let last = round(shell, &wanted, rounds, io)?;
+            // A round of no pages would not check for an interrupt itself.
+            if shell.host.is_interrupted() {
+                return Err(io.interrupted());
+            }
+            let after = pool.counts();
+            if before == after {
+                return Ok(last);
+            }
+            Err(io.fail(format_args!("the pool counted {before:?} before and {after:?} after")))
+        })?;
         rounds += 1;
-        // A round of no pages would not check for an interrupt itself.
-        if shell.host.is_interrupted() {
-            return Err(io.interrupted());
-        }
-        let after = pool.counts();
-        if before != after {
-            return Err(
-                io.fail(format_args!("the pool counted {before:?} before and {after:?} after"))
-            );
-        }
     }
     write!(io.out, "{} of {size}: each 4 KiB written and read back", Counted(count, "page"))?;
     let Times { started_ns, written_ns, checked_ns, freed_ns } = last;

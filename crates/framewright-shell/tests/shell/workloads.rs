@@ -2,17 +2,17 @@
 //! fragmentation; and pools through their files.
 
 use crate::common::{Fake, Threads, machine};
-use framewright::hugetlb::PoolSize;
+use framewright::hugetlb::{NodeMask, PoolSize};
 use framewright::platform::Platform;
 use framewright::procfs::{FileSystem, Source};
 use framewright::units::PfnRange;
 use framewright_jobs::NoHelpers;
-use framewright_shell::{Run, Shell};
+use framewright_shell::{Host, Run, Shell};
 use framewright_testkit::FakeMachine;
 use framewright_testkit::workload::{Window, WindowError};
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// The fault of a window.
@@ -139,6 +139,61 @@ fn huge_pages_are_reserved_used_and_freed() {
     let (status, _, errors) = bench.run("hugetlb 2M 26");
     assert!(status == 1 && errors.contains("26 pages: "), "{errors}");
     bench.says("echo 0 > /proc/sys/vm/nr_hugepages");
+}
+
+/// A host that keeps a free page of a pool from others whenever it may, as reporting does.
+struct Reporting<'a> {
+    manager: &'a Fake,
+    has: AtomicBool,
+    is_quiet: AtomicBool,
+}
+
+impl Reporting<'_> {
+    fn take(&self) {
+        let pool = self.manager.pool(PoolSize::TwoMib);
+        if !self.has.load(Ordering::Relaxed) && !self.is_quiet.load(Ordering::Relaxed) {
+            self.has.store(pool.reserve(1, NodeMask::ALL).is_ok(), Ordering::Relaxed);
+        }
+    }
+}
+
+impl Host for Reporting<'_> {
+    fn begin_command(&self) {
+        self.take();
+    }
+
+    fn is_interrupted(&self) -> bool {
+        self.take();
+        false
+    }
+
+    fn undisturbed(&self, work: &mut dyn FnMut()) {
+        if self.has.swap(false, Ordering::Relaxed) {
+            self.manager.pool(PoolSize::TwoMib).unreserve(1).expect("it has one");
+        }
+        self.is_quiet.store(true, Ordering::Relaxed);
+        work();
+        self.is_quiet.store(false, Ordering::Relaxed);
+        self.take();
+    }
+}
+
+#[test]
+fn pages_that_are_being_reported_are_counted_when_they_are_back() {
+    let Bench { manager, .. } = bench();
+    let host = Reporting { manager: &manager, has: false.into(), is_quiet: false.into() };
+    let pools = manager.hugetlb().files(&NoHelpers);
+    let pools = pools.table();
+    let sources: [&dyn Source; 1] = [&pools];
+    let mut room = [Run::NOTHING; 8];
+    // SAFETY: the commands free nothing by address, there is no window, and it is dropped here.
+    let mut shell = unsafe { Shell::new(&manager, FileSystem::new(&sources), &host, &mut room) };
+    let (mut out, mut errors) = (String::new(), String::new());
+    let text = "echo 20 > /proc/sys/vm/nr_hugepages; hugetlb; hugetlb 2M 20 1";
+    let status = shell.run(text, &mut out, &mut errors);
+    assert_eq!((status, errors.as_str()), (0, ""), "{out}");
+    assert_eq!(out.matches("20 pages of 2.00 MiB").count(), 2, "{out}");
+    assert!(host.has.load(Ordering::Relaxed));
 }
 
 #[test]
