@@ -85,6 +85,8 @@ fn files_are_read_written_and_listed() {
         ("cat /proc/vmstat/x", 1, "cat: /proc/vmstat/x: Not a directory\n"),
         ("cat", 2, "cat: which file?\n"),
         ("echo x > /proc/vmstat", 1, "echo: /proc/vmstat: Permission denied\n"),
+        ("ls /x > /proc/vmstat", 1, "ls: /proc/vmstat: Permission denied\n"),
+        ("exit 3 > /proc", 1, "exit: /proc: Is a directory\n"),
         (
             "echo many > /proc/sys/vm/min_free_kbytes",
             1,
