@@ -410,7 +410,8 @@ pub unsafe trait VmemmapSpace: Sync {
     /// returns whether it is one now. If the frames no longer form an aligned run, their content
     /// moves to such a run from `frames`. Everything that is no longer mapped or used, the page
     /// table included, goes into `unflushed`. Nothing changes when there is no room for that or
-    /// when a block is absent. An implementer that has nothing to merge keeps this default.
+    /// when a block is absent. An implementer that has nothing to merge keeps this default. The
+    /// manager never calls it: it is for adopters who know when nobody writes descriptors.
     ///
     /// # Errors
     /// [`OutOfFrames`] when the content had to move and there was no run for it; nothing has

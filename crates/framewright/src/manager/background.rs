@@ -110,10 +110,11 @@ impl<P: Platform> Pressure<'_, P> {
     }
 
     /// Lets the [reclaim hook](Self::set_reclaim) free what nodes [lack](Self::background), until
-    /// no node lacks anything or the hook frees nothing more. Returns how many pages the hook said
-    /// it freed. Call this where tasks may wait, on a thread that [`Platform::wake_reclaim`] wakes,
-    /// or now and then (Linux: `mm/vmscan.c`, `balance_pgdat`). If a node is still short
-    /// afterwards, the next request that finds it short wakes the thread again.
+    /// no node lacks anything, the hook frees nothing more, or what it frees does not help. Returns
+    /// how many pages the hook said it freed. Call this where tasks may wait, on a thread that
+    /// [`Platform::wake_reclaim`] wakes, or now and then (Linux: `mm/vmscan.c`, `balance_pgdat`).
+    /// If a node is still short afterwards, the next request that finds it short wakes the thread
+    /// again.
     ///
     /// Does nothing without a hook, or in a task or context that may not be inside the hook
     /// ([`Reclaim`](crate::Reclaim)).

@@ -22,8 +22,8 @@ const MOST_SHIFT: u8 = 6;
 /// Stands for no order.
 const NONE: u8 = MAX_ORDER + 1;
 
-/// The history of failures of compaction for requests of one kind. Its holder must not let two callers use it at
-/// once.
+/// The history of failures of compaction on a node, for requests that may have the memory of one
+/// zone and those below it. Its holder must not let two callers use it at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Defer {
     /// Requests since the last failure for which compaction was considered.

@@ -226,7 +226,7 @@ impl<P: Platform> Vmemmap<'_, P> {
             left = self.evict_piece(space, piece, unflushed);
         }
         if left != 0 {
-            // The section's mappings were joined again after they had been prepared.
+            // The platform has joined the section's mappings since they were prepared.
             change += self.flush(space, unflushed);
             change += self.populate_piece(space, piece, unflushed);
         }
