@@ -14,10 +14,10 @@ pub enum PoolError {
     /// The size does not support it: overcommit of 1 GiB pages, demotion of 2 MiB pages, or
     /// demotion to an equal or larger size (`EINVAL`).
     NotPossible(PoolSize),
-    /// No page is available: all free ones are reserved or on other nodes, and overcommit allows no
-    /// more (`ENOMEM`).
+    /// No page is available: all free ones are reserved or on other nodes, and overcommit or memory
+    /// allows no surplus page (`ENOMEM`).
     NoPage(PoolSize),
-    /// Nothing could be demoted (`EBUSY`).
+    /// Nothing could be demoted: pages are not free, reserved, or held by something else (`EBUSY`).
     NothingToDemote,
     /// Somebody else is resizing a pool, and this context may not wait, or may itself be the one
     /// that resizes, which only [`current_task`](crate::Platform::current_task) can tell (`EBUSY`).
@@ -57,12 +57,9 @@ impl fmt::Display for PoolError {
             Self::NotANumber => f.write_str("not a number of pages; write a decimal number"),
             Self::NotPossible(size) => write!(f, "the {size} pool does not support this"),
             Self::NoPage(size) => {
-                write!(
-                    f,
-                    "no unreserved {size} page is free, and overcommit allows no surplus page"
-                )
+                write!(f, "no unreserved {size} page is free on these nodes, and none can be added")
             }
-            Self::NothingToDemote => f.write_str("no unreserved page is free: nothing was demoted"),
+            Self::NothingToDemote => f.write_str("no page could be demoted"),
             Self::Busy => f.write_str("a pool is being resized and this context cannot wait"),
             Self::NotReserved { pages, reserved } => {
                 write!(f, "cannot cancel {pages} reservations: there are only {reserved}")
