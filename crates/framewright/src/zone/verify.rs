@@ -123,15 +123,27 @@ impl fmt::Display for Fault {
         if let Some(pfn) = self.pfn {
             write!(f, "block at pfn {pfn}: ")?;
         }
-        match self.kind {
+        f.write_str(match self.kind {
             FaultKind::BadCount { counter, says_pages, counted_pages } => {
-                write!(f, "{counter} is {says_pages} pages, the tables add up to {counted_pages}")
+                return write!(
+                    f,
+                    "{counter} is {says_pages} pages, the tables add up to {counted_pages}"
+                );
             }
             FaultKind::BadPage { pfn } => {
-                write!(f, "pfn {pfn} is free and its descriptor is not zero")
+                return write!(f, "pfn {pfn} is free and its descriptor is not zero");
             }
-            kind => write!(f, "{kind:?}"),
-        }
+            FaultKind::BadHead => "its head is not one that can be there",
+            FaultKind::BadInner => "an entry inside it is not zero",
+            FaultKind::BadLink => "a list is broken",
+            FaultKind::BadFreeMap => "the free map and its counts differ",
+            FaultKind::BadFreeIndex => "the free index is wrong about it",
+            FaultKind::BadLot => "caches would put its frames in a wrong place",
+            FaultKind::BadMap => "its descriptors are not where they should be",
+            FaultKind::BadReported => "what is reported or zero is noted wrongly",
+            FaultKind::OutsidePart => "it lies outside its part of the zone",
+            FaultKind::Unmerged => "it was not merged with its buddy",
+        })
     }
 }
 
