@@ -36,7 +36,7 @@ fn each_zone<P: Platform>(
     let mut movable = FreeAreas::EMPTY;
     // A zone all of whose memory is in `Movable` has no line, as it would have none in Linux.
     let visit = &mut |zone: &str, areas: &FreeAreas| {
-        if areas.blocks == FreeAreas::EMPTY.blocks { Ok(()) } else { visit(zone, areas) }
+        if areas.blocks == [0; MigrateType::COUNT] { Ok(()) } else { visit(zone, areas) }
     };
     for zone in zones_of(manager, node) {
         let mut areas = zone.free_areas();
@@ -53,7 +53,7 @@ pub(super) fn lines<P: Platform>(
     manager: &Manager<P>,
     nodes: &[Node],
     out: &mut dyn Write,
-    columns: &dyn Fn(&FreeAreas, &mut dyn Write) -> fmt::Result,
+    columns: fn(&FreeAreas, &mut dyn Write) -> fmt::Result,
 ) -> Result<(), FileError> {
     for node in nodes {
         each_zone(manager, node.id, &mut |zone, areas| {
@@ -71,7 +71,7 @@ pub(super) fn buddyinfo<P: Platform>(
     _: &[u64],
     out: &mut dyn Write,
 ) -> Result<(), FileError> {
-    lines(manager, manager.nodes(), out, &|areas, out| {
+    lines(manager, manager.nodes(), out, |areas, out| {
         areas.by_order().iter().try_for_each(|runs| write!(out, "{runs:6} "))
     })
 }
@@ -109,7 +109,7 @@ pub(super) fn pagetypeinfo<P: Platform>(
             write!(out, "{:>12} ", kind.name())?;
         }
         writeln!(out)?;
-        lines(manager, core::slice::from_ref(node), out, &|areas, out| {
+        lines(manager, core::slice::from_ref(node), out, |areas, out| {
             TYPES.iter().try_for_each(|&kind| write!(out, "{:12} ", areas.blocks[kind as usize]))
         })?;
     }

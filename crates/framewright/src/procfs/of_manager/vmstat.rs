@@ -20,22 +20,22 @@ use crate::units::{NodeId, PAGE_SIZE};
 use crate::zone::{Grade, ZoneEvents, ZoneKind};
 use core::fmt::Write;
 
-pub(super) const FREE_PAGES: &str = "nr_free_pages";
+const FREE_PAGES: &str = "nr_free_pages";
 /// Free pages in whole blocks.
-pub(super) const FREE_BLOCK_PAGES: &str = "nr_free_pages_blocks";
+const FREE_BLOCK_PAGES: &str = "nr_free_pages_blocks";
 /// Free pages of isolated blocks.
-pub(super) const ISOLATED_PAGES: &str = "nr_isolated_pages";
+const ISOLATED_PAGES: &str = "nr_isolated_pages";
 /// Free pages of blocks that are lent to movable requests.
-pub(super) const FREE_CMA_PAGES: &str = "nr_free_cma";
+const FREE_CMA_PAGES: &str = "nr_free_cma";
 /// Pages that hold descriptors, or wait until they can.
-pub(super) const MAP_PAGES: &str = "nr_memmap_pages";
+const MAP_PAGES: &str = "nr_memmap_pages";
 /// Pages that hold the zones' tables.
-pub(super) const TABLE_PAGES: &str = "nr_block_table_pages";
+const TABLE_PAGES: &str = "nr_block_table_pages";
 /// Pages that are withheld until their part of the memory map is initialised.
 pub(super) const DEFERRED_PAGES: &str = "nr_deferred_pages";
 
 /// Pages that come up once they are accepted; they are also in [`FREE_PAGES`].
-pub(super) const UNACCEPTED_PAGES: &str = "nr_unaccepted";
+const UNACCEPTED_PAGES: &str = "nr_unaccepted";
 
 /// The file of the whole machine.
 pub(super) fn vmstat<P: Platform>(

@@ -4,7 +4,7 @@
 use super::super::FileError;
 use super::lookup::sum_of;
 use super::pages::MOVABLE;
-use super::{reporting, vmstat};
+use super::reporting;
 use crate::manager::{Manager, Node, ZoneView};
 use crate::platform::Platform;
 use crate::units::{PAGE_SIZE, PfnRange};
@@ -103,8 +103,7 @@ pub(super) fn zoneinfo<P: Platform>(
                 if let Some(zone) = &zone {
                     pagesets(manager, zone, out)?;
                 }
-                let start = counts.span.start.0;
-                write!(out, "\n  node_unreclaimable:  0\n  start_pfn:           {start}")?;
+                named(out, (2, 20), "node_unreclaimable: start_pfn:", &[0, counts.span.start.0])?;
             }
             writeln!(out)?;
         }
@@ -120,27 +119,29 @@ fn per_node<P: Platform>(
     let sum = |of: fn(&ZoneView<'static, P>) -> u64| sum_of(manager, Some(node.id), &of);
     let (table_bytes, descriptor_pages) =
         (sum(ZoneView::table_bytes), sum(ZoneView::descriptor_pages));
-    named(
-        &[(vmstat::MAP_PAGES, descriptor_pages), (vmstat::TABLE_PAGES, table_bytes / PAGE_SIZE)],
-        out,
-    )
+    let values = [descriptor_pages, table_bytes / PAGE_SIZE];
+    named(out, (6, 12), "nr_memmap_pages nr_block_table_pages", &values)
 }
 
 fn pages(counts: &Pages, out: &mut dyn Write) -> Result<(), FileError> {
     write!(out, "\n  pages free     {}", counts.free)?;
-    for (name, pages) in [
-        ("boost", 0),
-        ("min", counts.marks.min_pages),
-        ("low", counts.marks.low_pages),
-        ("high", counts.marks.high_pages),
-        ("promo", counts.marks.promo_pages),
-        ("spanned", counts.span.pages()),
-        ("present", counts.present),
-        ("managed", counts.managed),
-        ("cma", counts.cma),
-    ] {
-        write!(out, "\n        {name:<8} {pages}")?;
-    }
+    let Watermarks { min_pages, low_pages, high_pages, promo_pages } = counts.marks;
+    named(
+        out,
+        (8, 8),
+        "boost min low high promo spanned present managed cma",
+        &[
+            0,
+            min_pages,
+            low_pages,
+            high_pages,
+            promo_pages,
+            counts.span.pages(),
+            counts.present,
+            counts.managed,
+            counts.cma,
+        ],
+    )?;
     write!(out, "\n        protection: (")?;
     for (index, pages) in counts.protection.iter().enumerate() {
         write!(out, "{}{pages}", if index == 0 { "" } else { ", " })?;
@@ -150,20 +151,24 @@ fn pages(counts: &Pages, out: &mut dyn Write) -> Result<(), FileError> {
 
 fn free(counts: &Pages, out: &mut dyn Write) -> Result<(), FileError> {
     named(
-        &[
-            (vmstat::FREE_PAGES, counts.free),
-            (vmstat::FREE_BLOCK_PAGES, counts.free_blocks),
-            (vmstat::ISOLATED_PAGES, counts.isolated),
-            (vmstat::FREE_CMA_PAGES, counts.free_cma),
-            (vmstat::UNACCEPTED_PAGES, counts.unaccepted),
-        ],
         out,
+        (6, 12),
+        "nr_free_pages nr_free_pages_blocks nr_isolated_pages nr_free_cma nr_unaccepted",
+        &[counts.free, counts.free_blocks, counts.isolated, counts.free_cma, counts.unaccepted],
     )
 }
 
-fn named(counters: &[(&str, u64)], out: &mut dyn Write) -> Result<(), FileError> {
-    for (name, pages) in counters {
-        write!(out, "\n      {name:<12} {pages}")?;
+/// Writes a line for each of the words of `names`, with so many spaces before it and so wide: the
+/// word and its number. All lines share this code, so that each adds only its name and value.
+#[inline(never)]
+fn named(
+    out: &mut dyn Write,
+    (indent, width): (usize, usize),
+    names: &str,
+    values: &[u64],
+) -> Result<(), FileError> {
+    for (name, value) in names.split_ascii_whitespace().zip(values) {
+        write!(out, "\n{:indent$}{name:<width$} {value}", "")?;
     }
     Ok(())
 }
@@ -180,15 +185,12 @@ fn pagesets<P: Platform>(
             cache.map_or((0, 0, 0), |cache| (cache.pages, cache.most_pages, cache.batch_pages));
         write!(out, "\n    cpu: {cpu}")?;
         // The most pages that a cache keeps do not adapt, so all limits are one.
-        for (name, pages) in [
-            ("count:", count),
-            ("high:", high),
-            ("batch:", batch),
-            ("high_min:", high),
-            ("high_max:", high),
-        ] {
-            write!(out, "\n              {name:<9} {pages}")?;
-        }
+        named(
+            out,
+            (14, 9),
+            "count: high: batch: high_min: high_max:",
+            &[count, high, batch, high, high],
+        )?;
     }
     if manager.settings().shuffle {
         reporting::shuffled(zone, out)?;
