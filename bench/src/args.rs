@@ -236,6 +236,7 @@ pub struct ModelOptions {
 /// Says what is wrong with the command line, in one line.
 pub fn read() -> Result<Option<Command>, Error> {
     let words = framewright_cli::args::command_words()?;
+    let theirs = framewright_cli::args::command();
     match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["bench", rest @ ..] => {
             let command = if rest.is_empty() { "--help".into() } else { rest.join(" ") };
@@ -243,7 +244,8 @@ pub fn read() -> Result<Option<Command>, Error> {
                 "there is no command bench: use `framewright-bench {command}`"
             )));
         }
-        [word @ ("boot" | "shell" | "top"), ..] => {
+        // Both programs make reports.
+        [word, ..] if *word != "report" && theirs.find_subcommand(word).is_some() => {
             return Err(Error::Usage(format!(
                 "{word} is for the program framewright: `cargo run --release -- {}`",
                 words.join(" ")

@@ -27,4 +27,5 @@ fn words_that_mean_nothing() {
     refused(&["compare"], "framewright-bench compare linux");
     refused(&["bench"], "`framewright-bench --help`");
     refused(&["boot", "--memory", "8G"], "`cargo run --release -- boot --memory 8G`");
+    refused(&["plug", "512M"], "plug is for the program framewright");
 }

@@ -346,7 +346,7 @@ macro_rules! fields_with_defaults {
 fields_with_defaults!(bool u64 Duration PathBuf Where);
 
 /// Defines the whole command line.
-fn command() -> clap::Command {
+pub fn command() -> clap::Command {
     let parameters = parameters_help();
     clap::Command::new("framewright")
         .about("Brings up a machine's physical memory and shows the result")
