@@ -6,6 +6,7 @@
 //! part of the array is then never allocated, mapped or written. They are initialised as allocated
 //! blocks that the array does not describe, and pools adopt them.
 
+use super::ArrayMemory;
 use super::sections::SECTION_PAGES;
 use crate::memblock::{Memblock, MemblockRequest, NodeChoice};
 use crate::platform::Platform;
@@ -46,9 +47,10 @@ impl BootPages {
         self.ranges.get(..self.used).unwrap_or(&[])
     }
 
-    /// Returns the number of blocks in all ranges.
-    pub(crate) fn blocks(&self) -> u64 {
-        self.ranges().iter().map(|range| range.frames.pages() / PAGES_PER_BLOCK).sum()
+    /// Returns the number of blocks in the ranges of nodes that an array describes.
+    pub(crate) fn blocks(&self, array: &ArrayMemory) -> u64 {
+        let described = self.ranges().iter().filter(|range| array.covers(range.node));
+        described.map(|range| range.frames.pages() / PAGES_PER_BLOCK).sum()
     }
 
     /// Returns whether a frame is in one of the pages.

@@ -253,6 +253,34 @@ proptest! {
     }
 }
 
+/// Where no map would have been made nothing is saved.
+#[test]
+fn pages_of_nodes_without_an_array_are_not_counted() {
+    if is_careful() {
+        return;
+    }
+    for (calls, nodes) in [(u32::MAX, 2), (40, 1), (0, 0)] {
+        let builder = FakeMachine::builder().ram(gib(0, 8)).cpus(1);
+        let machine = builder.node(gib(0, 4), 0).node(gib(4, 8), 1).build();
+        let array = FakeVmemmap::install(machine);
+        array.fail_after(calls);
+        let line = "memmap_init=eager hugetlb_free_vmemmap=on hugepages=400";
+        let manager = bring_up_with(machine, &[], &parameters(line)).expect("bring-up");
+        assert_eq!(fill(&manager, line).pools[0].got, 400, "{nodes}");
+        let vmemmap = manager.vmemmap();
+        let blocks = (vmemmap.unbuilt_blocks(), vmemmap.reclaimed_blocks());
+        assert_eq!(
+            (blocks, vmemmap.saved_pages()),
+            ((200 * nodes, 200 * nodes), 1600 * nodes as i64)
+        );
+        array.fail_after(u32::MAX);
+        manager.hugetlb().set_eager_restore(true);
+        manager.pool(TWO).resize(0, &NoHelpers).expect("nobody else resizes");
+        check(&manager);
+        assert_eq!(vmemmap.reclaimed_blocks(), 0, "{nodes}");
+    }
+}
+
 /// Parts of the map that were never built count as saved, and not as part of the map's size.
 #[test]
 fn the_size_of_the_map_is_what_there_is_of_it() {

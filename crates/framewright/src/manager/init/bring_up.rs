@@ -108,7 +108,7 @@ impl<P: Platform> Manager<P> {
         let vmemmap = VmemmapState::new(
             policy,
             array.bytes(),
-            frame.pools.boot_pages.blocks(),
+            frame.pools.boot_pages.blocks(&array),
             input.parameters,
             started_ns,
         );
