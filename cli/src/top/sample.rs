@@ -14,9 +14,6 @@ const LARGEST_ORDER: usize = 18;
 /// The page sizes of pools, in KiB.
 const POOL_SIZES_KIB: [u64; 2] = [2048, 1 << 20];
 
-/// The name of the zone that is reserved for movable pages.
-const MOVABLE: &str = "Movable";
-
 /// One sample of everything. Amounts are in pages unless stated otherwise.
 pub struct Sample {
     /// When the sample was taken.
@@ -46,9 +43,6 @@ pub struct Zone {
     pub free: u64,
     /// The watermarks: min, low, high.
     pub marks: [u64; 3],
-    /// Whether the zone is part of other zones, reserved for movable pages, and so has no
-    /// watermarks.
-    pub is_kept: bool,
     /// Free pages in runs below 2 MiB, from 2 MiB to below 1 GiB, and of 1 GiB.
     pub by_size: [u64; 3],
     /// Free pages by type: unmovable, movable, reclaimable, lent to movable pages (CMA), other
@@ -133,8 +127,7 @@ fn zones(text: &str) -> (Vec<Zone>, Vec<Cache>) {
     let mut cpu = None;
     for line in text.lines() {
         if let Some((node, name, _)) = heading(line) {
-            let is_kept = name == MOVABLE;
-            zones.push(Zone { node, name: name.to_owned(), is_kept, ..Zone::default() });
+            zones.push(Zone { node, name: name.to_owned(), ..Zone::default() });
             cpu = None;
             continue;
         }
@@ -274,8 +267,8 @@ pub mod tests {
                  Node 0, zone   Normal\n  pages free     0\n        managed  0\n\
                  Node 1, zone   Normal\n  pages free     600\n        managed  1000\n        \
                  high     700\n    cpu: 1\n              count:    2\n              high:     4\n\
-                 Node 1, zone  Movable\n  pages free     3\n        min      0\n        low      \
-                 0\n        high     0\n        managed  512\n"
+                 Node 1, zone  Movable\n  pages free     3\n        min      1\n        low      \
+                 2\n        high     5\n        managed  512\n"
             }
             "/proc/buddyinfo" => {
                 "Node 0, zone      DMA      2      1 \nNode 1, zone   Normal  1 0 0 0 0 0 0 0 0 1 \
@@ -320,7 +313,7 @@ pub mod tests {
         assert_eq!((normal.node, normal.free, normal.marks), (1, 600, [0, 0, 700]));
         assert_eq!((normal.by_size, normal.by_type), ([1, 512, 2 << 18], [4, 6, 0, 1, 3]));
         let movable = &sample.zones[2];
-        assert_eq!((movable.is_kept, normal.is_kept, movable.managed), (true, false, 512));
+        assert_eq!((movable.marks, movable.managed), ([1, 2, 5], 512));
         assert_eq!((movable.by_size, movable.by_type), ([3, 0, 0], [0, 3, 0, 0, 0]));
         assert_eq!(sample.caches, [Cache { count: 5, high: 9 }, Cache { count: 3, high: 4 }]);
         assert_eq!(

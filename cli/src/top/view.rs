@@ -136,12 +136,8 @@ impl View {
             ];
             row.push(format!("{}.{} %", used / 10, used % 10));
             row.extend(zone.by_size.map(pages));
-            if zone.is_kept {
-                row.extend(["-"; 4].map(str::to_owned));
-            } else {
-                row.extend(zone.marks.map(pages));
-                row.push(level(zone).to_owned());
-            }
+            row.extend(zone.marks.map(pages));
+            row.push(level(zone).to_owned());
             row.extend(zone.by_type.map(pages));
             grid.row(row);
         }
@@ -315,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_for_what_can_be_moved_has_no_watermarks() {
+    fn what_is_kept_for_what_can_be_moved_has_watermarks_of_its_own() {
         let lines = View::new(7, sample()).lines(Style::PLAIN);
         let row = |beginning: [&str; 2]| {
             let mut rows = lines.iter().map(|line| line.split_whitespace().collect::<Vec<_>>());
@@ -323,7 +319,7 @@ mod tests {
         };
         let movable = row(["1", "Movable"]);
         assert_eq!(movable[2..8], ["2.00", "MiB", "12", "KiB", "99.4", "%"]);
-        assert_eq!(movable[14..18], ["-", "-", "-", "-"]);
+        assert_eq!(movable[14..22], ["4", "KiB", "8", "KiB", "20", "KiB", "below", "high"]);
         assert!(row(["1", "Normal"]).ends_with(&["0", "KiB", "4", "KiB", "12", "KiB"]));
     }
 
