@@ -138,6 +138,17 @@ fn memory_that_is_gone_has_no_grade_and_no_area() {
 }
 
 #[test]
+fn more_than_64_gib_leave_memory_to_add_without_a_memory_map() {
+    for (line, status) in [("", 2), ("pages=none", 0)] {
+        let words = ["--memory", "128G", "mem=64G", line];
+        let words = words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>();
+        let outcome = shell(&words, b"hotplug add 128G 1G\n");
+        let says = outcome.stderr.contains("of more than 64 GiB only with `pages=none`");
+        assert_eq!((outcome.code, says), (Some(status), status != 0), "{}", outcome.stderr);
+    }
+}
+
+#[test]
 fn movable_memory_of_what_came_later_leaves_it_again() {
     // More memory is in use than the first part has, so the vacated pages go to the second.
     let input = "movable fill 95\nhotplug add 4G 256M movable\nvacate 64M@0x8000000\nmovable \

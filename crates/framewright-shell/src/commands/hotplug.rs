@@ -92,7 +92,7 @@ pub(super) fn hotplug<P: Platform, H: Host>(
             if !shell.host.spare_memory().is_some_and(has) {
                 return Err(io.wrong(format_args!(
                     "the machine has no memory at {range} that could be added; `mem=SIZE` on the \
-                     command line leaves some"
+                     command line leaves some, of more than 64 GiB only with `pages=none`"
                 )));
             }
             let grade = match wanted.grade {
