@@ -119,6 +119,27 @@ pub fn claim(option: &str, path: &Path, kind: Kind) -> Result<(), Error> {
     }
 }
 
+/// The text of a file that is to be continued; `None` if nothing is there, and for devices and
+/// files that the process has open, whose text cannot be had back.
+///
+/// # Errors
+/// The file cannot be read or has more than [`MOST_BYTES`].
+pub fn earlier(path: &Path) -> io::Result<Option<String>> {
+    if descriptor(path).is_some() || is_device(path) {
+        return Ok(None);
+    }
+    let mut text = String::new();
+    match fs::File::open(path) {
+        Ok(file) => file.take(MOST_BYTES + 1).read_to_string(&mut text)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+        Err(error) => return Err(error),
+    };
+    if text.len() as u64 > MOST_BYTES {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    Ok(Some(text).filter(|text| !text.is_empty()))
+}
+
 /// Writes all of `content` to a file beside `path` and then renames it, so that nobody sees a
 /// partial file. If `path` is a symbolic link, the file that it leads to is replaced. Devices and
 /// files that the process has open, such as `/dev/stdout`, are written to.

@@ -77,11 +77,9 @@ impl ResultsFile {
             file::claim("--json", path, Kind::Results)?;
             return Ok((file, None));
         }
-        let text = match fs::read_to_string(path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok((file, None)),
-            Err(error) => return Err(usage(format!("cannot be read: {error}"))),
-        };
+        let text =
+            file::earlier(path).map_err(|error| usage(format!("cannot be read: {error}")))?;
+        let Some(text) = text else { return Ok((file, None)) };
         let earlier = earlier(&text, &file.header).map_err(|why| {
             usage(format!("is not a file of results ({why}): name another, or remove it first"))
         })?;

@@ -94,6 +94,23 @@ fn what_is_no_file_of_results_is_not_written_over() {
     }
 }
 
+/// Nothing is read from devices, which have no end, and an empty file is as good as none.
+#[test]
+fn what_holds_nothing_to_go_on_with_is_begun() {
+    let empty = std::env::temp_dir().join(format!("framewright-empty-{}", std::process::id()));
+    fs::write(&empty, "").expect("a file");
+    for path in
+        ["/dev/null", "/dev/zero", "/dev/stdout"].map(Path::new).into_iter().chain([&*empty])
+    {
+        let (file, why) = ResultsFile::open(path, header(), false).expect("a place");
+        assert!(why.is_none() && file.sections.is_empty(), "{}", path.display());
+    }
+    fs::File::create(&empty).and_then(|file| file.set_len(1 << 40)).expect("a sparse file");
+    let error = ResultsFile::open(&empty, header(), false).expect_err("too large");
+    assert!(matches!(&error, Error::Usage(why) if why.contains("file too large")), "{error:?}");
+    fs::remove_file(&empty).expect("ours");
+}
+
 #[test]
 fn what_was_kept_before_stays() {
     let folder = std::env::temp_dir().join(format!("framewright-old-{}", std::process::id()));
