@@ -542,3 +542,32 @@ impl Zone {
         heads.filter(|found| found.state.is_graded()).map(free).sum()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::NodeId;
+    use crate::zone::ZoneKind;
+    use std::string::ToString;
+
+    #[test]
+    fn what_is_broken_is_told_in_words() {
+        let zone = ZoneId { node: NodeId::ZERO, kind: ZoneKind::Normal };
+        for kind in [
+            FaultKind::BadHead,
+            FaultKind::BadInner,
+            FaultKind::BadLink,
+            FaultKind::BadFreeMap,
+            FaultKind::BadFreeIndex,
+            FaultKind::BadLot,
+            FaultKind::BadMap,
+            FaultKind::BadReported,
+            FaultKind::OutsidePart,
+            FaultKind::Unmerged,
+        ] {
+            let text = Fault { zone, pfn: Some(Pfn(512)), kind }.to_string();
+            let (_, said) = text.rsplit_once(": ").expect("a place");
+            assert!(said.contains(' ') && text.contains("block at pfn 0x200: "), "{text}");
+        }
+    }
+}
