@@ -138,6 +138,11 @@ fn huge_pages_are_reserved_used_and_freed() {
     assert_eq!(bench.says("cat /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"), "20\n");
     let (status, _, errors) = bench.run("hugetlb 2M 26");
     assert!(status == 1 && errors.contains("26 pages: "), "{errors}");
+    // Overcommit allows this one, and it is memory that lacks.
+    let (status, _, errors) =
+        bench.run("echo 9999 > /proc/sys/vm/nr_overcommit_hugepages; hugetlb 2M 999");
+    let says = "page is free on these nodes, and none can be added";
+    assert!(status == 1 && errors.contains(says), "{errors}");
     bench.says("echo 0 > /proc/sys/vm/nr_hugepages");
 }
 
