@@ -36,8 +36,8 @@
 //! * **disturbs no other thread, and does not starve while its caller waits**: see [`Priority`]; a
 //!   helper whose CPU time stands still is moved to the CPU of its caller, which then goes to
 //!   sleep;
-//! * **gets no signal that is meant for the program**: all signals are blocked, except those that a
-//!   chunk itself raises.
+//! * **gets no signal that is meant for the program**: all signals are blocked, except those that
+//!   report faults of a chunk (SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS).
 //!
 //! A helper is a thread for all jobs, so a chunk must leave it as it found it: priority, signal
 //! mask and whatever else the system or a library keeps for a thread. Two changes are found and

@@ -21,6 +21,16 @@ pub(super) struct CpuMask {
     used: usize,
 }
 
+/// The words that hold `bytes`. A 32-bit kernel may use half of the last one; the other half is
+/// zero, and where the least significant byte comes first, it is the second half.
+const fn used_words(bytes: usize) -> usize {
+    if cfg!(all(target_endian = "big", target_pointer_width = "32")) {
+        return 0; // the halves are the wrong way round, so no CPU is known
+    }
+    let words = bytes.div_ceil(8);
+    if words < 128 { words } else { 128 }
+}
+
 impl PartialEq for CpuMask {
     fn eq(&self, other: &Self) -> bool {
         self.words() == other.words()
@@ -35,7 +45,7 @@ impl CpuMask {
         // SAFETY: the array is live and of the size that is passed.
         let bytes =
             unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, size, mask.words.as_mut_ptr()) };
-        mask.used = usize::try_from(check(bytes)?).map_or(0, |bytes| bytes / 8).min(128);
+        mask.used = usize::try_from(check(bytes)?).map_or(0, used_words);
         Ok(mask)
     }
 
@@ -380,4 +390,14 @@ pub(super) fn in_child(child: impl FnOnce() -> bool) -> std::process::ExitStatus
     // SAFETY: the place is live.
     assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
     std::process::ExitStatus::from_raw(status)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::used_words;
+
+    #[test]
+    fn a_kernel_of_32_bits_uses_half_a_word() {
+        assert_eq!([0, 4, 8, 12, 1024, 4096].map(used_words), [0, 1, 1, 2, 128, 128]);
+    }
 }

@@ -30,6 +30,7 @@ use super::HostedPlatform;
 use super::error::HostedError;
 use framewright::PinnedCpu;
 use std::cell::{Cell, RefCell};
+use std::mem::ManuallyDrop;
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::thread::ThreadId;
@@ -123,7 +124,10 @@ thread_local! {
     /// is found without a search.
     static SEAT: CurrentSeat = const { CurrentSeat::none() };
     /// The thread's seats on other machines where it holds a number.
-    static OTHERS: RefCell<Vec<Seat>> = const { RefCell::new(Vec::new()) };
+    /// Destructors of other thread-local data may pin, so this has none: it has no heap while no
+    /// number is held elsewhere.
+    static OTHERS: RefCell<ManuallyDrop<Vec<Seat>>> =
+        const { RefCell::new(ManuallyDrop::new(Vec::new())) };
     static INTERRUPTS_OFF: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -312,6 +316,9 @@ impl Cpus {
             }
             let found = others.iter().position(|seat| seat.machine == self.machine);
             let seat = found.map_or(Seat::none(self.machine), |index| others.swap_remove(index));
+            if others.is_empty() {
+                **others = Vec::new();
+            }
             SEAT.with(|current| current.set(seat));
             seat
         })

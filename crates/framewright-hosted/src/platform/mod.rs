@@ -297,7 +297,9 @@ impl HostedPlatform {
     /// A thread that never enters may use the machine, too: each outermost [`Platform::pin`]
     /// borrows a free number, preferably 0 on the thread that made the machine, and waits while
     /// none is free. So leave numbers free for threads that do not enter, let them enter, or
-    /// [lend](Self::lend_cpu) them numbers.
+    /// [lend](Self::lend_cpu) them numbers. Helpers ([`HostedHelpers`](crate::HostedHelpers)) do
+    /// not enter, and a thread that waits for its job lends nothing: it must not have entered
+    /// unless a number stays free.
     ///
     /// # Errors
     /// [`HostedError::NoSuchCpu`], [`HostedError::CpuTaken`], and [`HostedError::AlreadyCpu`] if
@@ -566,7 +568,9 @@ unsafe impl Platform for HostedPlatform {
         }
     }
 
+    /// What this thread waits for may need its number.
     fn yield_now(&self) {
+        self.lend_cpu();
         std::thread::yield_now();
     }
 }

@@ -4,7 +4,8 @@
 use framewright::firmware::{MapBuilder, MapRange, MemoryKind};
 use framewright::platform::{IrqState, PinnedCpu, Platform};
 use framewright::units::{NodeId, PhysRange};
-use framewright_hosted::{HostedError, HostedPlatform, Layout, Machine};
+use framewright_hosted::{CpuToken, HostedError, HostedPlatform, Layout, Machine};
+use std::cell::Cell;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -267,6 +268,40 @@ fn a_cpu_is_lent_to_a_thread_that_waits_for_one() {
     unpin(&platform, cpu);
     drop(token);
     drop(platform.enter_cpu(0).unwrap());
+}
+
+/// What a thread yields for may be done by one that needs its number.
+#[test]
+fn a_number_is_lent_while_its_thread_yields() {
+    let platform = open(&[(0, 64 * MIB)], 1).unwrap();
+    let token = platform.enter_cpu(0).unwrap();
+    let has_come = std::thread::scope(|scope| {
+        let other = scope.spawn(|| unpin(&platform, platform.pin()));
+        let began = std::time::Instant::now();
+        while !other.is_finished() && began.elapsed().as_secs() < 60 {
+            platform.yield_now();
+        }
+        let has_come = other.is_finished();
+        drop(token);
+        has_come
+    });
+    assert!(has_come);
+}
+
+/// Thread-local data of others may hold a number, and goes when it goes.
+#[test]
+fn numbers_come_back_from_thread_local_data() {
+    thread_local! {
+        static HELD: Cell<Option<CpuToken<'static>>> = const { Cell::new(None) };
+    }
+    let [one, other] = [0, 1].map(|_| open(&[(0, 64 * MIB)], 1).unwrap().leak());
+    std::thread::spawn(move || {
+        HELD.set(Some(one.enter_cpu(0).unwrap()));
+        unpin(other, other.pin());
+    })
+    .join()
+    .unwrap();
+    drop(one.enter_cpu(0).unwrap());
 }
 
 /// Undoes the last pin of this thread.
