@@ -4,9 +4,10 @@
 
 mod common;
 
-use common::{may_lock_memory, program, resident_mib, wait_until};
+use common::{Scratch, may_lock_memory, program, resident_mib, wait_until};
 use std::fs;
 use std::io::{BufRead, BufReader, Lines, Write};
+use std::os::unix::net::UnixStream;
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
 const MEMORY_MIB: u64 = 1024;
@@ -268,11 +269,28 @@ fn free_pages_of_pools_go_back_where_that_is_wanted() {
 }
 
 #[test]
-fn a_balloon_that_takes_no_reports_is_not_registered() {
-    let mut machine = Machine::boot(&["--balloon=free-page-reporting=off"]);
+fn a_balloon_that_takes_no_reports_follows_the_host_without_them() {
+    let scratch = Scratch::new("no-reports");
+    let socket = scratch.path("monitor");
+    let monitor = format!("--qemu=unix:{},server=on,wait=off", socket.display());
+    let words = ["--balloon=free-page-reporting=off", "--qemu", "-qmp", &monitor];
+    let mut machine = Machine::boot(&words);
     assert!(machine.ask("reporting").contains("no device"));
     machine.ask("reporting flush");
     assert_eq!(machine.counter("page_reporting_calls"), 0);
+    let mut host = UnixStream::connect(&socket).expect("QEMU listens");
+    host.write_all(b"{ \"execute\": \"qmp_capabilities\" }\n").expect("it takes commands");
+    let free = machine.counter("nr_free_pages");
+    for taken_mib in [256, 0] {
+        let size = (MEMORY_MIB - taken_mib) << 20;
+        writeln!(host, "{{ \"execute\": \"balloon\", \"arguments\": {{ \"value\": {size} }} }}")
+            .expect("it takes commands");
+        let is_there = |_| {
+            machine.ask("sleep 1");
+            (free - taken_mib * 256).abs_diff(machine.counter("nr_free_pages")) < 2048
+        };
+        assert!((0..60).any(is_there), "{taken_mib} MiB");
+    }
     machine.finish();
 }
 

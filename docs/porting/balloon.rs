@@ -11,7 +11,7 @@ pub fn report_to<P: Platform, H: PrivateMemory, T: Transport>(
     balloon: Balloon<H, T>,
     sleep_until: impl Fn(u64),
 ) {
-    if let Some(device) = ReportingBalloon::new(balloon) {
+    if let Ok(device) = ReportingBalloon::new(balloon) {
         report_forever(manager, device, sleep_until);
     }
 }

@@ -362,8 +362,8 @@ fn finish(
 ) {
     if let Some(seconds) = options.reporting {
         match &mut driver {
-            Some(driver) => driver.wait(seconds),
-            None => log!("Framewright: reporting= needs a balloon that takes reports"),
+            Some(driver) if driver.reports() => driver.wait(seconds),
+            _ => log!("Framewright: reporting= needs a balloon that takes reports"),
         }
     }
     if options.json {

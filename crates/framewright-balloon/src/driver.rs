@@ -29,11 +29,14 @@ pub struct Settings {
     pub free_content: FreeContent,
     /// The most ranges in one report; the queue's size and 128 are limits, too.
     pub report_ranges: u16,
+    /// Whether the kernel calls [`Balloon::relieve`] when it runs out of memory: only then is
+    /// DEFLATE_ON_OOM accepted. With it, hosts may inflate to more than the kernel can spare.
+    pub relieves: bool,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { free_content: FreeContent::Any, report_ranges: MOST_RANGES }
+        Self { free_content: FreeContent::Any, report_ranges: MOST_RANGES, relieves: false }
     }
 }
 
@@ -181,6 +184,13 @@ impl<H: PrivateMemory, T: Transport> Balloon<H, T> {
             State::Resetting => Some(DeviceFault::Resetting),
             State::Stopped => Some(DeviceFault::Stopped),
         }
+    }
+
+    /// How many 4 KiB pages are in the balloon. A kernel that counts them as its memory subtracts
+    /// them from [`Statistic::Total`], as Linux does unless DEFLATE_ON_OOM was agreed on.
+    #[must_use]
+    pub fn held_pages(&self) -> u32 {
+        self.queues.inflation.held_pages()
     }
 
     /// How many 4 KiB pages the host wants in the balloon at this moment. [`work`](Self::work)
@@ -488,7 +498,7 @@ fn prepare<H: PrivateMemory, T: Transport>(
 
 /// Agrees on features with a device that has been reset.
 fn negotiate<T: Transport>(transport: &mut T, settings: Settings) -> Result<Features, StartError> {
-    let choose = |offered| Features::accept(offered, settings.free_content).bits();
+    let choose = |offered| Features::accept(offered, settings).bits();
     let agreed = virtio::agree(transport, choose)?;
     Ok(Features::from_bits_truncate(agreed))
 }

@@ -1,6 +1,7 @@
 //! What device and driver agree on (virtio 1.2, 5.5.3), and how that determines the numbers of the
 //! queues (5.5.2).
 
+use crate::driver::Settings;
 use crate::error::StartError;
 use crate::queue_kind::QueueKind;
 use virtio_drivers::transport::Transport;
@@ -52,14 +53,18 @@ impl FreeContent {
 }
 
 impl Features {
-    /// Returns the features of `offered` that the driver accepts, given what free pages hold.
+    /// Returns the features of `offered` that the driver accepts.
     ///
     /// A feature with a queue is accepted whenever it is offered, used or not, because devices
     /// number queues by what they offer. Only reporting may be declined, because its queue is the
     /// last one.
-    pub(crate) fn accept(offered: u64, content: FreeContent) -> Self {
+    pub(crate) fn accept(offered: u64, settings: Settings) -> Self {
         let mut features = Self::from_bits_truncate(offered);
-        if content == FreeContent::Any {
+        features.set(
+            Self::DEFLATE_ON_OOM,
+            settings.relieves && features.contains(Self::DEFLATE_ON_OOM),
+        );
+        if settings.free_content == FreeContent::Any {
             features.remove(Self::PAGE_POISON);
         } else if !features.contains(Self::PAGE_POISON) {
             // The host would return reported pages with some other content.

@@ -68,13 +68,20 @@ pub struct ReportingBalloon<H: PrivateMemory, T: Transport> {
 }
 
 impl<H: PrivateMemory, T: Transport> ReportingBalloon<H, T> {
-    /// Returns `None` if the balloon takes no reports. The balloon is then dropped, so a caller
-    /// that wants it for something else must check its [capacity](Balloon::capacity) first.
-    #[must_use]
-    pub fn new(balloon: Balloon<H, T>) -> Option<Self> {
+    /// Returns the balloon's reports.
+    ///
+    /// # Errors
+    /// The balloon itself, if it takes no reports. It can still be driven alone.
+    pub fn new(balloon: Balloon<H, T>) -> Result<Self, Balloon<H, T>> {
         // For a report device, a capacity of 0 would mean the usual capacity.
         let takes_reports = balloon.capacity() != 0;
-        takes_reports.then_some(Self { balloon, token: None, error: None })
+        if takes_reports { Ok(Self { balloon, token: None, error: None }) } else { Err(balloon) }
+    }
+
+    /// The balloon alone, for its other functions.
+    #[must_use]
+    pub fn into_balloon(self) -> Balloon<H, T> {
+        self.balloon
     }
 
     /// The balloon, for its other functions: inflation and statistics.

@@ -200,16 +200,25 @@ fn work(
     manager: &Manager<GuestPlatform>,
 ) -> Result<Progress, DeviceFault> {
     // SAFETY: the guest has one manager, and all of the balloon's frames are this manager's.
-    unsafe { balloon.work(&mut ManagedFrames::new(manager), &mut |tag| statistics(manager, tag)) }
+    unsafe {
+        let held_pages = balloon.held_pages();
+        let mut answer = |tag| statistics(manager, held_pages, tag);
+        balloon.work(&mut ManagedFrames::new(manager), &mut answer)
+    }
 }
 
-/// Answers one of the host's questions for statistics.
-pub(super) fn statistics(manager: &Manager<GuestPlatform>, tag: Statistic) -> Option<u64> {
+/// Answers one of the host's questions for statistics. The balloon holds `held_pages`, which do not
+/// count as the guest's memory, as in Linux.
+pub(super) fn statistics(
+    manager: &Manager<GuestPlatform>,
+    held_pages: u32,
+    tag: Statistic,
+) -> Option<u64> {
     let totals = manager.totals();
     let bytes = |pages: u64| Some(pages * PAGE_SIZE);
     match tag {
         Statistic::Free | Statistic::Available => bytes(totals.free_pages),
-        Statistic::Total => bytes(totals.managed_pages),
+        Statistic::Total => bytes(totals.managed_pages.saturating_sub(held_pages.into())),
         Statistic::Caches => bytes(manager.caches().pages()),
         _ => None,
     }

@@ -38,9 +38,9 @@ pub fn with<R>(
     })
 }
 
-/// Starts the balloon, registers it for free page reporting, and lends its driver to `work`.
-/// Afterwards the device holds no memory. `work` gets `None` if there is no balloon or if it takes
-/// no reports, which the log then says.
+/// Starts the balloon, registers it for free page reporting if it takes reports, and lends its
+/// driver to `work`. Afterwards the device holds no memory. `work` gets `None` if there is no
+/// balloon.
 pub fn with_reports<R>(
     manager: &Manager<GuestPlatform>,
     parameters: &Parameters,
@@ -49,14 +49,10 @@ pub fn with_reports<R>(
 ) -> R {
     lend(manager, || {
         let Ok(balloon) = open(manager, parameters, map) else { return work(None) };
-        match Driver::register(manager, balloon) {
-            Some(mut driver) => {
-                let result = work(Some(&mut driver));
-                driver.finish();
-                result
-            }
-            None => work(None),
-        }
+        let mut driver = Driver::register(manager, balloon);
+        let result = work(Some(&mut driver));
+        driver.finish();
+        result
     })
 }
 

@@ -10,7 +10,7 @@ use crate::virtio::GuestHal;
 use framewright::Manager;
 use framewright::platform::Platform;
 use framewright::reporting::{Event, Reporter};
-use framewright_balloon::{DeviceFault, ManagedFrames, ReportingBalloon};
+use framewright_balloon::{DeviceFault, ManagedFrames, ReportingBalloon, StartError};
 use virtio_drivers::transport::pci::PciTransport;
 
 const MS: u64 = 1_000_000;
@@ -26,37 +26,71 @@ const LAST_SECONDS: u64 = 10;
 /// A balloon as the device that the manager's free page reports go to.
 pub type BalloonDevice = ReportingBalloon<GuestHal, PciTransport>;
 
-/// Drives a registered balloon. Nothing happens by itself: one CPU at a time has to call
+/// The balloon, with the reports of free pages or without.
+enum Way<'a> {
+    Reporting(Reporter<'a, GuestPlatform, BalloonDevice>),
+    Alone(GuestBalloon),
+}
+
+impl Way<'_> {
+    /// The balloon, to be used for everything but reports.
+    fn balloon(&mut self) -> &mut GuestBalloon {
+        match self {
+            // SAFETY: the device is not moved, and only the balloon's other queues are used.
+            Self::Reporting(reporter) => unsafe { reporter.device_mut() }.balloon(),
+            Self::Alone(balloon) => balloon,
+        }
+    }
+
+    /// Begins a reset, or continues one. A reporter continues by itself.
+    fn reset(&mut self) {
+        match self {
+            Self::Reporting(reporter) => reporter.reset(),
+            Self::Alone(balloon) => {
+                if let Err(error) = balloon.try_reset() {
+                    not_started(error);
+                }
+            }
+        }
+    }
+}
+
+fn not_started(error: StartError) {
+    log!("virtio-balloon: not started again: {error}");
+}
+
+/// Drives the balloon. Nothing happens by itself: one CPU at a time has to call
 /// [`poll`](Self::poll).
 pub struct Driver<'a> {
     manager: &'a Manager<GuestPlatform>,
-    reporter: Reporter<'a, GuestPlatform, BalloonDevice>,
+    way: Way<'a>,
     due_ns: u64,
     work_due_ns: u64,
     fault: Option<DeviceFault>,
 }
 
 impl<'a> Driver<'a> {
-    /// Registers a balloon. Returns `None` if that fails; the log says why.
-    pub(super) fn register(
-        manager: &'a Manager<GuestPlatform>,
-        balloon: GuestBalloon,
-    ) -> Option<Self> {
-        let Some(device) = ReportingBalloon::new(balloon) else {
+    /// Registers a balloon. If that fails, the log says why, and there are no reports.
+    pub(super) fn register(manager: &'a Manager<GuestPlatform>, balloon: GuestBalloon) -> Self {
+        let device = ReportingBalloon::new(balloon).map_err(|balloon| {
             log!("Free page reporting: the balloon takes no reports");
-            return None;
-        };
-        match manager.register_reporting(device) {
-            Ok(reporter) => {
-                let mut driver = Self { manager, reporter, due_ns: 0, work_due_ns: 0, fault: None };
-                driver.tell();
-                Some(driver)
-            }
-            Err((error, _)) => {
+            balloon
+        });
+        let way = device.and_then(|device| {
+            manager.register_reporting(device).map_err(|(error, device)| {
                 log!("Free page reporting: {error}");
-                None
-            }
-        }
+                device.into_balloon()
+            })
+        });
+        let way = way.map_or_else(Way::Alone, Way::Reporting);
+        let mut driver = Self { manager, way, due_ns: 0, work_due_ns: 0, fault: None };
+        driver.tell();
+        driver
+    }
+
+    /// Whether free pages are reported.
+    pub const fn reports(&self) -> bool {
+        matches!(self.way, Way::Reporting(_))
     }
 
     /// Does what is due. It is cheap if nothing is due, so every wait loop may call it in each
@@ -66,15 +100,16 @@ impl<'a> Driver<'a> {
         if now_ns >= self.work_due_ns {
             self.work_due_ns = now_ns + self.work();
         }
-        if now_ns < self.due_ns && self.reporter.out_pages() == 0 {
+        let Way::Reporting(reporter) = &mut self.way else { return };
+        if now_ns < self.due_ns && reporter.out_pages() == 0 {
             return;
         }
-        let next_ns = self.reporter.poll(now_ns).unwrap_or(now_ns + MOST_WAIT_NS);
+        let next_ns = reporter.poll(now_ns).unwrap_or(now_ns + MOST_WAIT_NS);
         self.due_ns = next_ns.min(now_ns + MOST_WAIT_NS);
-        self.tell();
-        if self.reporter.is_silent() {
-            self.reporter.reset();
+        if reporter.is_silent() {
+            reporter.reset();
         }
+        self.tell();
     }
 
     /// Lets reporting run for this many seconds, then logs its counters.
@@ -83,55 +118,60 @@ impl<'a> Driver<'a> {
             self.poll();
             false
         });
+        let Way::Reporting(reporter) = &self.way else { return };
         let counters = self.manager.reporting_counters();
         log!(
             "Free page reporting: {} pages reported in {} calls, {} errors, {} with the device",
             counters.reported_pages,
             counters.calls,
             counters.errors,
-            self.reporter.out_pages()
+            reporter.out_pages()
         );
     }
 
     /// Takes back the memory that the device holds, and stops the device.
     pub(super) fn finish(mut self) {
-        self.reporter.close();
-        let mut ask =
-            || PLATFORM.now_ns().is_none_or(|now_ns| self.reporter.poll(now_ns).is_none());
-        if !within(LAST_SECONDS, &mut ask) {
-            self.reporter.reset();
-            within(LAST_SECONDS, || {
-                PLATFORM.now_ns().is_none_or(|now_ns| self.reporter.poll(now_ns).is_none())
-            });
+        if let Way::Reporting(reporter) = &mut self.way {
+            reporter.close();
+            let mut ask = || PLATFORM.now_ns().is_none_or(|now_ns| reporter.poll(now_ns).is_none());
+            if !within(LAST_SECONDS, &mut ask) {
+                reporter.reset();
+                within(LAST_SECONDS, || {
+                    PLATFORM.now_ns().is_none_or(|now_ns| reporter.poll(now_ns).is_none())
+                });
+            }
         }
         self.tell();
         let manager = self.manager;
-        match self.reporter.unregister() {
-            Ok(mut device) => {
-                // SAFETY: the balloon's frames are all this manager's.
-                if !within(LAST_SECONDS, || unsafe {
-                    device.balloon().stop(&mut ManagedFrames::new(manager))
-                }) {
-                    log!("virtio-balloon: it does not complete its reset");
+        let mut balloon = match self.way {
+            Way::Alone(balloon) => balloon,
+            Way::Reporting(reporter) => match reporter.unregister() {
+                Ok(device) => device.into_balloon(),
+                Err(reporter) => {
+                    let pages = reporter.out_pages();
+                    log!("Free page reporting: {pages} pages stay with the device");
+                    return;
                 }
-            }
-            Err(reporter) => {
-                log!("Free page reporting: {} pages stay with the device", reporter.out_pages())
-            }
+            },
+        };
+        // SAFETY: the balloon's frames are all this manager's.
+        if !within(LAST_SECONDS, || unsafe { balloon.stop(&mut ManagedFrames::new(manager)) }) {
+            log!("virtio-balloon: it does not complete its reset");
         }
     }
 
     /// Does a step of the balloon's other work. Returns how soon the next is due, in nanoseconds.
     fn work(&mut self) -> u64 {
-        let mut answer = |tag| statistics(self.manager, tag);
-        // SAFETY: the device is not moved, and only the balloon's other queues are used.
-        let device = unsafe { self.reporter.device_mut() };
-        if let Some(error) = device.take_error() {
-            log!("virtio-balloon: not started again: {error}");
+        if let Way::Reporting(reporter) = &mut self.way {
+            // SAFETY: the device is not moved, and is only asked for what a reset met.
+            unsafe { reporter.device_mut() }.take_error().into_iter().for_each(not_started);
         }
+        let balloon = self.way.balloon();
+        let held_pages = balloon.held_pages();
+        let mut answer = |tag| statistics(self.manager, held_pages, tag);
         let mut frames = ManagedFrames::new(self.manager);
         // SAFETY: the guest has one manager, and all of the balloon's frames are this manager's.
-        let step = unsafe { device.balloon().work(&mut frames, &mut answer) };
+        let step = unsafe { balloon.work(&mut frames, &mut answer) };
         if let Some(error) = frames.take_error() {
             log!("virtio-balloon: frames are lost: {error}");
         }
@@ -141,20 +181,25 @@ impl<'a> Driver<'a> {
                 let is_there = progress.short || progress.held_pages == progress.goal_pages;
                 if is_there { WORK_NS } else { 0 }
             }
+            Err(DeviceFault::Resetting) => {
+                self.way.reset();
+                WORK_NS
+            }
             // A device that could not be started again is left alone.
-            Err(DeviceFault::Resetting | DeviceFault::Stopped) => WORK_NS,
+            Err(DeviceFault::Stopped) => WORK_NS,
             Err(fault) => {
                 if self.fault.replace(fault) != Some(fault) {
                     log!("{fault}");
                 }
-                self.reporter.reset();
+                self.way.reset();
                 RETRY_NS
             }
         }
     }
 
     fn tell(&mut self) {
-        while let Some(event) = self.reporter.event() {
+        let Way::Reporting(reporter) = &mut self.way else { return };
+        while let Some(event) = reporter.event() {
             match event {
                 Event::Enabled { .. } => log!("{event}"),
                 _ => log!("page_reporting: {event}"),

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 pub type Driver = Balloon<FakeHal, FakeTransport>;
 
 pub fn start(host: &FakeBalloon) -> Result<Driver, StartError> {
-    Driver::new(host.transport(), Settings::default())
+    Driver::new(host.transport(), Settings { relieves: true, ..Settings::default() })
 }
 
 /// The free frames, and the frames in the balloon.

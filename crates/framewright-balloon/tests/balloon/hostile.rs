@@ -2,8 +2,8 @@
 //! reach, and to its own configuration. The model checks that every frame that is given back was in
 //! the balloon, and that every report that comes back was in flight.
 
-use crate::common::{Driver, Memory, WithMemory as _, nothing_is_left};
-use framewright_balloon::{Settings, Token};
+use crate::common::{Driver, Memory, WithMemory as _, nothing_is_left, start};
+use framewright_balloon::Token;
 use framewright_testkit::balloon::{FakeBalloon, Offer};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -75,8 +75,7 @@ proptest! {
     #[test]
     fn only_what_was_in_the_balloon_comes_out(steps in steps(), features in 0u64..64) {
         let host = FakeBalloon::offering(Offer::with(features));
-        let mut balloon =
-            Driver::new(host.transport(), Settings::default()).expect("a device that is well");
+        let mut balloon = start(&host).expect("a device that is well");
         host.turn_hostile();
         // `give_back` of this memory fails for a frame that was not taken.
         let mut memory = Memory::of(0..FRAMES);

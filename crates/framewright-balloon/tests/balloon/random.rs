@@ -1,8 +1,8 @@
 //! Random histories of all operations together, against a model: the driver, memory, and a host
 //! that is slow, changes its mind and is reset.
 
-use crate::common::{Driver, Memory, WithMemory as _, as_told, nothing_is_left};
-use framewright_balloon::{Settings, Token};
+use crate::common::{Driver, Memory, WithMemory as _, as_told, nothing_is_left, start};
+use framewright_balloon::Token;
 use framewright_testkit::balloon::{Answers, FakeBalloon, Lie, Offer};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -132,8 +132,7 @@ proptest! {
         reporting_size in prop_oneof![Just(32u32), Just(128)],
     ) {
         let host = FakeBalloon::offering(Offer { reporting_size, ..Offer::with(features) });
-        let mut balloon =
-            Driver::new(host.transport(), Settings::default()).expect("a device that is well");
+        let mut balloon = start(&host).expect("a device that is well");
         let mut model = Model {
             host: host.clone(),
             memory: Memory::of(0..FRAMES as u64),
