@@ -10,7 +10,8 @@
 //! are taken at boot: one for each GiB that has such memory (unused if that GiB is accepted in one
 //! go), and some more for pieces.
 //!
-//! Orders of memory: Relaxed: words of the command line and counters.
+//! Orders of memory: Relaxed: words of the command line, counters, and the region, which is set
+//! once, before there is memory in it.
 
 use crate::direct_map::{DIRECT_MAP_END, KernelTables, entry};
 use crate::platform::{DIRECT_MAP, EarlyMemory, GuestPlatform, PLATFORM, set_accept_device};
@@ -58,6 +59,8 @@ struct Device {
     /// The unit at this address cannot be accepted; `u64::MAX` if all can be.
     fault: u64,
     delay_us: u64,
+    /// Where memory may be added, if anywhere. None of it is accepted beforehand.
+    region: [AtomicU64; 2],
     state: SpinLock<State>,
     calls: AtomicU64,
     faults: AtomicU64,
@@ -73,8 +76,8 @@ struct State {
     /// Unused frames for tables: first those taken at boot, then those for memory that may be
     /// added.
     spare: [PhysRange; 2],
-    /// Where memory may be added. None of it is accepted beforehand.
-    region: PhysRange,
+    /// How much of the device's region is accepted.
+    accepted_in_region: u64,
     mapped: Mapped,
 }
 
@@ -86,12 +89,13 @@ pub fn begin(map: MemoryMap<'static>, asked: Option<&Unaccepted>) {
         map,
         fault: asked.fault.map_or(u64::MAX, |address| address / UNIT * UNIT),
         delay_us: asked.delay_us,
+        region: [const { AtomicU64::new(0) }; 2],
         state: SpinLock::new(State {
             tables: None,
             early: [PhysRange::new(0, 0); MOST_EARLY],
             early_count: 0,
             spare: [PhysRange::new(0, 0); 2],
-            region: PhysRange::new(0, 0),
+            accepted_in_region: 0,
             mapped: Mapped::default(),
         }),
         calls: AtomicU64::new(0),
@@ -157,9 +161,9 @@ pub fn expect(manager: &Manager<GuestPlatform>, region: PhysRange) -> Option<Res
     let tables = region.size().div_ceil(GIB) + region.size().div_ceil(HALF_TIB) + 2;
     let request = Request { migrate_type: MigrateType::Unmovable, ..Request::pages(tables) };
     let Ok(spare) = manager.allocate(&request) else { return Some(Err(fault)) };
-    device.state.with(&PLATFORM, |state| {
-        (state.spare[1], state.region) = (spare.to_phys(), region);
-    });
+    device.state.with(&PLATFORM, |state| state.spare[1] = spare.to_phys());
+    device.region[1].store(region.end, Ordering::Relaxed);
+    device.region[0].store(region.start, Ordering::Relaxed);
     PLATFORM.raise_direct_limit(region.end);
     Some(Ok(()))
 }
@@ -168,9 +172,9 @@ pub fn expect(manager: &Manager<GuestPlatform>, region: PhysRange) -> Option<Res
 pub fn is_unaccepted(address: u64) -> bool {
     let Some(device) = DEVICE.get() else { return false };
     let root = page_table_root() & !(PAGE_SIZE - 1);
-    let region = device.state.with(&PLATFORM, |state| state.region);
+    // Without the lock, which a CPU may hold that was stopped for a report of a failure.
     let mut nothing = [PhysRange::new(0, 0); 2];
-    let mut ranges = device.unaccepted().chain([region]);
+    let mut ranges = device.unaccepted().chain([device.region()]);
     ranges.any(|range| range.start <= address && address < range.end)
         && translate(&SpareTables { left: &mut nothing }, root, DIRECT_MAP + address).is_none()
 }
@@ -186,11 +190,14 @@ pub fn highest_unaccepted() -> Option<PhysRange> {
     Some(PhysRange::with_size(unit * UNIT, UNIT))
 }
 
-/// Bytes that are not accepted, including memory that may be added.
-pub fn unaccepted_bytes() -> u64 {
-    DEVICE.get().map_or(0, |device| {
+/// Bytes that are not accepted: of the memory map, and of memory that may be added.
+pub fn unaccepted_bytes() -> [u64; 2] {
+    DEVICE.get().map_or([0; 2], |device| {
         let all: u64 = device.unaccepted().map(|range| range.size()).sum();
-        device.state.with(&PLATFORM, |state| all + state.region.size() - state.accepted_bytes())
+        device.state.with(&PLATFORM, |state| {
+            let added = state.accepted_in_region;
+            [all - (state.accepted_bytes() - added), device.region().size() - added]
+        })
     })
 }
 
@@ -198,7 +205,7 @@ pub fn unaccepted_bytes() -> u64 {
 /// belong to the caller from now on.
 pub fn take_spare() -> PfnRange {
     let none = PfnRange::new(0, 0);
-    let Some(device) = DEVICE.get().filter(|_| unaccepted_bytes() == 0) else { return none };
+    let Some(device) = DEVICE.get().filter(|_| unaccepted_bytes() == [0; 2]) else { return none };
     let taken = |state: &mut State| core::mem::replace(&mut state.spare[0], PhysRange::new(0, 0));
     device.state.with(&PLATFORM, taken).whole_frames()
 }
@@ -208,7 +215,7 @@ pub fn show(out: &mut dyn Write) -> fmt::Result {
     let Some(device) = DEVICE.get() else { return Ok(()) };
     let (mapped, spare) = device.state.with(&PLATFORM, |state| (state.mapped, state.spare));
     let lines = [
-        ("unaccepted_bytes", unaccepted_bytes()),
+        ("unaccepted_bytes", unaccepted_bytes().iter().sum()),
         ("accepted_bytes", mapped.bytes()),
         ("calls", device.calls.load(Ordering::Relaxed)),
         ("faults", device.faults.load(Ordering::Relaxed)),
@@ -226,6 +233,11 @@ impl Device {
     fn unaccepted(&self) -> impl Iterator<Item = PhysRange> {
         let ranges = self.map.ranges().iter();
         ranges.filter(|entry| entry.kind == MemoryKind::Unaccepted).map(|entry| entry.range)
+    }
+
+    fn region(&self) -> PhysRange {
+        let [start, end] = [0, 1].map(|place: usize| self.region[place].load(Ordering::Relaxed));
+        PhysRange::new(start, end)
     }
 
     /// How many tables it takes to accept all memory in the smallest steps.
@@ -271,7 +283,11 @@ unsafe impl AcceptMemory for Device {
             if let Err(MapFault::Occupied { .. }) = result {
                 self.repeated.fetch_add(1, Ordering::Relaxed);
             }
-            result.map_or_else(|_| state.accepted_bytes() - before, |()| good.size())
+            let accepted = state.accepted_bytes() - before;
+            if !good.intersection(self.region()).is_empty() {
+                state.accepted_in_region += accepted;
+            }
+            result.map_or(accepted, |()| good.size())
         });
         if accepted == bytes.size() {
             return Ok(());

@@ -217,7 +217,7 @@ pub fn inspect(
     let described = (counts.populated_pages - counts.evicted_pages) << 12;
     let sums = [
         (
-            found.direct_bytes == present - accept::unaccepted_bytes(),
+            found.direct_bytes == present - accept::unaccepted_bytes()[0],
             "the direct map does not have all memory",
         ),
         (
