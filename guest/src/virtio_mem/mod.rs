@@ -17,7 +17,7 @@ use crate::virtio::{self, Device, GuestHal, is_taken, lend};
 use framewright::firmware::{MemoryMap, Topology};
 use framewright::manager::Group;
 use framewright::platform::Platform;
-use framewright::units::{NodeId, PhysRange};
+use framewright::units::{NodeId, PAGE_SIZE, PhysRange};
 use framewright::{Manager, Mover};
 use framewright_virtio_mem::{
     DeviceFault, Obstacle, Progress, Region, Settings, Standstill, VirtioMem,
@@ -36,8 +36,6 @@ const MS: u64 = 1_000_000;
 const LOOK_NS: u64 = MS;
 /// How soon a device that broke the protocol is tried again.
 const RETRY_NS: u64 = 1000 * MS;
-/// If this much more memory is free, a unit may be removable.
-const UNIT_PAGES: u64 = 512;
 /// After this many steps that free nothing, the driver waits as it does if something is in the way.
 const MOST_UNFINISHED_STEPS: u32 = 256;
 /// How long the guest waits at the start for the memory that the host requests from the start.
@@ -97,7 +95,9 @@ fn open<'a>(
         refuse(&error);
         return None;
     }
-    let node = node.and_then(|domain| topology.find_domain(domain.into())).unwrap_or(NodeId::ZERO);
+    // If the device does not say, the table of affinities may, as in Linux.
+    let node = node.and_then(|domain| topology.find_domain(domain.into()));
+    let node = node.unwrap_or_else(|| topology.owner(region.start).node);
     log!(
         "virtio-mem {place}: {:?}, {region} by {} KiB, node {node}",
         device.features(),
@@ -107,6 +107,8 @@ fn open<'a>(
     if let Err(error) = manager.hotplug().register_group(group) {
         log!("virtio-mem {place}: its memory needs a window for each GiB: {error}");
     }
+    // If a unit's worth of memory is freed, a unit may be removable.
+    let standstill = Standstill::new(device.unit_bytes() / PAGE_SIZE);
     status::note_region(region);
     status::note(&device, None);
     Some(Driver {
@@ -117,7 +119,7 @@ fn open<'a>(
         is_unfinished: false,
         unfinished_steps: 0,
         told: (0, None),
-        standstill: Standstill::new(UNIT_PAGES),
+        standstill,
         fault: None,
     })
 }
@@ -175,6 +177,8 @@ impl Driver<'_> {
                 let wait_ns = progress.due_ns.map_or(LOOK_NS, |due_ns| due_ns - now_ns.min(due_ns));
                 (Some(progress), wait_ns.min(LOOK_NS))
             }
+            // A device that could not be started again is left alone.
+            Err(DeviceFault::Stopped) => (None, RETRY_NS),
             Err(fault) => {
                 if self.fault.replace(fault) != Some(fault) {
                     log!("{fault}");
@@ -189,9 +193,8 @@ impl Driver<'_> {
 
     fn reset(&mut self) {
         if let Err(error) = self.device.try_reset() {
-            // Logged once: afterwards the device is stopped for good, which is a final fault or
-            // none.
-            if self.fault.is_some_and(|fault| !fault.is_final()) {
+            // A final fault was logged, and stays. After any other the device is stopped for good.
+            if !self.fault.is_some_and(|fault| fault.is_final()) {
                 log!("virtio-mem: not started again: {error}");
             }
         }
