@@ -34,7 +34,7 @@ pub fn send_non_maskable(cpu: &Cpu) {
 
 /// Writes a command with interrupts off, so that a handler's command cannot come between its two
 /// halves.
-fn command(write: impl FnOnce(&LocalApic)) {
+pub(super) fn command(write: impl FnOnce(&LocalApic)) {
     if let Some(apic) = apic() {
         let state = PLATFORM.irq_save();
         write(apic);

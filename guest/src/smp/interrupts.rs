@@ -136,7 +136,12 @@ pub fn stop_others_for_good() {
 
 /// Measures how fast the timer counts. It has been counting freely since `started_ns`.
 pub fn measure_timer(apic: &LocalApic, started_ns: Option<u64>) {
-    let Some(started_ns) = started_ns else { return };
+    let Some(mut started_ns) = started_ns else { return };
+    if apic.counted() == u32::MAX {
+        // It has counted to its end, at an unknown time.
+        apic.count_freely(TIMER);
+        started_ns = PLATFORM.now_ns().unwrap_or(started_ns);
+    }
     let elapsed = || PLATFORM.now_ns().unwrap_or(started_ns).saturating_sub(started_ns);
     while elapsed() < LEAST_WINDOW_NS {
         PLATFORM.relax();

@@ -76,7 +76,7 @@ pub fn park_if_asked() {
 
 #[cold]
 fn stand(me: &Cpu) {
-    ONLINE.remove(me.index());
+    leave(me);
     me.parking.store(PARKED, Ordering::Release);
     wake_all();
     loop {
@@ -92,10 +92,17 @@ fn stand(me: &Cpu) {
         }
         // This is a task from a CPU that found this one in the set before it left.
         serve_tasks();
-        ONLINE.remove(me.index());
+        leave(me);
     }
     me.parking.store(RUNS, Ordering::Release);
     wake_all();
+}
+
+/// Leaves the set of running CPUs. From here on no flush includes this CPU, so it must keep nothing
+/// that leads to page tables which may be freed, not even for walks that it begins on its own.
+fn leave(me: &Cpu) {
+    ONLINE.remove(me.index());
+    LocalTlb::flush_local(FlushRequest::Everything, true);
 }
 
 impl Cpu {

@@ -54,11 +54,12 @@ impl TlbShootdown {
 
 // SAFETY: when `call_on` returns, every CPU that runs has flushed what was asked. It did so in an
 // interrupt, so in the middle of no access; a CPU that starts later begins with an empty TLB
-// (`start`). Stores made before are visible to these CPUs (invariant 29). A parked CPU uses nothing
-// that is flushed, and flushes everything when it comes back (`park`). A CPU that is left asleep
-// flushes everything that is not global in `catch_up`, before the first instruction of a handler or
-// of its own work that could use the vmemmap. Until then it makes no access at all, and walks that
-// it begins on its own find only tables that are in use.
+// (`start`), and one that was given up halts for ever. Stores made before are visible to these CPUs
+// (invariant 29). A parked CPU flushes everything after it has left the set and again when it comes
+// back (`park`), and uses nothing that is flushed in between. A CPU that is left asleep flushes
+// everything that is not global in `catch_up`, before the first instruction of a handler or of its
+// own work that could use the vmemmap. Until then it makes no access at all, and walks that it
+// begins on its own find only tables that are in use.
 unsafe impl FlushTlb for TlbShootdown {
     fn flush(&self, request: FlushRequest<'_>) {
         self.flush_on(Self::targets(), request);

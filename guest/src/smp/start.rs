@@ -6,6 +6,7 @@
 //! and published by the count (Release), which the CPU's first code reads before it. The SeqCst
 //! fence is the partner of the one in `shootdown`.
 
+use super::controller::command;
 use super::list::LeftOut;
 use super::stacks::Stacks;
 use super::{MAX_CPUS, ONLINE, all, be, controller, count, cpu, idle, interrupts, online, stacks};
@@ -120,13 +121,13 @@ pub fn start(tables: &KernelTables, early: &mut EarlyMemory<'_>, left_out: LeftO
     (started.stamp, started.at_ns) = (time_stamp(), PLATFORM.now_ns());
     for cpu in to_start() {
         // SAFETY: this CPU has run nothing but firmware, which is done.
-        unsafe { apic.init(cpu.apic_id()) };
+        command(|apic| unsafe { apic.init(cpu.apic_id()) });
     }
     let reset_ns = RESET_NS[usize::from(Features::read().hypervisor)];
     while started.elapsed_ns() < reset_ns {
         PLATFORM.relax();
     }
-    call(apic, page);
+    call(page);
     started
 }
 
@@ -141,10 +142,10 @@ fn has_stack(cpu: &super::Cpu) -> bool {
     OTHER_CPU_STACKS[cpu.index() as usize].load(Ordering::Relaxed) != 0
 }
 
-fn call(apic: &LocalApic, page: u8) {
+fn call(page: u8) {
     for cpu in to_start() {
         // SAFETY: the trampoline is at that page.
-        unsafe { apic.start_up(cpu.apic_id(), page) };
+        command(|apic| unsafe { apic.start_up(cpu.apic_id(), page) });
     }
 }
 
@@ -191,7 +192,7 @@ impl Started {
                 && self.elapsed_ns() >= SECOND_CALL_NS
             {
                 called_twice = true;
-                call(apic, page);
+                call(page);
             }
             PLATFORM.relax();
         }
