@@ -24,11 +24,13 @@ fn shell(words: &[&str], lines: &str) -> (String, String) {
 
 #[test]
 fn a_shell_keeps_the_boot_log_and_says_what_is_wrong_with_parameters() {
-    let words = ["--memory", "256M", "nonsense=1", "mem=lots"];
+    let words = ["--memory", "256M", "nonsense=1", "mem=lots", "nönsense=1"];
     for guest in [&[][..], &["--on", "qemu", "--accel", "tcg"]] {
         let (said, complaints) = shell(&[guest, &words].concat(), "dmesg\n");
         assert!(
-            said.contains("Zone ranges:") && said.contains("\"nonsense=1\", ignored"),
+            said.contains("Zone ranges:")
+                && said.contains("\"nonsense=1\", ignored")
+                && said.contains("\"nönsense=1\", ignored"),
             "{guest:?}: {said}"
         );
         assert!(

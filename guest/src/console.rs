@@ -102,8 +102,15 @@ pub fn show_log(out: &mut dyn Write) -> fmt::Result {
         // The first line is cut off.
         start = (start..end).find(|&place| byte(place) == b'\n').map_or(end, |place| place + 1);
     }
-    // The log is ASCII.
-    (start..end).try_for_each(|place| out.write_char(char::from(byte(place))))
+    while start < end {
+        // Words of the command line need not be ASCII.
+        let length = byte(start).leading_ones().max(1) as usize;
+        let bytes: [u8; 4] = core::array::from_fn(|index| byte(start + index));
+        let text = bytes.get(..length).and_then(|bytes| core::str::from_utf8(bytes).ok());
+        out.write_str(text.unwrap_or("\u{fffd}"))?;
+        start += text.map_or(1, str::len);
+    }
+    Ok(())
 }
 
 /// The log.
