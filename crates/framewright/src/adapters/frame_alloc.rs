@@ -26,6 +26,8 @@ use crate::units::{Order, PAGE_SHIFT, PAGE_SIZE, PHYSICAL_ADDRESS_END, Pfn, PfnR
 use core::num::NonZeroUsize;
 use frame_alloc::{AllocError, InitError, PageSize, PhysicalAllocator, RegionInit};
 
+const _: () = assert!(cfg!(feature = "hotplug"), "`add_usable` adds memory later");
+
 /// The page size in bytes, as the `usize` that `frame-alloc` uses.
 const PAGE_BYTES: usize = 1 << PAGE_SHIFT;
 
