@@ -10,9 +10,10 @@ use framewright::{Manager, Mover, Platform};
 /// A manager's memory in a device's region, for one step
 /// ([`VirtioMem::work`](crate::VirtioMem::work)). New memory is removable, unless
 /// `memhp_default_state=` or `memory_hotplug.online_policy=` say otherwise; memory that goes is
-/// offline or free, or has been vacated. Under `auto-movable` each unit of a request, or memory
-/// block if that is larger, gets a grade of its own, if the region was registered with units
-/// ([`Hotplug::register_group`]).
+/// offline or free, or has been vacated. All that is requested is added, however much of it stays
+/// offline (Linux waits at 1 GiB), since it holds its own tables. Under `auto-movable` each unit of
+/// a request, or memory block if that is larger, gets a grade of its own, if the region was
+/// registered with units ([`Hotplug::register_group`]).
 pub struct ManagedMemory<'a, P: Platform> {
     manager: &'a Manager<P>,
     region: PhysRange,
