@@ -85,7 +85,7 @@ enum fw_error {
   FW_NOT_MANAGED = 25,
   // There is memory already.
   FW_PRESENT = 26,
-  // Memory that is added lies where no table reaches.
+  // Memory that is added lies where no table reaches, or has frame 0.
   FW_NO_WINDOW = 27,
   // The manager uses these pages itself.
   FW_IN_USE = 28,
@@ -277,8 +277,9 @@ void *fw_direct(uint64_t address);
 
 // Adds memory that the map did not have. Start and size are multiples of 2 MiB. Of the memory that
 // is there, its tables take 1 MiB at most, or about 24 bytes for each GiB that is added if that is
-// more; the others lie in the new memory. `pages`, if it is not null, gets the pages that can be
-// handed out.
+// more; the others lie in the new memory. With `memory_hotplug.memmap_on_memory=N` on the command
+// line all of them are in the memory that is there. `pages`, if it is not null, gets the pages
+// that can be handed out.
 //
 // The caller promises:
 // The range is memory that nobody uses, seen at `direct_base`, and stays so. `pages` is null or

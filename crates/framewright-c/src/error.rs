@@ -68,7 +68,7 @@ pub enum fw_error {
     FW_NOT_MANAGED = 25,
     /// There is memory already.
     FW_PRESENT = 26,
-    /// Memory that is added lies where no table reaches.
+    /// Memory that is added lies where no table reaches, or has frame 0.
     FW_NO_WINDOW = 27,
     /// The manager uses these pages itself.
     FW_IN_USE = 28,
@@ -121,7 +121,7 @@ const WORDS: [&core::ffi::CStr; 31] = [
     c"the pages are not allocated, or not in the way they are freed",
     c"there is no managed memory at the address",
     c"there is memory already",
-    c"no table reaches the memory",
+    c"no table reaches the memory, or it has frame 0",
     c"the manager uses these pages itself",
     c"something wrote to free memory",
     c"the tables contradict each other",
@@ -200,9 +200,7 @@ impl From<HotplugError> for fw_error {
             HotplugError::Present(_) | HotplugError::OtherNode(..) => FW_PRESENT,
             HotplugError::NoRoomForTables { .. } | HotplugError::Tables(_) => FW_NO_ROOM_FOR_TABLES,
             HotplugError::Busy | HotplugError::Veto(_) => FW_BUSY,
-            HotplugError::Absent(_) | HotplugError::NotReached(_) | HotplugError::FrameZero => {
-                FW_NOT_MANAGED
-            }
+            HotplugError::Absent(_) | HotplugError::NotReached(_) => FW_NOT_MANAGED,
             HotplugError::Range(RangeError::Place(error)) => error.into(),
             _ => FW_NO_WINDOW,
         }

@@ -221,8 +221,9 @@ pub extern "C" fn fw_direct(address: u64) -> *mut c_void {
 
 /// Adds memory that the map did not have. Start and size are multiples of 2 MiB. Of the memory that
 /// is there, its tables take 1 MiB at most, or about 24 bytes for each GiB that is added if that is
-/// more; the others lie in the new memory. `pages`, if it is not null, gets the pages that can be
-/// handed out.
+/// more; the others lie in the new memory. With `memory_hotplug.memmap_on_memory=N` on the command
+/// line all of them are in the memory that is there. `pages`, if it is not null, gets the pages
+/// that can be handed out.
 ///
 /// # Safety
 /// The range is memory that nobody uses, seen at `direct_base`, and stays so. `pages` is null or

@@ -305,6 +305,7 @@ static void growth(void) {
     GIVES(FW_NOT_ALIGNED, fw_add_memory(RAM + PAGE, MORE / 2, NULL));
     GIVES(FW_BEYOND_ADDRESS_SPACE, fw_add_memory(RAM + MORE, 2 * MIB, NULL));
     GIVES(FW_BEYOND_ADDRESS_SPACE, fw_add_memory(UINT64_MAX - MIB, 2 * MIB, NULL));
+    GIVES(FW_NO_WINDOW, fw_add_memory(0, 2 * MIB, NULL));
     GIVES(FW_OK, fw_add_memory(RAM, MORE, &more));
     CHECK(more > 0 && more <= MORE / PAGE);
     GIVES(FW_PRESENT, fw_add_memory(RAM, MORE, NULL));
