@@ -134,7 +134,7 @@ fn memory_comes_goes_and_comes_back_empty_with_one_request_each() {
 
 #[test]
 fn on_the_older_machine_and_where_unplugged_memory_may_not_even_be_read() {
-    let device = ["--machine", "pc", "--virtio-mem", "2G,unplugged-inaccessible=on"];
+    let device = ["--machine", "pc", "--virtio-mem", "3G,unplugged-inaccessible=on"];
     // What was accepted of the device's memory is not taken for memory of the map.
     let accept = ["unaccepted=@256M", "accept_memory=eager", "map_space_test=1"];
     let said = course("pc", &[&device[..], &accept].concat());
