@@ -1,14 +1,18 @@
 //! The page allocator: Framewright behind ArceOS's interface.
 
 use crate::{AllocError, AllocResult, BaseAllocator, PageAllocator};
+use framewright::lazy::AddError;
 use framewright::manager::Budget;
 use framewright::platform::{LinearMap, OneAtATime};
 use framewright::units::{Order, Pfn, PfnRange, PhysRange};
 use framewright::LazyManager;
 
-/// Where ArceOS maps all memory (`phys-virt-offset` of its platforms). Addresses that it passes and
-/// gets lie there.
+/// Where ArceOS maps all memory (`phys-virt-offset` of its platforms for these processors).
+/// Addresses that it passes and gets lie there.
+#[cfg(any(target_arch = "x86_64", target_arch = "loongarch64"))]
 const LINEAR_MAPPING: usize = 0xffff_8000_0000_0000;
+#[cfg(not(any(target_arch = "x86_64", target_arch = "loongarch64")))]
+compile_error!("write this platform's `phys-virt-offset` into `LINEAR_MAPPING`");
 
 // SAFETY: ArceOS maps all memory at one offset. It calls its allocators through a lock that turns
 // interrupts off (`SpinNoIrq`), so one CPU at a time is in the manager, and no handler of it. To
@@ -34,10 +38,11 @@ impl<const PAGE_SIZE: usize> Default for BitmapPageAllocator<PAGE_SIZE> {
     }
 }
 
-/// Returns the order of an alignment, a power of two in bytes. Less than a page counts as a page.
-fn order(bytes: usize) -> AllocResult<Order> {
+/// Returns the order of an alignment, a power of two in bytes, for some pages. Less than a page
+/// counts as a page.
+fn order(num_pages: usize, bytes: usize) -> AllocResult<Order> {
     let order = Order::new(bytes.trailing_zeros().saturating_sub(12) as u8);
-    order.filter(|_| bytes.is_power_of_two()).ok_or(AllocError::InvalidParam)
+    order.filter(|_| bytes.is_power_of_two() && num_pages != 0).ok_or(AllocError::InvalidParam)
 }
 const fn pfn(address: usize) -> Pfn {
     Pfn::containing(address.wrapping_sub(LINEAR_MAPPING) as u64)
@@ -56,14 +61,18 @@ impl<const PAGE_SIZE: usize> BaseAllocator for BitmapPageAllocator<PAGE_SIZE> {
         let start = start.checked_sub(LINEAR_MAPPING).ok_or(AllocError::InvalidParam)?;
         let memory = PhysRange::with_size(start as u64, size as u64);
         // SAFETY: ArceOS hands over memory that nobody uses.
-        unsafe { self.0.add(memory) }.map(drop).map_err(|_| AllocError::MemoryOverlap)
+        unsafe { self.0.add(memory) }.map(drop).map_err(|error| match error {
+            AddError::Overlaps(_) => AllocError::MemoryOverlap,
+            AddError::TooHigh(_) => AllocError::InvalidParam,
+            _ => AllocError::NoMemory,
+        })
     }
 }
 
 impl<const PAGE_SIZE: usize> PageAllocator for BitmapPageAllocator<PAGE_SIZE> {
     const PAGE_SIZE: usize = PAGE_SIZE;
     fn alloc_pages(&mut self, num_pages: usize, align_pow2: usize) -> AllocResult<usize> {
-        let taken = self.0.allocate_pages(num_pages as u64, order(align_pow2)?);
+        let taken = self.0.allocate_pages(num_pages as u64, order(num_pages, align_pow2)?);
         taken.map(seen).map_err(|_| AllocError::NoMemory)
     }
     fn alloc_pages_at(
@@ -72,7 +81,7 @@ impl<const PAGE_SIZE: usize> PageAllocator for BitmapPageAllocator<PAGE_SIZE> {
         num_pages: usize,
         align_pow2: usize,
     ) -> AllocResult<usize> {
-        let align = order(align_pow2)?;
+        order(num_pages, align_pow2)?;
         // An alignment below a page is one, so the address that is returned is `base`.
         if base < LINEAR_MAPPING || base % align_pow2.max(PAGE_SIZE) != 0 {
             return Err(AllocError::InvalidParam);
