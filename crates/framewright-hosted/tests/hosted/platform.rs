@@ -296,6 +296,8 @@ fn numbers_come_back_from_thread_local_data() {
     }
     let [one, other] = [0, 1].map(|_| open(&[(0, 64 * MIB)], 1).unwrap().leak());
     std::thread::spawn(move || {
+        // What is used first goes last.
+        HELD.set(None);
         HELD.set(Some(one.enter_cpu(0).unwrap()));
         unpin(other, other.pin());
     })
