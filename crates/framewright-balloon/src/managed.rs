@@ -72,6 +72,10 @@ impl<H: PrivateMemory, T: Transport> ReportingBalloon<H, T> {
     ///
     /// # Errors
     /// The balloon itself, if it takes no reports. It can still be driven alone.
+    #[expect(
+        clippy::result_large_err,
+        reason = "it is given back as it came, and there is no heap to put it in"
+    )]
     pub fn new(balloon: Balloon<H, T>) -> Result<Self, Balloon<H, T>> {
         // For a report device, a capacity of 0 would mean the usual capacity.
         let takes_reports = balloon.capacity() != 0;

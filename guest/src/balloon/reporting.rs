@@ -27,6 +27,7 @@ const LAST_SECONDS: u64 = 10;
 pub type BalloonDevice = ReportingBalloon<GuestHal, PciTransport>;
 
 /// The balloon, with the reports of free pages or without.
+#[expect(clippy::large_enum_variant, reason = "there is one, and no heap to put it in")]
 enum Way<'a> {
     Reporting(Reporter<'a, GuestPlatform, BalloonDevice>),
     Alone(GuestBalloon),
@@ -72,17 +73,19 @@ pub struct Driver<'a> {
 impl<'a> Driver<'a> {
     /// Registers a balloon. If that fails, the log says why, and there are no reports.
     pub(super) fn register(manager: &'a Manager<GuestPlatform>, balloon: GuestBalloon) -> Self {
-        let device = ReportingBalloon::new(balloon).map_err(|balloon| {
-            log!("Free page reporting: the balloon takes no reports");
-            balloon
-        });
-        let way = device.and_then(|device| {
-            manager.register_reporting(device).map_err(|(error, device)| {
-                log!("Free page reporting: {error}");
-                device.into_balloon()
-            })
-        });
-        let way = way.map_or_else(Way::Alone, Way::Reporting);
+        let way = match ReportingBalloon::new(balloon) {
+            Ok(device) => match manager.register_reporting(device) {
+                Ok(reporter) => Way::Reporting(reporter),
+                Err((error, device)) => {
+                    log!("Free page reporting: {error}");
+                    Way::Alone(device.into_balloon())
+                }
+            },
+            Err(balloon) => {
+                log!("Free page reporting: the balloon takes no reports");
+                Way::Alone(balloon)
+            }
+        };
         let mut driver = Self { manager, way, due_ns: 0, work_due_ns: 0, fault: None };
         driver.tell();
         driver
