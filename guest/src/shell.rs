@@ -299,7 +299,10 @@ impl Host for Line<'_, '_, '_, '_> {
 
     /// The background work is taken out meanwhile, so that nobody does it.
     fn undisturbed(&self, work: &mut dyn FnMut()) {
-        let background = self.background.with(&PLATFORM, Option::take);
+        let mut background = self.background.with(&PLATFORM, Option::take);
+        if let Some(driver) = background.as_mut().and_then(|work| work.driver.as_mut()) {
+            driver.end_report();
+        }
         work();
         if background.is_some() {
             self.background.with(&PLATFORM, |place| *place = background);

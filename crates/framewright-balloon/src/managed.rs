@@ -82,12 +82,6 @@ impl<H: PrivateMemory, T: Transport> ReportingBalloon<H, T> {
         if takes_reports { Ok(Self { balloon, token: None, error: None }) } else { Err(balloon) }
     }
 
-    /// The balloon alone, for its other functions.
-    #[must_use]
-    pub fn into_balloon(self) -> Balloon<H, T> {
-        self.balloon
-    }
-
     /// The balloon, for its other functions: inflation and statistics.
     pub const fn balloon(&mut self) -> &mut Balloon<H, T> {
         &mut self.balloon

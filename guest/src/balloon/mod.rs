@@ -10,7 +10,7 @@ use crate::virtio::{self, Device, GuestHal, lend};
 use framewright::debug::{Aids, POISON};
 use framewright::firmware::MemoryMap;
 use framewright::{Manager, Parameters};
-use framewright_balloon::{Balloon, FreeContent, Settings};
+use framewright_balloon::{Balloon, FreeContent, ReportingBalloon, Settings};
 use virtio_drivers::transport::pci::PciTransport;
 
 pub use exercise::test;
@@ -49,7 +49,8 @@ pub fn with_reports<R>(
 ) -> R {
     lend(manager, || {
         let Ok(balloon) = open(manager, parameters, map) else { return work(None) };
-        let mut driver = Driver::register(manager, balloon);
+        let mut balloon = ReportingBalloon::new(balloon);
+        let mut driver = Driver::register(manager, &mut balloon);
         let result = work(Some(&mut driver));
         driver.finish();
         result

@@ -9,7 +9,8 @@ use crate::timekeeping::within;
 use crate::virtio::GuestHal;
 use framewright::Manager;
 use framewright::platform::Platform;
-use framewright::reporting::{Event, Reporter};
+use framewright::reporting::{Content, Event, Progress, ReportDevice, Reporter, SubmitError};
+use framewright::units::PhysRange;
 use framewright_balloon::{DeviceFault, ManagedFrames, ReportingBalloon, StartError};
 use virtio_drivers::transport::pci::PciTransport;
 
@@ -26,11 +27,38 @@ const LAST_SECONDS: u64 = 10;
 /// A balloon as the device that the manager's free page reports go to.
 pub type BalloonDevice = ReportingBalloon<GuestHal, PciTransport>;
 
+/// A device that stays in its place, as it is large. Nobody else has it, and it is registered once.
+struct Lent<'a>(&'a mut BalloonDevice);
+
+// SAFETY: the device keeps what it promises (invariant 32). This is all there is of it, as long as
+// its reporter is there; the reporter is never leaked.
+unsafe impl ReportDevice for Lent<'_> {
+    fn capacity(&self) -> usize {
+        self.0.capacity()
+    }
+
+    unsafe fn submit(&mut self, ranges: &[PhysRange]) -> Result<(), SubmitError> {
+        // SAFETY: the caller promises what the device demands.
+        unsafe { self.0.submit(ranges) }
+    }
+
+    fn poll(&mut self) -> Progress {
+        self.0.poll()
+    }
+
+    fn reset(&mut self) -> bool {
+        self.0.reset()
+    }
+
+    fn content(&self) -> Content {
+        self.0.content()
+    }
+}
+
 /// The balloon, with the reports of free pages or without.
-#[expect(clippy::large_enum_variant, reason = "there is one, and no heap to put it in")]
 enum Way<'a> {
-    Reporting(Reporter<'a, GuestPlatform, BalloonDevice>),
-    Alone(GuestBalloon),
+    Reporting(Reporter<'a, GuestPlatform, Lent<'a>>),
+    Alone(&'a mut GuestBalloon),
 }
 
 impl Way<'_> {
@@ -38,7 +66,7 @@ impl Way<'_> {
     fn balloon(&mut self) -> &mut GuestBalloon {
         match self {
             // SAFETY: the device is not moved, and only the balloon's other queues are used.
-            Self::Reporting(reporter) => unsafe { reporter.device_mut() }.balloon(),
+            Self::Reporting(reporter) => unsafe { reporter.device_mut() }.0.balloon(),
             Self::Alone(balloon) => balloon,
         }
     }
@@ -71,14 +99,18 @@ pub struct Driver<'a> {
 }
 
 impl<'a> Driver<'a> {
-    /// Registers a balloon. If that fails, the log says why, and there are no reports.
-    pub(super) fn register(manager: &'a Manager<GuestPlatform>, balloon: GuestBalloon) -> Self {
-        let way = match ReportingBalloon::new(balloon) {
-            Ok(device) => match manager.register_reporting(device) {
+    /// Registers a balloon, if it takes reports. If that fails, the log says why, and there are no
+    /// reports.
+    pub(super) fn register(
+        manager: &'a Manager<GuestPlatform>,
+        balloon: &'a mut Result<BalloonDevice, GuestBalloon>,
+    ) -> Self {
+        let way = match balloon {
+            Ok(device) => match manager.register_reporting(Lent(device)) {
                 Ok(reporter) => Way::Reporting(reporter),
-                Err((error, device)) => {
+                Err((error, Lent(device))) => {
                     log!("Free page reporting: {error}");
-                    Way::Alone(device.into_balloon())
+                    Way::Alone(device.balloon())
                 }
             },
             Err(balloon) => {
@@ -115,6 +147,20 @@ impl<'a> Driver<'a> {
         self.tell();
     }
 
+    /// Lets the device end the report that it has, for a second at most.
+    pub fn end_report(&mut self) {
+        let reporting = self.manager.reporting();
+        let was_paused = reporting.is_paused();
+        reporting.pause();
+        within(1, || {
+            self.poll();
+            !matches!(&self.way, Way::Reporting(reporter) if reporter.out_pages() != 0)
+        });
+        if !was_paused {
+            reporting.resume();
+        }
+    }
+
     /// Lets reporting run for this many seconds, then logs its counters.
     pub fn wait(&mut self, seconds: u64) {
         within(seconds, || {
@@ -146,10 +192,10 @@ impl<'a> Driver<'a> {
         }
         self.tell();
         let manager = self.manager;
-        let mut balloon = match self.way {
+        let balloon = match self.way {
             Way::Alone(balloon) => balloon,
             Way::Reporting(reporter) => match reporter.unregister() {
-                Ok(device) => device.into_balloon(),
+                Ok(Lent(device)) => device.balloon(),
                 Err(reporter) => {
                     let pages = reporter.out_pages();
                     log!("Free page reporting: {pages} pages stay with the device");
@@ -167,7 +213,7 @@ impl<'a> Driver<'a> {
     fn work(&mut self) -> u64 {
         if let Way::Reporting(reporter) = &mut self.way {
             // SAFETY: the device is not moved, and is only asked for what a reset met.
-            unsafe { reporter.device_mut() }.take_error().into_iter().for_each(not_started);
+            unsafe { reporter.device_mut() }.0.take_error().into_iter().for_each(not_started);
         }
         let balloon = self.way.balloon();
         let held_pages = balloon.held_pages();

@@ -56,16 +56,17 @@ pub(super) fn hugetlb<P: Platform, H: Host>(
         last = shell.undisturbed(|| {
             let before = pool.counts();
             let last = round(shell, &wanted, rounds, io)?;
-            // A round of no pages would not check for an interrupt itself.
-            if shell.host.is_interrupted() {
-                return Err(io.interrupted());
-            }
             let after = pool.counts();
             if before == after {
                 return Ok(last);
             }
             Err(io.fail(format_args!("the pool counted {before:?} before and {after:?} after")))
         })?;
+        // A round of no pages would not check for an interrupt itself; and hosts do here what they
+        // do in the background.
+        if shell.host.is_interrupted() {
+            return Err(io.interrupted());
+        }
         rounds += 1;
     }
     write!(io.out, "{} of {size}: each 4 KiB written and read back", Counted(count, "page"))?;
