@@ -56,6 +56,7 @@ unsafe impl ReportDevice for Lent<'_> {
 }
 
 /// The balloon, with the reports of free pages or without.
+#[expect(clippy::large_enum_variant, reason = "there is one, and no heap to put it in")]
 enum Way<'a> {
     Reporting(Reporter<'a, GuestPlatform, Lent<'a>>),
     Alone(&'a mut GuestBalloon),
