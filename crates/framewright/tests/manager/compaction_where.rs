@@ -90,20 +90,3 @@ fn failures_for_one_zone_do_not_keep_requests_for_another_from_trying() {
     manager.allocate(&Request::new(Order::BLOCK)).expect("nothing has failed there");
     check(manager);
 }
-
-/// Each part has room for what is moved, and all together are above the mark of their zone.
-#[test]
-fn a_mark_is_that_of_the_whole_zone() {
-    let machine = FakeMachine::builder().ram(mib(16, 2064)).build();
-    let wanted = in_parts("zone_parts=2 min_free_kbytes=131072");
-    let manager: &'static Fake =
-        Box::leak(Box::new(bring_up_with(machine, &[], &wanted).expect("bring-up")));
-    // In each of two parts 16.8 Ki pages are free, 33.6 Ki in all. The mark is at 32 Ki, and 1 Ki has
-    // to be free above it.
-    assert_eq!(manager.zones().len(), 2);
-    let handles = filled(manager, 1 << 20, |pfn| pfn % 61 >= 4);
-    manager.moving().set_mover(Some(handles));
-    let run = manager.allocate(&Request::new(Order::BLOCK));
-    run.unwrap_or_else(|error| panic!("{error}: {:?}", manager.moving().events()));
-    check(manager);
-}
