@@ -60,10 +60,9 @@ impl Features {
     /// last one.
     pub(crate) fn accept(offered: u64, settings: Settings) -> Self {
         let mut features = Self::from_bits_truncate(offered);
-        features.set(
-            Self::DEFLATE_ON_OOM,
-            settings.relieves && features.contains(Self::DEFLATE_ON_OOM),
-        );
+        if !settings.relieves {
+            features.remove(Self::DEFLATE_ON_OOM);
+        }
         if settings.free_content == FreeContent::Any {
             features.remove(Self::PAGE_POISON);
         } else if !features.contains(Self::PAGE_POISON) {

@@ -7,7 +7,7 @@ use crate::io::{Failed, Io, Text};
 use crate::words::{self, MOST_WORDS, Words};
 use crate::{LONGEST_LINE, Run};
 use core::fmt::Write;
-use framewright::procfs::{FileError, FileSystem, Kind};
+use framewright::procfs::FileSystem;
 use framewright::{AllocateError, Manager, Platform, Reclaim};
 use framewright_workload::{CleanPages, HandleError, Handles, Opened, Placed};
 
@@ -239,13 +239,7 @@ impl<'a, P: Platform, H: Host> Shell<'a, P, H> {
             return status(self.dispatch(name, arguments, &mut Io { name, out, errors }));
         };
         // What a command did would be lost if nobody could read its output, so it does not run.
-        let refusal = match self.files.kind(target) {
-            Ok(Kind::File { writable: true, .. }) => None,
-            Ok(Kind::File { .. }) => Some(FileError::NotPermitted),
-            Ok(Kind::Folder) => Some(FileError::IsFolder),
-            Err(error) => Some(error),
-        };
-        if let Some(error) = refusal {
+        if let Err(error) = self.files.check_writable(target) {
             return Io { name, out, errors }.fail(format_args!("{target}: {error}")).0;
         }
         let mut text = Text::<MOST_REDIRECTED>::new();

@@ -199,12 +199,10 @@ fn work(
     balloon: &mut GuestBalloon,
     manager: &Manager<GuestPlatform>,
 ) -> Result<Progress, DeviceFault> {
+    let held_pages = balloon.held_pages();
+    let mut answer = |tag| statistics(manager, held_pages, tag);
     // SAFETY: the guest has one manager, and all of the balloon's frames are this manager's.
-    unsafe {
-        let held_pages = balloon.held_pages();
-        let mut answer = |tag| statistics(manager, held_pages, tag);
-        balloon.work(&mut ManagedFrames::new(manager), &mut answer)
-    }
+    unsafe { balloon.work(&mut ManagedFrames::new(manager), &mut answer) }
 }
 
 /// Answers one of the host's questions for statistics. The balloon holds `held_pages`, which do not

@@ -10,7 +10,7 @@ use crate::virtio::GuestHal;
 use framewright::Manager;
 use framewright::platform::Platform;
 use framewright::reporting::{Content, Event, Progress, ReportDevice, Reporter, SubmitError};
-use framewright::units::PhysRange;
+use framewright::units::{Order, PhysRange};
 use framewright_balloon::{DeviceFault, ManagedFrames, ReportingBalloon, StartError};
 use virtio_drivers::transport::pci::PciTransport;
 
@@ -35,6 +35,10 @@ struct Lent<'a>(&'a mut BalloonDevice);
 unsafe impl ReportDevice for Lent<'_> {
     fn capacity(&self) -> usize {
         self.0.capacity()
+    }
+
+    fn order(&self) -> Option<Order> {
+        self.0.order()
     }
 
     unsafe fn submit(&mut self, ranges: &[PhysRange]) -> Result<(), SubmitError> {

@@ -100,16 +100,26 @@ impl<'a> FileSystem<'a> {
         result
     }
 
+    /// Checks that a path leads to a file that can be written to.
+    ///
+    /// # Errors
+    /// Why [`write`](Self::write) would refuse any text.
+    pub fn check_writable(&self, path: &str) -> Result<(), FileError> {
+        match self.kind(path)? {
+            Kind::Folder => Err(FileError::IsFolder),
+            Kind::File { writable: false, .. } => Err(FileError::NotPermitted),
+            Kind::File { .. } => Ok(()),
+        }
+    }
+
     /// Writes `text` to a file, which takes all of it or changes nothing.
     ///
     /// # Errors
     /// See [`FileError`].
     pub fn write(&self, path: &str, text: &str) -> Result<(), FileError> {
-        match self.kind(path)? {
-            Kind::Folder => return Err(FileError::IsFolder),
-            Kind::File { writable: false, .. } => return Err(FileError::NotPermitted),
-            Kind::File { .. } if text.len() > LONGEST_WRITE => return Err(FileError::Invalid),
-            Kind::File { .. } => {}
+        self.check_writable(path)?;
+        if text.len() > LONGEST_WRITE {
+            return Err(FileError::Invalid);
         }
         let mut result = None;
         self.each(path, &mut |source, entry, numbers, relation| {

@@ -46,6 +46,25 @@ fn free(rig: &Rig, size: PoolSize, page: PfnRange) {
     rig.manager.pool(size).give_back_page(page.start).expect("it is in use");
 }
 
+/// Uses so many pages, all of a pool, and lets a device that never answers have what it gets of
+/// them.
+fn used_and_out(rig: &mut Rig, size: PoolSize, pages: u64) -> Vec<PfnRange> {
+    rig.settle();
+    let held: Vec<PfnRange> = (0..pages).map(|_| allocate(rig, size)).collect();
+    held.iter().for_each(|&page| free(rig, size, page));
+    rig.host.answer(Answer::Never);
+    rig.run(20 * SECOND);
+    held
+}
+
+/// Lets a device that was silent answer again.
+fn answers_again(rig: &mut Rig) {
+    rig.reporter().reset();
+    rig.host.answer(Answer::After(0));
+    rig.settle();
+    verify(rig);
+}
+
 fn told(rig: &Rig) -> u64 {
     rig.manager.reporting_counters().pool_pages
 }
@@ -147,11 +166,7 @@ fn a_gigantic_page_goes_out_in_parts() {
 #[test]
 fn a_page_that_is_out_is_nobodys() {
     let Some(mut rig) = rig(1024, TWO, 8, weightless()) else { return };
-    rig.settle();
-    let held: Vec<PfnRange> = (0..8).map(|_| allocate(&rig, TWO)).collect();
-    held.iter().for_each(|&page| free(&rig, TWO, page));
-    rig.host.answer(Answer::Never);
-    rig.run(20 * SECOND);
+    let held = used_and_out(&mut rig, TWO, 8);
     let pool = rig.manager.pool(TWO);
     assert!(rig.reporter().is_silent());
     let out = rig.host.out_pages();
@@ -172,10 +187,7 @@ fn a_page_that_is_out_is_nobodys() {
     );
     let bad = held.iter().find(|page| !rest.contains(page)).expect("one that is out");
     assert!(pool.poison(bad.start).is_ok());
-    rig.reporter().reset();
-    rig.host.answer(Answer::After(0));
-    rig.settle();
-    verify(&rig);
+    answers_again(&mut rig);
     let counts = pool.counts();
     assert_eq!(
         (counts.all.surplus, counts.all.nr, counts.target),
@@ -189,19 +201,12 @@ fn a_page_that_is_out_is_nobodys() {
 fn one_page_always_stays() {
     for (size, pages, out) in [(GIB, 1, 0), (TWO, 1, 0), (TWO, 2, 1), (TWO, 3, 1)] {
         let Some(mut rig) = rig(4096, size, pages, weightless()) else { return };
-        rig.settle();
-        let held: Vec<PfnRange> = (0..pages).map(|_| allocate(&rig, size)).collect();
-        held.iter().for_each(|&page| free(&rig, size, page));
-        rig.host.answer(Answer::Never);
-        rig.run(20 * SECOND);
+        used_and_out(&mut rig, size, pages);
         let pool = rig.manager.pool(size);
         assert_eq!(pool.counts().all.free, pages - out, "{size:?}, {pages}");
         pool.reserve(1, NodeMask::ALL).expect("one is free");
         verify(&rig);
-        rig.reporter().reset();
-        rig.host.answer(Answer::After(0));
-        rig.settle();
-        verify(&rig);
+        answers_again(&mut rig);
     }
 }
 
@@ -226,21 +231,14 @@ fn what_is_out_can_be_graded() {
     }
     assert_eq!(rig.host.out_pages(), out);
     verify(&rig);
-    rig.reporter().reset();
-    rig.host.answer(Answer::After(0));
-    rig.settle();
-    verify(&rig);
+    answers_again(&mut rig);
 }
 
 /// What the hypervisor has comes back, unlike what is in use.
 #[test]
 fn a_page_that_is_out_is_no_lasting_obstacle() {
     let Some(mut rig) = rig(1024, TWO, 2, weightless()) else { return };
-    rig.settle();
-    let held: Vec<PfnRange> = (0..2).map(|_| allocate(&rig, TWO)).collect();
-    held.iter().for_each(|&page| free(&rig, TWO, page));
-    rig.host.answer(Answer::Never);
-    rig.run(20 * SECOND);
+    let held = used_and_out(&mut rig, TWO, 2);
     let pool = rig.manager.pool(TWO);
     let rest = allocate(&rig, TWO);
     let kind = |page: PfnRange| {

@@ -103,7 +103,7 @@ impl<P: Platform> Pool<'_, P> {
         self.announce(zone, whole, Moment::Demotion);
         let parts =
             zone.divide_for_pool(self.manager.platform, whole, size.order(), smaller.order());
-        // What could not be divided goes back to its list.
+        // What could not be divided keeps its size and goes back to its list.
         let size = if parts.is_some() { smaller } else { size };
         self.manager.pool(size).announce(zone, parts.unwrap_or(whole), Moment::Publish);
         let mut accounting = self.accounting();

@@ -178,8 +178,9 @@ impl<P: Platform> Pool<'_, P> {
                     }
                     left -= list.pages();
                     // Only a part that gave something takes a place.
-                    let places = Some(&mut *taken).filter(|_| list.pages() != 0);
-                    if let Some(place) = places.and_then(|taken| taken.list(slot)) {
+                    if list.pages() != 0
+                        && let Some(place) = taken.list(slot)
+                    {
                         place.append(zone.table(), list);
                     }
                 }

@@ -76,10 +76,13 @@ impl<P: Platform> Manager<P> {
         compacted
     }
 
-    /// Returns whether a part of a zone has enough free memory for the request, in pieces: above
-    /// the mark of its zone, and room for what is moved in the part itself.
+    /// Returns whether a part of a zone has enough free memory for the request, in pieces: below
+    /// its limit, above the mark of the zone, and room for what is moved in the part itself.
     #[inline(never)]
     fn may_help(&self, part: &Zone, search: &Search, order: Order) -> bool {
+        if part.span().start.address() >= search.max_address {
+            return false;
+        }
         let keeps = self.keeps_of_all(Mark::Min, part, search);
         let runs = part.free_areas(self.platform).by_order();
         let threshold = self.sysctl().extfrag_threshold();
@@ -101,8 +104,7 @@ impl<P: Platform> Manager<P> {
         let is_movable = search.migrate_type == MigrateType::Movable;
         let mut refused_runs = 0;
         for part in self.zonelist(search) {
-            let is_below = part.span().start.address() < search.max_address;
-            if !is_below || !self.may_help(part, search, order) {
+            if !self.may_help(part, search, order) {
                 continue;
             }
             for in_pieces in [false, true] {

@@ -296,6 +296,18 @@ fn small_orders_are_counted_from_the_maps() {
     assert_eq!(pages(after), pages(&before));
 }
 
+/// What both files count has one name.
+#[test]
+fn counters_of_zoneinfo_are_named_as_in_vmstat() {
+    let manager = two_nodes();
+    let known = parse_vmstat(&read(&manager, "/proc/vmstat"));
+    let zoneinfo = read(&manager, "/proc/zoneinfo");
+    let words = zoneinfo.split_whitespace().filter(|word| word.starts_with("nr_"));
+    let names: Vec<&str> = words.collect();
+    assert!(names.len() >= 7, "{names:?}");
+    names.iter().for_each(|&name| assert!(known.contains_key(name), "{name}"));
+}
+
 /// Checks all sums that files have in common against the manager's own.
 fn check_sums(manager: &Fake) {
     let totals = manager.totals();
