@@ -206,13 +206,16 @@ fn of_several_one_must_be_named_and_dead_sockets_go() {
     // The socket of a killed shell.
     let dead = place.socket(999_999_999);
     drop(UnixListener::bind(&dead).expect("a socket"));
+    // That of a process which does not listen yet.
+    let early = place.socket(std::process::id());
+    drop(UnixListener::bind(&early).expect("a socket"));
     let outcome = place.top(&["--once"]);
     assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(2), ""));
     for shell in [&first, &second] {
         let line = format!("\n  {}  framewright shell --memory 64M", shell.child.id());
         assert!(outcome.stderr.contains(&line), "{}", outcome.stderr);
     }
-    assert!(!dead.exists());
+    assert!(!dead.exists() && early.exists());
     let outcome = place.top(&["--once", &second.child.id().to_string()]);
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
     let outcome = place.top(&["--once", "999999999"]);

@@ -36,14 +36,15 @@ impl Listening {
         let folder = folder();
         make(&folder)?;
         let path = socket(&folder, std::process::id(), FILES);
-        // An earlier process with our pid may have left a socket.
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let listener = UnixListener::bind(&path)?;
-        listener.set_nonblocking(true)?;
-        Ok(Self { listener, path })
+        // A socket refuses clients from when it is bound until it listens, and nobody may see that:
+        // it gets its name, which a process before us may have left, once it listens.
+        let hidden = folder.join(format!(".{}{FILES}", std::process::id()));
+        clear(&hidden)?;
+        let mut listening = Self { listener: UnixListener::bind(&hidden)?, path: hidden };
+        listening.listener.set_nonblocking(true)?;
+        fs::rename(&listening.path, &path)?;
+        listening.path = path;
+        Ok(listening)
     }
 }
 
@@ -69,10 +70,8 @@ impl MonitorPlace {
         let folder = folder();
         make(&folder)?;
         let path = socket(&folder, std::process::id(), MONITOR);
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-            _ => Ok(Self { path }),
-        }
+        clear(&path)?;
+        Ok(Self { path })
     }
 }
 
@@ -83,7 +82,15 @@ impl Drop for MonitorPlace {
     }
 }
 
-/// All processes that can be watched, by pid. Sockets at which nobody listens any more are removed.
+/// Removes what an earlier process with our pid may have left.
+fn clear(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// All processes that can be watched, by pid. Sockets of processes that are gone are removed.
 ///
 /// # Errors
 /// Fails if the folder exists and is not ours alone: its owner could answer instead.
@@ -113,7 +120,9 @@ fn listening(end: &str) -> io::Result<Vec<Running>> {
             match UnixStream::connect(&path) {
                 Ok(_) => Some(Running { pid, command: command(pid) }),
                 Err(error) => {
-                    if error.kind() == ErrorKind::ConnectionRefused {
+                    // QEMU's socket may be one that does not listen yet.
+                    let gone = !Path::new(&format!("/proc/{pid}")).exists();
+                    if gone && error.kind() == ErrorKind::ConnectionRefused {
                         let _ = fs::remove_file(&path);
                     }
                     None
