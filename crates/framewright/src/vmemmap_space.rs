@@ -381,6 +381,9 @@ pub unsafe trait VmemmapSpace: Sync {
     /// no frame. Changes no translation's target. A mapping that lies wholly in `blocks` may stay
     /// large, so a whole section costs no page table.
     ///
+    /// A CPU may evict blocks of a section before the flush of another CPU that split it. Nobody
+    /// looks at descriptors of what is evicted, so either translation will do until its own flush.
+    ///
     /// # Errors
     /// [`OutOfFrames`]; everything that was taken from `frames` was put back.
     ///

@@ -89,7 +89,7 @@ impl fmt::Display for TopologyError {
                 write!(f, "node {node} is beyond the limit of {MAX_NODES} nodes")
             }
             Self::TooManyDomains { domain } => {
-                write!(f, "proximity domain {domain} exceeds the limit of {MAX_NODES} nodes")
+                write!(f, "no node is left for proximity domain {domain}: {MAX_NODES} at most")
             }
             Self::TooManyRanges { capacity } => write!(f, "more than {capacity} affinity ranges"),
             Self::BadDistance { from, to, distance } => write!(

@@ -26,6 +26,7 @@ use crate::manager::facets::Pressure;
 use crate::manager::request::{Mark, Search};
 use crate::manager::state::Manager;
 use crate::manager::state::pressure::{NODES_PER_WORD, Shortage, count};
+use crate::manager::zone_view::ZoneView;
 use crate::memblock::NodeChoice;
 use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
@@ -38,6 +39,8 @@ use core::num::NonZeroU64;
 pub struct BackgroundShortage {
     /// The node.
     pub node: NodeId,
+    /// The highest of its zones that lacks pages. Pages of higher zones do not help.
+    pub zone: ZoneKind,
     /// How many pages are missing until all of its zones are above their high watermarks.
     pub pages: u64,
 }
@@ -79,7 +82,7 @@ impl<P: Platform> Manager<P> {
             let (word, awake) = (&self.pressure.background[word], short << AWAKE);
             // Enough memory may be free in runs that are too small: that is no shortage.
             if word.load(Ordering::Relaxed) & awake == 0
-                && self.pressure().lack(node, has_graded) != 0
+                && self.pressure().lack(node, has_graded).pages != 0
                 && word.fetch_or(short | awake, Ordering::Relaxed) & awake == 0
             {
                 count(&self.pressure.counters.background_wakes, 1);
@@ -103,8 +106,8 @@ impl<P: Platform> Pressure<'_, P> {
                 Some(word * NODES_PER_WORD + bits.checked_ilog2()? as usize / 4)
             });
             let node = NodeId::new(last?)?;
-            if let Some(pages) = self.missing(node) {
-                return Some(BackgroundShortage { node, pages });
+            if let Some(Lack { pages, zone }) = self.missing(node) {
+                return Some(BackgroundShortage { node, zone, pages });
             }
         }
     }
@@ -135,8 +138,8 @@ impl<P: Platform> Pressure<'_, P> {
         let (word, short) = place(node, has_graded);
         let mut done = short << AWAKE;
         let (mut round, mut freed_pages) = (0, 0);
-        let mut pages = missing();
-        while pages != 0 {
+        let mut lack = missing();
+        while lack.pages != 0 {
             // The hook is left before this waits for other CPUs, as it may have room for one task
             // only.
             let Some((hook, inside)) = self.manager.enter_hook() else { break };
@@ -144,10 +147,10 @@ impl<P: Platform> Pressure<'_, P> {
                 if has_graded { MigrateType::Movable } else { MigrateType::Unmovable };
             let freed = hook.reclaim(&Shortage {
                 order: Order::PAGE,
-                pages,
+                pages: lack.pages,
                 node: NodeChoice::Exact(node),
                 nodes: NodeMask::only(node),
-                zone: ZoneKind::Normal,
+                zone: lack.zone,
                 max_address: u64::MAX,
                 migrate_type,
                 round,
@@ -155,19 +158,19 @@ impl<P: Platform> Pressure<'_, P> {
             drop(inside);
             freed_pages = u64::saturating_add(freed_pages, freed);
             count(&self.manager.pressure.counters.background_pages, freed);
-            if freed == 0 || missing() == 0 {
+            if freed == 0 || missing().pages == 0 {
                 break;
             }
             // The memory that the hook freed may be in caches.
             self.manager.drain_for_more();
             let now = missing();
-            if now >= pages {
+            if now.pages >= lack.pages {
                 // The hook frees memory that does not help. The next request that finds the node
                 // short asks again.
                 done |= short;
                 break;
             }
-            (pages, round) = (now, round.saturating_add(1));
+            (lack, round) = (now, round.saturating_add(1));
         }
         self.manager.pressure.background[word].fetch_and(!done, Ordering::Relaxed);
         freed_pages
@@ -180,52 +183,73 @@ impl<P: Platform> Pressure<'_, P> {
 
     /// How many pages a node lacks for one kind of request that found it below its low watermarks.
     /// `None` when no request did, or the node has been above the high ones since.
-    fn missing(self, node: NodeId) -> Option<u64> {
+    fn missing(self, node: NodeId) -> Option<Lack> {
         let missing = [false, true].map(|has_graded| self.missing_for(node, has_graded));
-        missing.into_iter().find(|&pages| pages != 0)
+        missing.into_iter().find(|lack| lack.pages != 0)
     }
 
     /// How many pages a node lacks for such requests of one kind.
-    fn missing_for(self, node: NodeId, has_graded: bool) -> u64 {
+    fn missing_for(self, node: NodeId, has_graded: bool) -> Lack {
         let (word, short) = place(node, has_graded);
         let word = &self.manager.pressure.background[word];
         if word.load(Ordering::Relaxed) & short == 0 {
-            return 0;
+            return Lack::NONE;
         }
-        let pages = self.lack(node, has_graded);
-        if pages == 0 {
+        let lack = self.lack(node, has_graded);
+        if lack.pages == 0 {
             word.fetch_and(!(short | short << AWAKE), Ordering::Relaxed);
         }
-        pages
+        lack
     }
 
     /// How many pages are missing until all zones of a node are above their high watermarks, for
     /// requests that may have graded memory or may not.
-    fn lack(self, node: NodeId, has_graded: bool) -> u64 {
-        let zones = self.manager.views().filter(|zone| zone.id().node == node);
-        let lack = zones.map(|zone| {
-            let Some(part) = zone.parts().first() else { return 0 };
-            if has_graded {
-                let mut high = part.high_pages(MigrateType::Movable);
-                if part.has_graded_limits() {
-                    // A node's highest zone keeps nothing back from others. What it keeps from
-                    // movable requests counts, or they could fail before the node is short.
-                    let [.., of_others, of_movable] = part.lowmem_reserve();
-                    let own = part.high_pages(MigrateType::Unmovable);
-                    let above = zone.parts().sum(&Zone::ungraded_free_pages).saturating_sub(own);
-                    let reserve = if of_others == 0 { of_movable.min(above) } else { 0 };
-                    high = high.saturating_add(reserve);
-                }
-                return high.saturating_sub(zone.free_pages() + zone.withheld_pages());
+    #[inline(never)]
+    fn lack(self, node: NodeId, has_graded: bool) -> Lack {
+        let mut lack = Lack::NONE;
+        // Lower zones come first.
+        for zone in self.manager.views().filter(|zone| zone.id().node == node) {
+            let pages = lack_of(&zone, has_graded);
+            if pages != 0 {
+                lack = Lack { pages: lack.pages + pages, zone: zone.id().kind };
             }
-            let high = part.high_pages(MigrateType::Unmovable);
-            // Where nearly all memory is kept for other requests, nothing that is freed helps this
-            // kind.
-            if zone.managed_pages().saturating_sub(zone.most_graded_pages()) <= high {
-                return 0;
-            }
-            high.saturating_sub(zone.parts().sum(&Zone::ungraded_free_pages))
-        });
-        lack.sum()
+        }
+        lack
     }
+}
+
+/// How many pages a node lacks, and the highest zone that lacks some.
+#[derive(Clone, Copy)]
+struct Lack {
+    pages: u64,
+    zone: ZoneKind,
+}
+
+impl Lack {
+    const NONE: Self = Self { pages: 0, zone: ZoneKind::Dma };
+}
+
+/// How many pages a zone lacks.
+#[inline(never)]
+fn lack_of<P: Platform>(zone: &ZoneView<'_, P>, has_graded: bool) -> u64 {
+    let Some(part) = zone.parts().first() else { return 0 };
+    if has_graded {
+        let mut high = part.high_pages(MigrateType::Movable);
+        if part.has_graded_limits() {
+            // A node's highest zone keeps nothing back from others. What it keeps from movable
+            // requests counts, or they could fail before the node is short.
+            let [.., of_others, of_movable] = part.lowmem_reserve();
+            let own = part.high_pages(MigrateType::Unmovable);
+            let above = zone.parts().sum(&Zone::ungraded_free_pages).saturating_sub(own);
+            let reserve = if of_others == 0 { of_movable.min(above) } else { 0 };
+            high = high.saturating_add(reserve);
+        }
+        return high.saturating_sub(zone.free_pages() + zone.withheld_pages());
+    }
+    let high = part.high_pages(MigrateType::Unmovable);
+    // Where nearly all memory is kept for other requests, nothing that is freed helps this kind.
+    if zone.managed_pages().saturating_sub(zone.most_graded_pages()) <= high {
+        return 0;
+    }
+    high.saturating_sub(zone.parts().sum(&Zone::ungraded_free_pages))
 }

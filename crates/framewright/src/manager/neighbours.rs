@@ -6,44 +6,65 @@
 
 use super::accept::Growing;
 use super::parts::Piece;
-use super::request::{AllocateError, ORDINARY, Request, Search};
+use super::reclaim::Lacking;
+use super::request::{AllocateError, Mark, ORDINARY, Request, Search};
 use super::state::Manager;
 use crate::block::MigrateType;
+use crate::debug::Place;
 use crate::platform::Platform;
 use crate::units::{Order, Pfn, PfnRange};
 use crate::vmemmap_space::{BlockNumber, BlockRange};
 use crate::zone::{FreeRun, Zone, ZoneId};
-use core::panic::Location;
 
 /// How often a run is searched for anew because others took a part of the one found.
 const MOST_LOOKS: u32 = 8;
 
 impl<P: Platform> Manager<P> {
-    /// Allocates a run of `pages` frames that begins at a multiple of `align`, of memory that is
-    /// free or can be brought up, from the nearest zone that has such a run and stays above its
-    /// mark.
-    pub(super) fn allocate_neighbours(
+    /// Allocates a run of more than a block: an aligned block or, if none is free, neighbouring
+    /// blocks. Only where there are no such either is memory freed for the request.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn allocate_long(
         &self,
-        pages: u64,
-        align: Order,
-        place: &'static Location<'static>,
-    ) -> Result<Option<PfnRange>, AllocateError> {
-        let search = self.search(&Request::pages(1))?;
-        let Some(run) = self.find_neighbours(&search, pages, align) else {
+        request: &Request,
+        place: Place,
+    ) -> Result<PfnRange, AllocateError> {
+        let &Request { pages, align, .. } = request;
+        let search = self.search(request)?;
+        // Only a longer run than any block has no order.
+        let block = request.order().ok();
+        let order = block.unwrap_or(Order::MAX);
+        let mut found = None;
+        let mut attempt = |marks: &[Mark]| {
+            let whole = block.and_then(|order| self.find(&search, order, marks));
+            found = match whole {
+                Some((taken, _)) => Some(self.cut(taken, pages)),
+                None => self.find_neighbours(&search, pages, align, marks),
+            };
+            if found.is_some() { Ok(()) } else { Err(pages) }
+        };
+        if attempt(ORDINARY).is_err() {
             let has_room =
                 |part: &Zone| self.parts(part.id()).sum(&Zone::final_managed_pages) >= pages;
-            let is_too_long = pages > Order::MAX.pages();
-            return if is_too_long && self.zonelist(&search).any(has_room) {
-                Err(AllocateError::OutOfMemory { order: Order::MAX })
-            } else {
-                Ok(None)
-            };
-        };
-        self.hand_out(run, false, place).map(Some)
+            if block.is_none() && !self.zonelist(&search).any(has_room) {
+                return Err(AllocateError::BadSize { pages });
+            }
+            // That there is no longer run says nothing about the largest blocks.
+            let known_to_fail = block.is_none() || self.is_known_to_fail(&search, order);
+            let lacking = Lacking { request, search: &search, order, known_to_fail };
+            self.direct_reclaim(&lacking, &mut attempt);
+        }
+        self.hand_out(found.ok_or(AllocateError::OutOfMemory { order })?, false, place)
     }
 
-    fn find_neighbours(&self, search: &Search, pages: u64, align: Order) -> Option<PfnRange> {
-        let &mark = ORDINARY.last()?;
+    fn find_neighbours(
+        &self,
+        search: &Search,
+        pages: u64,
+        align: Order,
+        marks: &[Mark],
+    ) -> Option<PfnRange> {
+        let &mark = marks.last()?;
         for _ in 0..2 {
             let mut asked = None;
             for part in self.zonelist(search) {

@@ -54,28 +54,11 @@ impl<P: Platform> Manager<P> {
         pages: u64,
         align: Order,
     ) -> Result<PfnRange, AllocateError> {
-        let place = Location::caller();
-        match self.allocate_any(&Request { align, ..Request::pages(pages) }, place) {
-            Ok(taken) => Ok(taken),
-            Err(error) => self.or_neighbours(pages, align, error, place),
+        let request = Request { align, ..Request::pages(pages) };
+        if pages > Order::BLOCK.pages() {
+            return self.allocate_long(&request, Location::caller());
         }
-    }
-
-    /// Allocates more than a block from neighbouring blocks, where no single block serves.
-    #[cold]
-    fn or_neighbours(
-        &self,
-        pages: u64,
-        align: Order,
-        error: AllocateError,
-        place: &'static Location<'static>,
-    ) -> Result<PfnRange, AllocateError> {
-        let is_so = matches!(error, AllocateError::OutOfMemory { .. })
-            || matches!(error, AllocateError::BadSize { .. });
-        if !is_so || pages <= Order::BLOCK.pages() {
-            return Err(error);
-        }
-        self.allocate_neighbours(pages, align, place)?.ok_or(error)
+        self.allocate_any(&request, Location::caller())
     }
 
     /// Allocates whole pages for a layout: as many as its size takes, at least one, aligned as the

@@ -28,7 +28,8 @@ const RECLAIM_ROUNDS: u32 = 16;
 
 impl<P: Platform> Pressure<'_, P> {
     /// Sets the hook that gives memory up when it is short; `None` for no hook, which is the
-    /// default. May be called at any time; calls that are under way finish with the hook that they
+    /// default. The hook is called only where [`Platform::can_wait`] is true, which by default is
+    /// nowhere. May be called at any time; calls that are under way finish with the hook that they
     /// began with.
     pub fn set_reclaim(self, hook: Option<&'static dyn Reclaim>) {
         let mut current = self.manager.pressure.hook.lock(self.manager.platform);
@@ -92,7 +93,8 @@ impl<P: Platform> Manager<P> {
         count(&self.pressure.counters.stalls[request.zone as usize], 1);
         let key = |reserves| Key::of(order, search, reserves);
         let is_found = 'ways: {
-            let mut missing = order.pages();
+            // Without marks nothing is looked for.
+            let mut missing = attempt(&[]).err().unwrap_or(0);
             if !request.fail_fast {
                 if !known_to_fail {
                     if self.drain_for(order, attempt) {

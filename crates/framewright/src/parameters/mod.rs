@@ -119,6 +119,7 @@ fn is_of_absent_part(name: &str) -> bool {
         "accept_memory" => !cfg!(feature = "accept"),
         "memmap_init" | "memmap_init_threads" | "pages" => !cfg!(feature = "vmemmap"),
         "zone_parts" => !cfg!(feature = "smp"),
+        "numa" => !cfg!(feature = "numa"),
         "movable_node" => !cfg!(feature = "moving"),
         "page_owner"
         | "page_poison"

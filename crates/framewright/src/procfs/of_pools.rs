@@ -292,7 +292,7 @@ impl<'a, P: Platform> PoolFiles<'a, P> {
         Ok(writeln!(out, "Node {node} HugePages_Surp:  {:5}", counts.surplus)?)
     }
 
-    /// What map reclaim (HVO) saves and costs. Linux counts none of this.
+    /// What map reclaim (HVO) saves and costs. Linux has none of these lines.
     fn vmstat(&self, out: &mut dyn Write) -> Shown {
         let manager = self.manager;
         // Negative if nothing but page tables is left of it.

@@ -53,7 +53,14 @@ impl ZoneKind {
     /// `max_address`, and the address below which that memory must then be.
     pub(crate) const fn within(self, max_address: u64) -> (Self, u64) {
         if cfg!(feature = "dma-zones") {
-            return (self, max_address);
+            // Higher zones cannot serve, so what is kept from requests that they could serve is not
+            // kept from this one.
+            let kind = match () {
+                () if max_address <= Self::Dma.reach().address() => Self::Dma,
+                () if max_address <= Self::Dma32.reach().address() => Self::Dma32,
+                () => Self::Normal,
+            };
+            return (if (kind as u8) < self as u8 { kind } else { self }, max_address);
         }
         let reach = self.reach().address();
         let is_all = matches!(self, Self::Normal) || max_address < reach;

@@ -138,6 +138,25 @@ fn the_hook_frees_in_the_background_what_is_missing() {
     check(manager);
 }
 
+/// Pages of a higher zone would not help.
+#[test]
+fn the_hook_frees_what_the_short_zone_lacks() {
+    let manager = up(FakeMachine::builder().ram(mib(1024, 1088)).ram(gib(4, 5)).build());
+    let low = Request { zone: ZoneKind::Dma32, ..Request::new(Order::PAGE) };
+    let held = take_until_short(manager, &low);
+    let shortage = manager.pressure().background().expect("short");
+    assert_eq!(shortage.zone, ZoneKind::Dma32);
+    let (held, asked, hook) = freeing(manager, held, 1000);
+    assert!(manager.pressure().reclaim_in_background() >= shortage.pages);
+    assert_ne!(hook.calls.load(Ordering::Relaxed), 0);
+    assert!(asked.lock().expect("whole").iter().all(|wanted| wanted.zone == ZoneKind::Dma32));
+    assert_eq!(manager.pressure().background(), None);
+    manager.pressure().set_reclaim(None);
+    let rest = core::mem::take(&mut *held.lock().expect("whole"));
+    rest.into_iter().for_each(|run| manager.give_back(run).expect("ours"));
+    check(manager);
+}
+
 /// A hook that frees nothing, or lies about what it freed, ends reclaim; and reclaim does nothing
 /// if it is called from a hook.
 #[test]

@@ -73,7 +73,7 @@ impl Hook {
         hook
     }
 
-    fn calls(&self) -> u32 {
+    pub(crate) fn calls(&self) -> u32 {
         self.calls.swap(0, Ordering::Relaxed)
     }
 }

@@ -10,7 +10,7 @@ use crate::manager::state::Manager;
 use crate::memblock::NodeChoice;
 use crate::platform::Platform;
 use crate::units::{NodeId, NodeMask, Pfn, PfnRange};
-use crate::zone::{Zone, ZoneId};
+use crate::zone::{Zone, ZoneId, ZoneKind};
 use core::panic::Location;
 
 /// Memory that a request got under a policy.
@@ -71,7 +71,7 @@ impl<P: Platform> Numa<'_, P> {
         if !policy.mode.is_interleaved() {
             return self.allocate_by(request, policy, place);
         }
-        self.home(request)?;
+        self.home(request, policy)?;
         let mut next = *cursor;
         let node = match policy.mode {
             PolicyMode::Interleave => {
@@ -104,7 +104,7 @@ impl<P: Platform> Numa<'_, P> {
         if !policy.mode.is_interleaved() {
             return self.allocate_by(request, policy, place);
         }
-        self.home(request)?;
+        self.home(request, policy)?;
         let nodes = self.usable(policy)?;
         let weights = self.weights_of(policy);
         let weight = |node: NodeId| u64::from(weights.of(node));
@@ -125,11 +125,13 @@ impl<P: Platform> Numa<'_, P> {
         self.manager.block_of(pfn).map(|(zone, _)| zone.id())
     }
 
-    /// The lowest node of a policy that exists; if none does, the lowest node of the policy, which
-    /// then is an error.
+    /// The lowest node of a policy that has memory. If none has, the lowest of all, which is an
+    /// error if it does not exist.
+    #[inline(never)]
     pub(super) fn preferred(self, policy: &NumaPolicy<'_>, home: NodeId) -> NodeId {
-        let is_there = |node: &NodeId| node.index() < self.manager.nodes.len();
-        policy.nodes.nodes().find(is_there).or_else(|| policy.nodes.first()).unwrap_or(home)
+        let nodes = policy.nodes;
+        let found = nodes.nodes().find(|&node| self.has_memory(node, ZoneKind::Normal));
+        found.or_else(|| nodes.first()).unwrap_or(home)
     }
 
     /// Serves a request in a mode without turns.
@@ -139,12 +141,11 @@ impl<P: Platform> Numa<'_, P> {
         policy: &NumaPolicy<'_>,
         place: Place,
     ) -> Result<Placed, PolicyError> {
-        let home = self.home(request)?;
+        let home = self.home(request, policy)?;
         match policy.mode {
             PolicyMode::Preferred => {
                 let node = self.preferred(policy, home);
-                let near = Request { node: NodeChoice::Preferred(node), ..*request };
-                self.placed(self.manager.allocate_any(&near, place)?, node)
+                self.allocate_near(request, NodeChoice::Preferred(node), node, place)
             }
             PolicyMode::Bind | PolicyMode::PreferredMany => {
                 let mut room = NodeMask::EMPTY;
@@ -158,8 +159,20 @@ impl<P: Platform> Numa<'_, P> {
                 };
                 self.placed(range?, search.wanted)
             }
-            _ => self.placed(self.manager.allocate_any(request, place)?, home),
+            _ => self.allocate_near(request, request.node, home, place),
         }
+    }
+
+    /// Serves a request from `wanted` first, which is what `choice` says.
+    fn allocate_near(
+        self,
+        request: &Request,
+        choice: NodeChoice,
+        wanted: NodeId,
+        place: Place,
+    ) -> Result<Placed, PolicyError> {
+        let near = Request { node: choice, ..*request };
+        self.placed(self.manager.allocate_any(&near, place)?, wanted)
     }
 
     /// Serves a request from the node whose turn it is.
@@ -169,8 +182,7 @@ impl<P: Platform> Numa<'_, P> {
         node: NodeId,
         place: Place,
     ) -> Result<Placed, PolicyError> {
-        let near = Request { node: NodeChoice::Preferred(node), ..*request };
-        let placed = self.placed(self.manager.allocate_any(&near, place)?, node)?;
+        let placed = self.allocate_near(request, NodeChoice::Preferred(node), node, place)?;
         if placed.is_hit() {
             self.manager.pressure.numa.note_interleave(node, request.pages);
         }
@@ -185,15 +197,24 @@ impl<P: Platform> Numa<'_, P> {
     }
 
     /// The node from which the distance of nodes is measured.
-    pub(super) fn home(self, request: &Request) -> Result<NodeId, PolicyError> {
+    pub(super) fn home(
+        self,
+        request: &Request,
+        policy: &NumaPolicy<'_>,
+    ) -> Result<NodeId, PolicyError> {
         match request.node {
             NodeChoice::Any => Ok(self.manager.local_node()),
-            NodeChoice::Preferred(node) => self.known(node).map(|()| node),
-            NodeChoice::Exact(node) => Err(PolicyError::NodeNamed(node)),
+            NodeChoice::Exact(node) if policy.mode != PolicyMode::Default => {
+                Err(PolicyError::NodeNamed(node))
+            }
+            NodeChoice::Preferred(node) | NodeChoice::Exact(node) => {
+                self.known(node).map(|()| node)
+            }
         }
     }
 
     /// The nodes of a policy that have memory.
+    #[inline(never)]
     pub(super) fn usable(self, policy: &NumaPolicy<'_>) -> Result<NodeMask, PolicyError> {
         if policy.nodes.is_empty() {
             return Err(PolicyError::NoNodes(policy.mode));

@@ -34,7 +34,8 @@ impl<P: Platform> Numa<'_, P> {
     /// nodes that `policy` allows. While all nodes have memory, the result is that of as many calls
     /// of [`allocate`](Self::allocate), except that each node gives the pages of all its turns at
     /// once. Frames are ordered by the node whose turn they were. There are fewer only when memory
-    /// is short.
+    /// is short. With the feature `many-nodes` this takes tens of KiB of stack: [`PlacedBulk`]
+    /// alone has 8 KiB then.
     ///
     /// # Errors
     /// See [`PolicyError`], when not a single frame was found; neither memory nor `cursor` has
@@ -50,7 +51,7 @@ impl<P: Platform> Numa<'_, P> {
         pages: &mut [Pfn],
     ) -> Result<PlacedBulk, PolicyError> {
         let request = &Request { pages: 1, align: Order::PAGE, boundary_pages: 0, ..*request };
-        let home = self.home(request)?;
+        let home = self.home(request, policy)?;
         let done = match policy.mode {
             PolicyMode::Default | PolicyMode::Local => {
                 self.manager.allocate_bulk(request, pages)?

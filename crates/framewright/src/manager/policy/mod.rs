@@ -96,7 +96,8 @@ impl PolicyMode {
 /// Where requests may get memory. Copied freely; it borrows its own weights, if it has any.
 ///
 /// Nodes of the set that do not exist or have no memory are ignored, so [`NodeMask::ALL`] means
-/// every node that there is. A set without any memory is refused when it is used.
+/// every node that there is. A set without any memory is refused when it is used, except that a
+/// node that exists may always be preferred.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NumaPolicy<'w> {
     mode: PolicyMode,
@@ -105,7 +106,7 @@ pub struct NumaPolicy<'w> {
 }
 
 impl<'w> NumaPolicy<'w> {
-    /// The policy of requests that have none.
+    /// The policy of requests that have none: it also serves requests that name exactly one node.
     pub const DEFAULT: Self = Self::of(PolicyMode::Default, NodeMask::EMPTY);
     /// The nearest node first.
     pub const LOCAL: Self = Self::of(PolicyMode::Local, NodeMask::EMPTY);
@@ -115,7 +116,7 @@ impl<'w> NumaPolicy<'w> {
     }
 
     /// Takes a mode and its nodes as Linux's `set_mempolicy` does: of several nodes *preferred*
-    /// takes the first, and without a node it is *local*.
+    /// prefers the first that has memory, and without a node it is *local*.
     ///
     /// # Errors
     /// [`PolicyError::NoNodes`] where the mode needs nodes, [`PolicyError::NodesGiven`] where it
@@ -126,7 +127,6 @@ impl<'w> NumaPolicy<'w> {
                 Err(PolicyError::NodesGiven(mode))
             }
             (PolicyMode::Default | PolicyMode::Local, None) => Ok(Self::of(mode, nodes)),
-            (PolicyMode::Preferred, Some(node)) => Ok(Self::preferred(node)),
             (PolicyMode::Preferred, None) => Ok(Self::LOCAL),
             (_, None) => Err(PolicyError::NoNodes(mode)),
             (_, Some(_)) => Ok(Self::of(mode, nodes)),
@@ -276,8 +276,6 @@ mod tests {
             assert_eq!(with == Err(PolicyError::NodesGiven(mode)), takes_none);
             assert_eq!(without == Err(PolicyError::NoNodes(mode)), needs_some);
         }
-        let first = NumaPolicy::new(PolicyMode::Preferred, nodes).map(|policy| policy.nodes());
-        assert_eq!(first.map(|nodes| nodes.to_string()), Ok("1".into()));
         let none = NumaPolicy::new(PolicyMode::Preferred, NodeMask::EMPTY);
         assert_eq!(none.map(|policy| policy.mode()), Ok(PolicyMode::Local));
     }

@@ -11,7 +11,7 @@ use crate::manager::facets::Numa;
 use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
 use crate::units::{NodeId, NodeMask};
-use crate::zone::{ZoneId, ZoneKind};
+use crate::zone::{Zone, ZoneId, ZoneKind};
 
 impl<P: Platform> Numa<'_, P> {
     /// The weights of all nodes.
@@ -51,7 +51,7 @@ impl<P: Platform> Numa<'_, P> {
     }
 
     /// Makes weights follow bandwidths, beginning with those already set; or leaves them as they
-    /// are from now on.
+    /// are from now on. Weights are 1 where no bandwidth is known.
     pub fn set_weights_auto(self, auto: bool) {
         let tunables = self.manager.tunables.lock(self.manager.platform);
         self.manager.numa.set_auto(auto);
@@ -118,15 +118,17 @@ impl<P: Platform> Numa<'_, P> {
         // Each node's fallback list has all nodes with a place for memory.
         let nodes =
             self.manager.nodes.first().map_or(crate::manager::Fallback::NONE, |node| node.fallback);
-        let has_memory = |node: NodeId| {
-            let parts = |kind| self.manager.parts(ZoneId { node, kind }).iter();
-            ZoneKind::ALL
-                .into_iter()
-                .rev()
-                .flat_map(parts)
-                .any(|part| part.final_managed_pages() != 0)
-        };
-        nodes.iter().filter(|&node| has_memory(node)).fold(NodeMask::EMPTY, NodeMask::with)
+        let has_memory = |&node: &NodeId| self.has_memory(node, ZoneKind::Normal);
+        nodes.iter().filter(has_memory).fold(NodeMask::EMPTY, NodeMask::with)
+    }
+
+    /// Whether a node has memory in zones up to `highest`, withheld memory included.
+    #[inline(never)]
+    pub(in crate::manager) fn has_memory(self, node: NodeId, highest: ZoneKind) -> bool {
+        let has_memory = |zone: &Zone| zone.final_managed_pages() != 0 && zone.id().kind <= highest;
+        ZoneKind::ALL
+            .iter()
+            .any(|&kind| self.manager.parts(ZoneId { node, kind }).iter().any(has_memory))
     }
 
     pub(crate) fn known(self, node: NodeId) -> Result<(), PolicyError> {

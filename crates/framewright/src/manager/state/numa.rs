@@ -14,8 +14,10 @@ use crate::sync::table_atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use crate::units::NodeId;
 use crate::zone::{Defer, ZoneKind};
 
-/// Pages of one node by who they were for, since bring-up. They are counted as in Linux, except
-/// that pages in CPU caches count from when the cache took them.
+/// Pages of one node by who they were for, since bring-up. They are counted as Linux documents it
+/// (`Documentation/admin-guide/numastat.rst`), except that pages in CPU caches count from when the
+/// cache took them, and that a request past the caches counts the power of two that it was cut
+/// from. Instead of a node without memory that a request may have, the nearest with some is meant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NumaCounts {
     /// Wanted from this node and allocated on it.

@@ -139,7 +139,8 @@ pub struct PressureEvents {
     /// Requests that found too little above the ordinary watermarks, by the highest zone that would
     /// do.
     pub stalls: [u64; ZoneKind::COUNT],
-    /// Those of `stalls` that failed in the end.
+    /// Those of `stalls` that failed in the end. One for many pages fails if any is missing, though
+    /// it may hand out the others.
     pub failures: u64,
     /// How often the CPU caches were drained, all of them or as many as it took, for a request or
     /// on demand.

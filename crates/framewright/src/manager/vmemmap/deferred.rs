@@ -64,7 +64,8 @@ impl<'m, P: Platform> Vmemmap<'m, P> {
 
     /// Returns how many blocks have given back their map and not got it restored. A block that was
     /// added after bring-up and gets its map for the first time counts as restored, as long as this
-    /// is not 0.
+    /// is not 0. Blocks that were reserved at bring-up and released since have no descriptors in
+    /// the array, and do not count when a pool gives their part of it back.
     #[must_use]
     pub fn reclaimed_blocks(self) -> u64 {
         self.manager.vmemmap.reclaimed_blocks.load(Ordering::Relaxed)
