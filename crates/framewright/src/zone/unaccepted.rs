@@ -368,15 +368,15 @@ impl Zone {
     }
 
     /// Gives unaccepted heads in `range` the migrate type of a grade, at bring-up. Unaccepted
-    /// memory needs no isolation for this. Returns the number of frames.
+    /// memory needs no isolation for this.
     pub(crate) fn grade_unaccepted<P: Platform>(
         &self,
         platform: &P,
         range: Range<u32>,
         to: MigrateType,
-    ) -> u64 {
+    ) {
         let mut locked = self.lock(platform);
-        let (mut index, mut pages) = (range.start, 0);
+        let mut index = range.start;
         while let Some(found) = self.table.heads(index..range.end).next() {
             index = found.end();
             if !is_listed(found.state) || !found.state.is(State::Unaccepted) {
@@ -388,10 +388,8 @@ impl Zone {
             locked.buddy.retype(state.migrate_type(), to, blocks_of(order));
             locked.is_unusual = true;
             self.changing.unaccepted_graded_pages.fetch_add(order.pages(), Ordering::Relaxed);
-            pages += order.pages();
             index = found.index + blocks_of(order);
         }
-        pages
     }
 
     /// Returns the head after `index` in the list of unaccepted memory, or the first, and the frame

@@ -6,7 +6,7 @@ use crate::files::{read, write};
 use framewright::Request;
 use framewright::manager::{Budget, Group, InterleaveCursor, NumaPolicy};
 use framewright::parameters::OnlineType;
-use framewright::units::{NodeMask, Order, Pfn, PhysRange};
+use framewright::units::{NodeMask, Order, Pfn, PfnRange, PhysRange};
 use framewright::zone::{Grade, MigrateType};
 use framewright_testkit::{FakeMachine, Owner};
 
@@ -22,6 +22,38 @@ fn what_boot_keeps_in_movable_memory_makes_no_kernel_zone_of_it() {
     assert_eq!(read(&manager, &of("valid_zones")).as_deref(), Ok("Movable DMA32\n"));
     write(&manager, &of("state"), "online").expect("offline");
     assert_eq!(manager.moving().grade_of(Pfn(512 << 8)), Some(Grade::MovableOnly));
+    check(&manager);
+}
+
+/// Memory that boot kept is like its neighbours once it is released, in whole blocks or in parts of
+/// them: no other request gets it, and no kernel zone ends in it.
+#[test]
+fn what_boot_kept_is_movable_once_it_is_released() {
+    let machine = FakeMachine::builder().ram(mib(0, 1024)).build();
+    let line = parameters("kernelcore=256M");
+    let [low, high] = [mib(32, 48), mib(960, 1024)];
+    let manager = bring_up_with(machine, &[low, high], &line).expect("bring-up");
+    let [low, high] = [low, high].map(|range| range.whole_frames());
+    let (hotplug, moving) = (manager.hotplug(), manager.moving());
+    let part = PfnRange { start: high.start, end: high.start.add(512 + 3) };
+    // SAFETY: the test reserved them and uses them no more.
+    unsafe {
+        hotplug.release(low).expect("reserved");
+        hotplug.release(part).expect("reserved");
+    }
+    let rest = PfnRange { start: part.end, ..high };
+    hotplug.adopt(rest).expect("reserved");
+    for block in (high.start.0..high.end.0).step_by(512) {
+        assert_eq!(moving.grade_of(Pfn(block)), Some(Grade::MovableOnly), "{block:#x}");
+    }
+    assert_eq!(moving.grade_of(low.start), Some(Grade::Any));
+    let of = |file: &str| format!("/sys/devices/system/memory/memory4/{file}");
+    write(&manager, &of("state"), "offline").expect("free");
+    assert_eq!(read(&manager, &of("valid_zones")).as_deref(), Ok("Movable DMA32\n"));
+    write(&manager, &of("state"), "online").expect("offline");
+    assert_eq!(moving.grade_of(Pfn(512 << 8)), Some(Grade::MovableOnly));
+    check(&manager);
+    manager.give_back(rest).expect("adopted");
     check(&manager);
 }
 

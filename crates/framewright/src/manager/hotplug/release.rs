@@ -86,7 +86,8 @@ impl core::error::Error for ReleaseError {}
 impl<'m, P: Platform> Hotplug<'m, P> {
     /// Hands over frames that were reserved at bring-up: an initial RAM disk, code and data that
     /// only boot needed, tables of firmware, memory of the early allocator. Takes any frames, in
-    /// any pieces, each once (Linux: `free_reserved_area`, `memblock_free_late`).
+    /// any pieces, each once (Linux: `free_reserved_area`, `memblock_free_late`). Blocks where a
+    /// node's memory was [movable](crate::manager::Moving::start_on_node) at boot get that grade.
     ///
     /// Whole blocks that firmware reported as unaccepted cannot be released. Whoever releases
     /// reserved parts of such a block has accepted them
@@ -207,6 +208,8 @@ impl<'m, P: Platform> Hotplug<'m, P> {
                 let index = piece.segment.index_of(BlockNumber::containing(part.start));
                 piece.zone.adopt(platform, index, part);
             }
+            // Before anybody else can have them.
+            self.manager.grade_movable(piece.zone, piece.segment, piece.blocks);
             then(frames);
         }
         self.after_change();

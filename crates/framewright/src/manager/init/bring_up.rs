@@ -34,7 +34,7 @@ use crate::sync::SpinLock;
 use crate::sync::in_place::write_fields;
 use crate::sync::table_atomic::AtomicBool;
 use crate::sync::table_atomic::Ordering;
-use crate::units::{MAX_NODES, Order, PAGES_PER_BLOCK, Pfn, PfnRange};
+use crate::units::{MAX_NODES, Order, PAGES_PER_BLOCK, Pfn};
 use crate::vmemmap::{ArrayMemory, SegmentsOfNodes, VmemmapFallback};
 use crate::vmemmap_space::VMEMMAP_PAGES_PER_BLOCK;
 use crate::zone::initialise::ZoneTables;
@@ -96,7 +96,6 @@ impl<P: Platform> Manager<P> {
     ) -> &'a mut Self {
         let platform = early.platform();
         let started_ns = frame.started_ns;
-        let mirrored = frame.mirrored;
         let (policy, array) = make_vmemmap(early, input, frame, platform);
         frame.tables_ns = since(platform, started_ns);
         note_movable(early, input, frame);
@@ -115,7 +114,7 @@ impl<P: Platform> Manager<P> {
         let manager = Self::write(place, platform, input.parameters, frame, vmemmap, accept);
         manager.shuffle = shuffle;
         manager.moving.unmirrored_bytes = early.unmirrored_bytes();
-        manager.begin(input.parameters, started_ns, mirrored);
+        manager.begin(input.parameters, started_ns);
         manager
     }
 
@@ -192,7 +191,7 @@ impl<P: Platform> Manager<P> {
 
     /// Finishes the manager before the adopter gets it.
     #[inline(never)]
-    fn begin(&mut self, parameters: &Parameters, started_ns: Option<u64>, mirrored: &[PfnRange]) {
+    fn begin(&mut self, parameters: &Parameters, started_ns: Option<u64>) {
         let platform = self.platform;
         self.accept_borders();
         if parameters.accept == AcceptPolicy::Eager && platform.cpus() == 1 {
@@ -207,7 +206,7 @@ impl<P: Platform> Manager<P> {
         let has_movable = |node: &PerNode| node.movable_start.load(Ordering::Relaxed) != 0;
         let has_movable = per_node.iter().any(has_movable);
         if cfg!(feature = "moving") && has_movable {
-            self.grade_at_boot(mirrored);
+            self.grade_at_boot();
         }
         let pools = &parameters.huge_pages;
         self.moving.hugetlb_cma_only = pools.cma_only && pools.cma.total_bytes != 0;
@@ -284,6 +283,7 @@ fn find_movable<P: Platform>(early: &Memblock<'_, P>, setting: &MovableSetting, 
         }
     }
     frame.states.moving.mirror_note = movable.mirror_note();
+    frame.states.moving.mirrored = frame.mirrored;
     for (node, kept) in frame.nodes.iter().zip(frame.per_node) {
         // Relaxed: no other CPU has it yet.
         let start = movable.on_node(node.id).map_or(0, |pfn| pfn.0);

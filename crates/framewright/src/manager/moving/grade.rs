@@ -133,86 +133,87 @@ impl<P: Platform> Moving<'_, P> {
 }
 
 impl<P: Platform> Manager<P> {
-    /// Restricts to movable contents each node's [movable](Moving::start_on_node) memory: all
-    /// blocks from its start on except the `mirrored` ones, which are in ascending order. What the
-    /// manager has reserved there stays. Returns the number of frames of these blocks.
-    #[inline(never)]
-    pub(in crate::manager) fn grade_at_boot(&self, mirrored: &[PfnRange]) -> u64 {
-        let mut pages = 0;
+    /// Restricts each node's movable memory to movable contents.
+    pub(in crate::manager) fn grade_at_boot(&self) {
         for zone in self.zones() {
-            let Some(start) = self.moving().start_on_node(zone.id().node) else { continue };
             for segment in zone.segments() {
-                let end = segment.end();
-                let first = BlockNumber(segment.start.0.max(first_block_from(start).0));
-                let mut from = first.min(end);
-                for range in mirrored {
-                    // A block that is only partly mirrored counts as not mirrored: the kernel's
-                    // memory must be safe.
-                    let (start, after) =
-                        (first_block_from(range.start), BlockNumber::containing(range.end));
-                    if start >= after || after <= from {
-                        continue;
-                    }
-                    let before = BlockRange { start: from, end: start.clamp(from, end) };
-                    pages += self.grade_of_segment(zone, segment, before);
-                    from = after.min(end);
-                }
-                pages += self.grade_of_segment(zone, segment, BlockRange { start: from, end });
+                let all = BlockRange { start: segment.start, end: segment.end() };
+                self.grade_movable(zone, segment, all);
             }
         }
-        pages
     }
 
-    /// Does [`grade_at_boot`](Self::grade_at_boot) for blocks of one segment.
-    fn grade_of_segment(&self, zone: &Zone, segment: &Segment, range: BlockRange) -> u64 {
-        let (mut rest, mut pages) = (range, 0);
+    /// Restricts to movable contents what a segment has of its node's
+    /// [movable](Moving::start_on_node) memory among `within`: all blocks from its start on, except
+    /// mirrored ones. What the manager has reserved there stays. At boot, and for reserved memory
+    /// that is released.
+    #[inline(never)]
+    pub(in crate::manager) fn grade_movable(
+        &self,
+        zone: &Zone,
+        segment: &Segment,
+        within: BlockRange,
+    ) {
+        let Some(start) = self.moving().start_on_node(zone.id().node) else { return };
+        let end = within.end;
+        let mut from = within.start.max(first_block_from(start)).min(end);
+        for range in self.moving.mirrored {
+            // A block that is only partly mirrored counts as not mirrored: the kernel's memory must
+            // be safe.
+            let (start, after) =
+                (first_block_from(range.start), BlockNumber::containing(range.end));
+            if start >= after || after <= from {
+                continue;
+            }
+            let before = BlockRange { start: from, end: start.clamp(from, end) };
+            self.grade_of_segment(zone, segment, before);
+            from = after.min(end);
+        }
+        self.grade_of_segment(zone, segment, BlockRange { start: from, end });
+    }
+
+    /// Does [`grade_movable`](Self::grade_movable) for blocks all of which are to be restricted.
+    fn grade_of_segment(&self, zone: &Zone, segment: &Segment, range: BlockRange) {
+        let mut rest = range;
         // Unaccepted memory needs no isolation, which would accept it.
         while let Some(found) = zone
             .unaccepted_in(self.platform, segment.index_of(rest.start)..segment.index_of(rest.end))
         {
             let after = segment.block_of(found.end);
-            let before = BlockRange { end: segment.block_of(found.start), ..rest };
-            pages += self.grade_blocks(before);
-            let to = Grade::MovableOnly.migrate_type();
-            pages += zone.grade_unaccepted(self.platform, found, to);
+            self.grade_blocks(BlockRange { end: segment.block_of(found.start), ..rest });
+            zone.grade_unaccepted(self.platform, found, Grade::MovableOnly.migrate_type());
             rest.start = after;
         }
-        pages + self.grade_blocks(rest)
+        self.grade_blocks(rest);
     }
 
     /// Restricts blocks to movable contents, except those in which the manager has reserved memory.
     /// Whole heads with such memory are skipped as they are.
-    fn grade_blocks(&self, range: BlockRange) -> u64 {
-        let (mut rest, mut pages) = (range, 0);
+    fn grade_blocks(&self, range: BlockRange) {
+        let mut rest = range;
         while let Some(found) = self.isolation().without_grade(rest) {
-            pages += self.grade_between(BlockRange { end: found.start, ..rest });
+            self.grade_between(BlockRange { end: found.start, ..rest });
             rest.start = found.end;
         }
-        pages + self.grade_between(rest)
+        self.grade_between(rest);
     }
 
     /// Does [`grade_blocks`](Self::grade_blocks) for a range in which all heads, except some single
     /// blocks, can have a grade.
-    fn grade_between(&self, range: BlockRange) -> u64 {
-        let (mut rest, mut pages) = (range, 0);
+    fn grade_between(&self, range: BlockRange) {
+        let mut rest = range;
         while rest.start < rest.end {
-            let (upto, next) = match self.moving().set_grade(rest, Grade::MovableOnly) {
-                Ok(()) => return pages + u64::from(rest.blocks()) * PAGES_PER_BLOCK,
-                Err(GradeError::InUse(pfn)) => {
-                    let block = BlockNumber::containing(pfn);
-                    (block, BlockNumber(block.0 + 1))
-                }
-                Err(GradeError::Isolate(_) | GradeError::Area(_)) => return pages,
+            let Err(GradeError::InUse(pfn)) = self.moving().set_grade(rest, Grade::MovableOnly)
+            else {
+                return;
             };
-            let before = BlockRange { end: upto, ..rest };
-            if before.start < before.end
-                && self.moving().set_grade(before, Grade::MovableOnly).is_ok()
-            {
-                pages += u64::from(before.blocks()) * PAGES_PER_BLOCK;
+            let block = BlockNumber::containing(pfn);
+            let before = BlockRange { end: block, ..rest };
+            if before.start < before.end {
+                let _ = self.moving().set_grade(before, Grade::MovableOnly);
             }
-            rest.start = next;
+            rest.start = BlockNumber(block.0 + 1);
         }
-        pages
     }
 }
 

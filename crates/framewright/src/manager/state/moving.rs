@@ -218,6 +218,8 @@ pub(crate) struct MovingState {
     pub(crate) failed_area_bytes: u64,
     /// What to report about `kernelcore=mirror`.
     pub(crate) mirror_note: Option<MirrorNote>,
+    /// Mirrored memory, ascending, if it is to be the kernel's.
+    pub(crate) mirrored: &'static [PfnRange],
     /// Bytes of tables that should be in mirrored memory but are elsewhere.
     pub(crate) unmirrored_bytes: u64,
     /// 1 GiB pages come only from areas.
@@ -239,6 +241,7 @@ impl MovingState {
             area_pages: AtomicU64::new(0),
             failed_area_bytes: 0,
             mirror_note: None,
+            mirrored: &[],
             unmirrored_bytes: 0,
             hugetlb_cma_only: false,
             chosen: SpinLock::new(chosen),
