@@ -26,6 +26,8 @@ pub(super) struct Limits {
     /// What is added to them for movable requests.
     movable_watermarks: [AtomicU64; if cfg!(feature = "moving") { 4 } else { 0 }],
     reserve: [AtomicU64; RESERVE_CLASSES],
+    /// Managed pages of all parts of the zone.
+    zone_pages: [AtomicU64; if cfg!(any(feature = "smp", feature = "hotplug")) { 1 } else { 0 }],
     /// Pages of the grades *movable only* and *removable* when the limits were set.
     movable_pages: [AtomicU64; if cfg!(feature = "moving") { 2 } else { 0 }],
 }
@@ -48,6 +50,7 @@ impl Limits {
             watermarks: core::array::from_fn(|_| AtomicU64::new(0)),
             movable_watermarks: core::array::from_fn(|_| AtomicU64::new(0)),
             reserve: core::array::from_fn(|_| AtomicU64::new(0)),
+            zone_pages: core::array::from_fn(|_| AtomicU64::new(0)),
             movable_pages: core::array::from_fn(|_| AtomicU64::new(0)),
         }
     }
@@ -139,10 +142,19 @@ impl Zone {
         watermark_pages.saturating_add(self.limits.reserve[class].load(Ordering::Relaxed))
     }
 
-    /// Sets watermarks and reserve. Requests under way may still use the old values, or some old
+    /// This part's share of `pages` that the zone as a whole keeps back: about as large as its share
+    /// of the zone's memory. Windows whose memory has gone keep nothing back.
+    pub(crate) fn share_of(&self, pages: u64) -> u64 {
+        let own = self.final_managed_pages().max(1);
+        let all = self.limits.zone_pages.first().map_or(0, |all| all.load(Ordering::Relaxed));
+        pages.div_ceil((all.saturating_add(own / 2) / own).max(1))
+    }
+
+    /// Sets watermarks and reserve of a zone with `zone_pages` managed pages. Requests under way may still use the old values, or some old
     /// and some new ones.
     pub(crate) fn set_watermarks(
         &self,
+        zone_pages: u64,
         watermarks: Watermarks,
         movable: Watermarks,
         reserve: [u64; RESERVE_CLASSES],
@@ -150,6 +162,9 @@ impl Zone {
         store(&self.limits.watermarks, watermarks.all());
         store(&self.limits.movable_watermarks, movable.all());
         store(&self.limits.reserve, reserve);
+        if let Some(all) = self.limits.zone_pages.first() {
+            all.store(zone_pages, Ordering::Relaxed);
+        }
     }
 
     /// Notes how much memory has which grade, for the limits that are set next.

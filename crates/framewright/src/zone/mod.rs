@@ -444,15 +444,6 @@ impl Zone {
         })
     }
 
-    /// This part's share of `pages` that the zone as a whole keeps back.
-    pub(crate) fn share_of(&self, pages: u64) -> u64 {
-        if !cfg!(any(feature = "smp", feature = "hotplug")) {
-            return pages;
-        }
-        let parts = self.parts();
-        if parts == 1 { pages } else { pages.div_ceil(u64::from(parts)) }
-    }
-
     /// Where the zone's table lies; empty if it has none.
     #[must_use]
     pub const fn table_memory(&self) -> PhysRange {

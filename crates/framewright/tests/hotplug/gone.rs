@@ -2,7 +2,7 @@
 //! back with any content.
 
 use crate::add::{add, node};
-use crate::common::reporting_rig::usual;
+use crate::common::reporting_rig::{usual, weightless};
 use crate::common::{Fake, bring_up_with, check, gib, mib, parameters, settled};
 use framewright::hugetlb::PoolSize;
 use framewright::manager::{Budget, ContiguousRequest, HotplugError};
@@ -12,7 +12,7 @@ use framewright::vmemmap_space::{BlockNumber, BlockRange};
 use framewright::zone::{Grade, MigrateType};
 use framewright::{Request, Reserves};
 use framewright_jobs::NoHelpers;
-use framewright_testkit::reporting::FakeHost;
+use framewright_testkit::reporting::{Answer, FakeHost};
 use framewright_testkit::workload::{Handles, Random};
 use framewright_testkit::{FakeMachine, Owner};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -460,4 +460,40 @@ fn a_window_without_room_for_its_tables_elsewhere_is_of_whole_gibs() {
         manager.give_back_to_zone(run).expect("ours");
     }
     check(&manager);
+}
+
+/// Memory that has gone keeps nothing of the marks: while the host has what was reported, the zone
+/// is not below them.
+#[test]
+fn what_has_gone_has_no_share_of_the_marks() {
+    let windows = (0..8).map(|number| mib(8192 + number * 1024, 8192 + number * 1024 + 128));
+    let mut builder = FakeMachine::builder().ram(mib(4096, 4096 + 512));
+    for window in windows.clone() {
+        builder = builder.spare(window);
+    }
+    let line = parameters("min_free_kbytes=11264");
+    let manager = bring_up_with(builder.build(), &[], &line).expect("bring-up");
+    for window in windows.clone() {
+        add(&manager, window, 0, Grade::Any).expect("added");
+    }
+    for window in windows {
+        remove(&manager, window).expect("free");
+    }
+    // Less than the low mark, and what one call may take.
+    let marks = manager.zones()[0].watermarks();
+    let most = marks.low_pages + (64 << 8);
+    let held: Vec<_> = (0..256)
+        .take_while(|_| manager.totals().free_pages >= most)
+        .map(|_| manager.allocate(&Request::new(Order::BLOCK)).expect("memory"))
+        .collect();
+    let (host, device) = FakeHost::new(manager.platform(), weightless());
+    host.answer(Answer::Never);
+    let mut reporter = manager.register_reporting(device).map_err(|(error, _)| error).expect("one");
+    let mut now = 1;
+    for _ in 0..50 {
+        now = reporter.poll(now).unwrap_or(now + 1_000_000_000);
+    }
+    let totals = manager.totals();
+    assert!(totals.free_pages >= marks.low_pages, "{totals:?} {marks:?}");
+    held.into_iter().for_each(|block| manager.give_back(block).expect("ours"));
 }

@@ -93,7 +93,8 @@ impl Tunables {
             let more = movable_watermarks(graded_pages, total_pages, total_kbytes, factor);
             // A zone keeps nothing back if there is no memory for all requests in it.
             let ratio = if kind_pages == 0 { 0 } else { self.lowmem_reserve_ratio[kind as usize] };
-            part.set_watermarks(marks, more, lowmem_reserve(kind, pages.managed, ratio));
+            let reserve = lowmem_reserve(kind, pages.managed, ratio);
+            part.set_watermarks(kind_pages + graded_pages, marks, more, reserve);
         }
     }
 }
