@@ -142,12 +142,12 @@ impl Zone {
         watermark_pages.saturating_add(self.limits.reserve[class].load(Ordering::Relaxed))
     }
 
-    /// This part's share of `pages` that the zone as a whole keeps back: about as large as its share
-    /// of the zone's memory. Windows whose memory has gone keep nothing back.
+    /// This part's share of `pages` that the zone as a whole keeps back, as large as its share of
+    /// the zone's memory. Windows whose memory has gone keep nothing back.
     pub(crate) fn share_of(&self, pages: u64) -> u64 {
-        let own = self.final_managed_pages().max(1);
-        let all = self.limits.zone_pages.first().map_or(0, |all| all.load(Ordering::Relaxed));
-        pages.div_ceil((all.saturating_add(own / 2) / own).max(1))
+        let Some(all) = self.limits.zone_pages.first() else { return pages };
+        let part = pages.saturating_mul(self.final_managed_pages());
+        part.checked_div(all.load(Ordering::Relaxed)).unwrap_or(pages)
     }
 
     /// Sets watermarks and reserve of a zone with `zone_pages` managed pages. Requests under way may still use the old values, or some old
