@@ -40,6 +40,38 @@ fn a_refusal_is_told() {
     check(&manager);
 }
 
+/// A notifier that keeps some memory keeps no more than the part in which that lies.
+#[test]
+fn a_refusal_keeps_nothing_else() {
+    let manager = machine(gib(4, 6), "");
+    add(&manager, gib(4, 6), 0, Grade::Any).expect("added");
+    let log: &'static Log = Box::leak(Box::default());
+    let kept = mib(6000, 6002);
+    *log.refuse.lock().expect("alive") = Some(|event| {
+        matches!(event, HotplugEvent::GoingOffline(range)
+            if !range.intersection(mib(6000, 6002)).is_empty())
+    });
+    manager.hotplug().set_notifier(Some(log));
+    let handles = Handles::new(&manager, 1 << 10).expect("memory");
+    for (most, left) in [(2 << 30, 256 << 20), (2 << 20, 2 << 20)] {
+        let some = || remove_some(&manager, &handles, gib(4, 6), most, 2 << 20, Budget::UNLIMITED);
+        let removed = core::iter::from_fn(|| match some() {
+            Ok(Removal::Run(run)) => Some(run.size()),
+            other => {
+                assert_eq!(other, Err(HotplugError::Veto(Veto)));
+                None
+            }
+        });
+        assert!(removed.sum::<u64>() != 0, "{most}");
+        let known = manager.zones().iter().filter(|zone| zone.span().to_phys().start == 4 << 30);
+        let present = known.map(|zone| zone.present_pages() << 12).sum::<u64>();
+        // The tables stay, too.
+        assert!((kept.size()..=left + (32 << 20)).contains(&present), "{most}: {present:#x}");
+    }
+    manager.hotplug().set_notifier(None);
+    check(&manager);
+}
+
 #[test]
 fn no_time_left_is_not_nothing_left() {
     let manager = machine(gib(4, 5), "");

@@ -4,7 +4,7 @@
 
 use super::{Hotplug, HotplugError, Piece, blocks_of, bytes_of, pages_of};
 use crate::manager::moving::{Budget, Obstacle, ObstacleKind, RangeError, VacateError};
-use crate::manager::state::hotplug::{HotplugEvent, Looked};
+use crate::manager::state::hotplug::{HotplugEvent, Looked, Veto};
 use crate::platform::Platform;
 use crate::sync::table_atomic::Ordering;
 use crate::units::{NodeId, PAGE_SIZE, PAGES_PER_BLOCK, PhysRange};
@@ -77,6 +77,8 @@ struct Search {
     budget: Budget,
     /// The last obstacle.
     obstacle: Option<Obstacle>,
+    /// The notifier refused some memory.
+    is_refused: bool,
 }
 
 /// Unaccepted memory that nobody gets while this lives.
@@ -331,7 +333,8 @@ impl<P: Platform> Hotplug<'_, P> {
     /// everywhere again in the next round.
     ///
     /// # Errors
-    /// [`HotplugError`] if the arguments are wrong, or if the notifier refuses.
+    /// [`HotplugError`] if the arguments are wrong, if the range is in reserve areas, if others
+    /// change memory, or if the notifier refuses and nothing else could be taken.
     ///
     /// # Safety
     /// As for [`remove`](Self::remove).
@@ -356,12 +359,19 @@ impl<P: Platform> Hotplug<'_, P> {
         // part anyway.
         let is_short = budget.is_timed() && looked.has_begun();
         let pieces = Pieces { most, align };
-        let mut search = Search { pieces, looked, is_short, budget, obstacle: None };
+        let mut search =
+            Search { pieces, looked, is_short, budget, obstacle: None, is_refused: false };
         let mut is_whole_round = looked == Looked::nothing(blocks, at_once);
         loop {
             let found = self.look_down(blocks, &mut search)?;
             match found {
-                Removal::Nothing(_) if is_whole_round || search.looked.is_last => return Ok(found),
+                Removal::Nothing(_) if is_whole_round || search.looked.is_last => {
+                    return if search.is_refused {
+                        Err(HotplugError::Veto(Veto))
+                    } else {
+                        Ok(found)
+                    };
+                }
                 Removal::Nothing(_) => {
                     // The memory above the point where the search began may be available by now.
                     search.looked = Looked { is_last: true, ..Looked::nothing(blocks, at_once) };
@@ -401,7 +411,7 @@ impl<P: Platform> Hotplug<'_, P> {
     fn remove_from(self, blocks: BlockRange, search: &mut Search) -> Result<Removal, HotplugError> {
         let pieces = search.pieces;
         let align = pieces.align;
-        let free = if search.is_short { None } else { self.take_free(blocks, pieces)? };
+        let free = if search.is_short { None } else { self.take_free(blocks, search)? };
         if let Some(run) = free {
             return Ok(Removal::Run(run));
         }
@@ -428,7 +438,7 @@ impl<P: Platform> Hotplug<'_, P> {
             search.looked.down_to = end;
             let is_out_of_time = self.vacate(part, search);
             drop(withheld);
-            if let Some(run) = self.take_free(part, pieces)? {
+            if let Some(run) = self.take_free(part, search)? {
                 return Ok(Removal::Run(run));
             }
             if is_out_of_time {
@@ -483,6 +493,7 @@ impl<P: Platform> Hotplug<'_, P> {
                 }
                 // A gap: a part of the piece was removed before.
                 Err(HotplugError::Range(_) | HotplugError::Absent(_)) => {}
+                Err(HotplugError::Veto(_)) => search.is_refused = true,
                 Err(error) => return Err(error),
             }
         }
@@ -549,13 +560,13 @@ impl<P: Platform> Hotplug<'_, P> {
         false
     }
 
-    /// Takes the longest free run, if there is one.
+    /// Takes the longest free run, if there is one that the notifier lets go.
     fn take_free(
         self,
-        within: BlockRange,
-        pieces: Pieces,
+        mut within: BlockRange,
+        search: &mut Search,
     ) -> Result<Option<PhysRange>, HotplugError> {
-        let platform = self.manager.platform;
+        let (platform, pieces) = (self.manager.platform, search.pieces);
         for _ in 0..MOST_LOOKS {
             let mut best: Option<BlockRange> = None;
             for piece in self.known(within) {
@@ -574,6 +585,10 @@ impl<P: Platform> Hotplug<'_, P> {
                 // Another caller took it first.
                 Err(HotplugError::Range(RangeError::Vacate(_))) => {}
                 Err(HotplugError::Range(_)) => return Ok(None),
+                // The memory above is looked at part by part.
+                Err(HotplugError::Veto(_)) => {
+                    (search.is_refused, within.end) = (true, best.start);
+                }
                 Err(error) => return Err(error),
             }
         }
