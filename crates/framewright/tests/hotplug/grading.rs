@@ -86,6 +86,54 @@ fn the_tables_of_a_module_leave_it_movable() {
     }
 }
 
+/// The blocks of a device's unit follow its first block.
+#[test]
+fn a_unit_is_for_one_sort_as_a_whole() {
+    let line = "memory_hotplug.online_policy=auto-movable memory_hotplug.auto_movable_ratio=130";
+    let device = mib(4096, 6144);
+    let manager = machine(device, line);
+    let hotplug = manager.hotplug();
+    let group = Group { region: device, node: node(0), unit_bytes: Some(256 << 20) };
+    hotplug.register_group(group).expect("room");
+    let block = |number: u64| PhysRange::with_size(device.start + (number << 27), 128 << 20);
+    let grade = |number| hotplug.grade_for(block(number), node(0), OnlineType::Online);
+    // There is room for 332 MiB.
+    for (number, expected) in
+        [Grade::MovableOnly, Grade::MovableOnly, Grade::Any].iter().enumerate()
+    {
+        let number = number as u64;
+        assert_eq!(grade(number), Some(*expected), "{number}");
+        add(&manager, block(number), 0, *expected).expect("added");
+    }
+    hotplug.change_settings(|settings| settings.auto_movable_ratio = 1000);
+    assert_eq!(grade(3), Some(Grade::Any));
+    assert_eq!(grade(4), Some(Grade::MovableOnly));
+    check(&manager);
+}
+
+/// Areas lend their memory to movable requests but are part of a kernel zone.
+#[test]
+fn an_area_makes_nothing_behind_it_movable() {
+    let (boot, window) = (mib(4096, 4608), gib(5, 6));
+    let machine = FakeMachine::builder().ram(boot).spare(window).build();
+    let line = parameters("cma=64M memory_hotplug.online_policy=contig-zones");
+    let manager = bring_up_with(machine, &[], &line).expect("bring-up");
+    assert_eq!(manager.moving().area_pages(), 64 << 8);
+    let hotplug = manager.hotplug();
+    // SAFETY: the machine has this memory and nobody else uses it.
+    unsafe { hotplug.add_offline(window, node(0)) }.expect("added");
+    let [first, last] = [window.start, window.end - (128 << 20)]
+        .map(|start| PhysRange::with_size(start, 128 << 20));
+    hotplug.online(last, Grade::MovableOnly).expect("offline");
+    let grade = |range| hotplug.grade_for(range, node(0), OnlineType::Online);
+    assert_eq!(grade(first), Some(Grade::Any));
+    // Other removable memory does.
+    let second = PhysRange::with_size(first.end, 128 << 20);
+    hotplug.online(second, Grade::Removable).expect("offline");
+    assert_eq!(grade(PhysRange::with_size(second.end, 128 << 20)), Some(Grade::MovableOnly));
+    check(&manager);
+}
+
 /// Boot memory that is for movable contents alone by now allows no more of it.
 #[test]
 fn movable_memory_follows_what_is_left_of_boot_memory() {

@@ -71,11 +71,9 @@ impl MovableRatio {
         if self.percent == 0 {
             return false;
         }
-        let percent = u128::from(self.percent);
-        let narrow = |pages: u128| u64::try_from(pages).unwrap_or(u64::MAX);
         let (mut all_needed, mut movable) = (0u64, self.movable_pages);
         for other in others {
-            let needed = narrow(u128::from(other.movable_pages) * 100 / percent);
+            let needed = other.movable_pages.saturating_mul(100) / self.percent;
             all_needed = all_needed.saturating_add(needed.saturating_sub(other.kernel_pages));
             movable = movable.saturating_sub(other.movable_pages);
         }
@@ -86,7 +84,8 @@ impl MovableRatio {
             return false;
         };
         let kernel = kernel.saturating_add(own_kernel_pages);
-        movable.saturating_add(wanted_pages) <= narrow(percent * u128::from(kernel) / 100)
+        let movable = u128::from(movable.saturating_add(wanted_pages));
+        movable * 100 <= u128::from(self.percent) * u128::from(kernel)
     }
 }
 
@@ -210,14 +209,24 @@ impl<P: Platform> Hotplug<'_, P> {
     fn contiguous_grade(self, range: PhysRange, node: NodeId) -> Grade {
         let frames = range.touched_frames();
         let (mut kernel, mut movable) = (GradedMemory::default(), GradedMemory::default());
-        for kind in ZoneKind::ALL {
-            let Some(view) = self.manager.view(ZoneId { node, kind }) else { continue };
-            // Like Linux's `Movable`, which is one zone for all kinds of a node.
-            for grade in [Grade::MovableOnly, Grade::Removable] {
-                movable += view.graded_memory(grade);
+        for (number, zone) in self.manager.zones().iter().enumerate() {
+            let ZoneId { node: on, kind } = zone.id();
+            if on != node {
+                continue;
             }
-            if kind == ZoneKind::of(frames.start) {
-                kernel = view.graded_memory(Grade::Any);
+            let is_kind = kind == ZoneKind::of(frames.start);
+            for grade in [Grade::Any, Grade::MovableOnly, Grade::Removable] {
+                // Like Linux's `Movable`, which is one zone for all kinds of a node. Removable
+                // memory of boot is that of areas, which are part of a kernel zone.
+                let is_window = number >= self.manager.hotplug.first_window;
+                let sum = if grade == Grade::MovableOnly || grade == Grade::Removable && is_window {
+                    &mut movable
+                } else if is_kind {
+                    &mut kernel
+                } else {
+                    continue;
+                };
+                *sum += zone.graded_memory(self.manager.platform, grade);
             }
         }
         let touches = |memory: GradedMemory| !memory.span.intersection(frames).is_empty();
@@ -232,24 +241,20 @@ impl<P: Platform> Hotplug<'_, P> {
     fn auto_grade(self, range: PhysRange, node: NodeId) -> Grade {
         let settings = self.settings();
         let groups = *self.manager.hotplug.groups.lock(self.manager.platform);
-        let own = groups
-            .iter()
-            .flatten()
-            .find(|group| !group.region.intersection(range).is_empty())
-            .copied();
+        let own = self.group_at(range);
         let (wanted_pages, own_kernel_pages) = match own {
-            // Once a part of a module is for any request, all of it is.
-            Some(group @ Group { unit_bytes: None, .. }) => {
-                let shares = self.shares_of(group.region);
+            Some(group) => {
+                let unit = group.unit_bytes.map_or(group.region, |bytes| {
+                    let start = range.start - range.start.checked_rem(bytes).unwrap_or(0);
+                    PhysRange::new(start, range.end.max(start.saturating_add(bytes)))
+                });
+                // Once a part of a module or of a device's unit is for any request, all of it is.
+                let shares = self.shares_of(unit);
                 if shares.kernel_pages != 0 {
                     return Grade::Any;
                 }
-                let all = group.region.whole_frames().pages();
-                (all.saturating_sub(shares.movable_pages), 0)
-            }
-            Some(group @ Group { unit_bytes: Some(unit_bytes), .. }) => {
-                let unit = unit_bytes.max(range.size());
-                (unit / crate::units::PAGE_SIZE, self.shares_of(group.region).kernel_pages)
+                let rest = unit.whole_frames().pages().saturating_sub(shares.movable_pages);
+                (rest, self.shares_of(group.region).kernel_pages)
             }
             None => (range.whole_frames().pages(), 0),
         };
@@ -258,7 +263,9 @@ impl<P: Platform> Hotplug<'_, P> {
             let others = groups
                 .iter()
                 .flatten()
-                .filter(|group| group.unit_bytes.is_some() && Some(**group) != own)
+                .filter(|group| {
+                    group.unit_bytes.is_some() && own.is_none_or(|own| own.region != group.region)
+                })
                 .filter(|group| on.is_none_or(|on| group.node == on))
                 .map(|group| self.shares_of(group.region));
             ratio.allows(wanted_pages, own_kernel_pages, others)
