@@ -18,7 +18,7 @@
 //! page tables: either the other CPU finds it in the set, or it finds what the other CPU did.
 
 use super::call::{has_tasks, serve_tasks};
-use super::sleep::{sleep_until, wake_all};
+use super::sleep::{sleep_until, wake_all, with_interrupts_off};
 use super::{Cpu, ONLINE, cpu, index, this};
 use core::sync::atomic::{Ordering, fence};
 use framewright_arch::paging::{FlushRequest, LocalTlb};
@@ -100,9 +100,15 @@ fn stand(me: &Cpu) {
 
 /// Leaves the set of running CPUs. From here on no flush includes this CPU, so it must keep nothing
 /// that leads to page tables which may be freed, not even for walks that it begins on its own.
+/// Interrupts must be on.
 fn leave(me: &Cpu) {
-    ONLINE.remove(me.index());
-    LocalTlb::flush_local(FlushRequest::Everything, true);
+    // No handler may run between the two: other CPUs no longer flush here, and old translations are
+    // still there.
+    with_interrupts_off(|| {
+        ONLINE.remove(me.index());
+        fence(Ordering::SeqCst);
+        LocalTlb::flush_local(FlushRequest::Everything, true);
+    });
 }
 
 impl Cpu {

@@ -55,8 +55,10 @@ impl TlbShootdown {
 // SAFETY: when `call_on` returns, every CPU that runs has flushed what was asked. It did so in an
 // interrupt, so in the middle of no access; a CPU that starts later begins with an empty TLB
 // (`start`), and one that was given up halts for ever. Stores made before are visible to these CPUs
-// (invariant 29). A parked CPU flushes everything after it has left the set and again when it comes
-// back (`park`), and uses nothing that is flushed in between. A CPU that is left asleep flushes
+// (invariant 29). A parked CPU flushes everything right after it has left the set, before any
+// handler can run, and again when it comes back (`park`); in between it accesses nothing that is
+// ever unmapped. Walks that it begins on its own between leaving and the flush are left to chance:
+// they take place in a few instructions and nothing uses what they find. A CPU that is left asleep flushes
 // everything that is not global in `catch_up`, before the first instruction of a handler or of its
 // own work that could use the vmemmap. Until then it makes no access at all, and walks that it
 // begins on its own find only tables that are in use.

@@ -44,6 +44,14 @@ pub fn sleep_until(done: &dyn Fn() -> bool) {
     }
 }
 
+/// Runs `then` with interrupts off. They are on before and after.
+pub fn with_interrupts_off(then: impl FnOnce()) {
+    let _ = disable_interrupts();
+    then();
+    // SAFETY: interrupts were on before, so they can be handled.
+    unsafe { enable() };
+}
+
 /// Wakes every CPU that sleeps, except parked ones.
 pub fn wake_all() {
     online().iter().filter_map(cpu).for_each(Cpu::wake);
