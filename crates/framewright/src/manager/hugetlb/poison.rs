@@ -1,8 +1,9 @@
 //! Pages of pools with memory errors (Linux: `mm/hugetlb.c`, `__get_huge_page_for_hwpoison`).
 //!
-//! Called from a machine check handler, so the number of steps is bounded, whatever the pool's
-//! size. The chain of free pages is doubly linked, and a page's own links say which chain it is in,
-//! so a page can be removed in place.
+//! Called from a task or an interrupt handler to which the machine check handler has passed the
+//! frame, as locks are taken. The number of steps does not depend on the pool's size: the chain of
+//! free pages is doubly linked, and a page's own links say which chain it is in, so a page can be
+//! removed in place.
 
 use crate::block::{BlockState, Chain, PageList};
 use crate::hugetlb::{Accounting, PoolError, Suspect};
@@ -26,8 +27,9 @@ pub enum Poisoned {
 impl<P: Platform> Pool<'_, P> {
     /// Notes a memory error in a frame of the pool. The page is not handed out any more. A free
     /// page leaves the pool, which then has one page less. All memory of the page is lost from then
-    /// on, as nobody knows what else is wrong with it. Takes the same few steps in a pool of any
-    /// size.
+    /// on, as nobody knows what else is wrong with it. How long this takes depends on the page's
+    /// size alone: a page that leaves is announced to the hooks like a freed one, and may get its
+    /// memory map back for that. Not for NMI and machine check handlers.
     ///
     /// # Errors
     /// [`PoolError::NotAllocated`] if the frame belongs to no pool, or its page is on its way into

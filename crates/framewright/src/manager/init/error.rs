@@ -52,9 +52,10 @@ impl core::error::Error for BringUpError {}
 pub struct BringUpFailed<'a, P: Platform> {
     /// The cause.
     pub error: BringUpError,
-    /// The memblock allocator as it was before, except for what the command line says about movable
-    /// nodes and mirrored memory: without `kernelcore=mirror` no memory is marked as mirrored any
-    /// more.
+    /// The memblock allocator as it was before, except that it follows what the command line says
+    /// about movable nodes, the place of tables and mirrored memory (without `kernelcore=mirror` no
+    /// memory is marked as mirrored any more), and that pieces of unaccepted memory which do not
+    /// fill their unit are accepted.
     pub early: Memblock<'a, P>,
 }
 

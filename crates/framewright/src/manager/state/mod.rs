@@ -116,7 +116,8 @@ pub struct Manager<P: Platform> {
     pub(crate) hotplug: &'static HotplugState,
     /// One for each CPU.
     pub(crate) caches: &'static [CpuCache],
-    /// The only zone whose frames the CPU caches keep, if there is just one such zone.
+    /// The only zone of boot whose frames the CPU caches keep, if there is just one such zone.
+    /// Windows that were added may be homes of CPUs besides.
     pub(crate) sole: Option<&'static Zone>,
     /// Whether any zone has several parts.
     pub(crate) is_divided: bool,
