@@ -58,10 +58,10 @@ impl TlbShootdown {
 // (invariant 29). A parked CPU flushes everything right after it has left the set, before any
 // handler can run, and again when it comes back (`park`); in between it accesses nothing that is
 // ever unmapped. Walks that it begins on its own between leaving and the flush are left to chance:
-// they take place in a few instructions and nothing uses what they find. A CPU that is left asleep flushes
-// everything that is not global in `catch_up`, before the first instruction of a handler or of its
-// own work that could use the vmemmap. Until then it makes no access at all, and walks that it
-// begins on its own find only tables that are in use.
+// they take place in a few instructions and nothing uses what they find. A CPU that is left asleep
+// flushes everything that is not global in `catch_up`, before the first instruction of a handler or
+// of its own work that could use the vmemmap. Until then it makes no access at all, and walks that
+// it begins on its own find only tables that are in use.
 unsafe impl FlushTlb for TlbShootdown {
     fn flush(&self, request: FlushRequest<'_>) {
         self.flush_on(Self::targets(), request);

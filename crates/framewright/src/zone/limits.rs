@@ -150,8 +150,8 @@ impl Zone {
         part.checked_div(all.load(Ordering::Relaxed)).unwrap_or(pages)
     }
 
-    /// Sets watermarks and reserve of a zone with `zone_pages` managed pages. Requests under way may still use the old values, or some old
-    /// and some new ones.
+    /// Sets watermarks and reserve of a zone with `zone_pages` managed pages. Requests under way
+    /// may still use the old values, or some old and some new ones.
     pub(crate) fn set_watermarks(
         &self,
         zone_pages: u64,
