@@ -144,6 +144,7 @@ impl Zone {
 
     /// This part's share of `pages` that the zone as a whole keeps back, as large as its share of
     /// the zone's memory. Windows whose memory has gone keep nothing back.
+    #[inline(never)]
     pub(crate) fn share_of(&self, pages: u64) -> u64 {
         let Some(all) = self.limits.zone_pages.first() else { return pages };
         let part = pages.saturating_mul(self.final_managed_pages());
