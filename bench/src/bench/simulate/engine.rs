@@ -3,10 +3,10 @@
 //!
 //! ```text
 //!   work --(a call that its cache cannot serve)--> Tries --(lock is open)--> Holds --> work
-//!                                                  |   ^
-//!                                            taken |   '------------- opens -------.
-//!                                                  v                               |
-//!                                               BacksOff --(over, still taken)--> LooksOn
+//!                                                  |   ^                       |       ^
+//!                                            taken |   '-- opens --.           v       |
+//!                                                  v               |         Writes ---'
+//!                       BacksOff --(over, still taken)--> LooksOn -'  (if there is a counter)
 //! ```
 //!
 //! CPUs wait as in `framewright`'s `sync/spin.rs`: a CPU that finds the lock taken waits 1, 2, 4 ..
@@ -78,6 +78,9 @@ enum State {
     LooksOn,
     /// It holds the lock.
     Holds,
+    /// It still holds the lock, and its write to the common counter is under way or waits for those
+    /// of others.
+    Writes,
 }
 
 struct Cpu {
@@ -162,12 +165,13 @@ impl Simulation<'_> {
                 break;
             }
             match self.cpus[cpu].state {
-                State::Holds => self.release(cpu, now),
+                State::Holds if self.model.common_counter => self.write(cpu, now),
+                State::Holds | State::Writes => self.release(cpu, now),
                 _ => self.look(cpu, now),
             }
         }
         for cpu in &mut self.cpus {
-            if cpu.state != State::Holds {
+            if !matches!(cpu.state, State::Holds | State::Writes) {
                 cpu.waited_ns += ns - cpu.since_ns.clamp(self.from_ns, ns);
             }
         }
@@ -234,17 +238,32 @@ impl Simulation<'_> {
             }
             (part.holder, part.last) = (Some(cpu), cpu);
         }
-        if model.common_counter {
-            let moves = if self.counter_last == cpu { 0.0 } else { model.line_ns };
-            end = end.max(self.counter_free_ns) + moves;
-            (self.counter_free_ns, self.counter_last) = (end, cpu);
-        }
-        let until_ns = self.until_ns;
-        let counted = |from: f64, to: f64| (to.min(until_ns) - from.max(self.from_ns)).max(0.0);
-        this.waited_ns += counted(this.since_ns, now);
         this.state = State::Holds;
-        self.parts[this.part].held_ns += counted(now, end);
+        let since_ns = this.since_ns;
+        self.cpus[cpu].waited_ns += self.counted(since_ns, now);
+        self.held(cpu, now, end);
+    }
+
+    /// Writes to the common counter when what the lock guards has been done: writes queue in the
+    /// order in which they are made, not in that in which the holds began.
+    fn write(&mut self, cpu: usize, now: f64) {
+        let moves = if self.counter_last == cpu { 0.0 } else { self.model.line_ns };
+        let end = now.max(self.counter_free_ns) + moves;
+        (self.counter_free_ns, self.counter_last) = (end, cpu);
+        self.cpus[cpu].state = State::Writes;
+        self.held(cpu, now, end);
+    }
+
+    /// The CPU holds its lock until `end`.
+    fn held(&mut self, cpu: usize, now: f64, end: f64) {
+        let held_ns = self.counted(now, end);
+        self.parts[self.cpus[cpu].part].held_ns += held_ns;
         self.at(end, cpu);
+    }
+
+    /// How much of a time is counted.
+    fn counted(&self, from: f64, to: f64) -> f64 {
+        (to.min(self.until_ns) - from.max(self.from_ns)).max(0.0)
     }
 
     fn release(&mut self, cpu: usize, now: f64) {
@@ -371,6 +390,18 @@ mod tests {
         let model = Model { line_ns: 50.0, common_counter: true, ..model(&turns, 256, 64) };
         let limit = 1.0 / 50.0;
         is_about(run(model, LONG).calls_per_ns, limit, 0.02);
+    }
+
+    #[test]
+    fn a_counter_is_written_when_a_hold_ends() {
+        // A short hold may begin during a long one and end before it: nobody waits for a counter
+        // that is free at that time, and one that moves at no cost is always free.
+        let turns = [turn(THINK, HOLD), turn(THINK, 9.0 * HOLD)];
+        let free = model(&turns, 64, 64);
+        let counted = Model { common_counter: true, ..free };
+        let [free, counted] = [free, counted].map(|model| run(model, LONG));
+        is_about(counted.calls_per_ns, free.calls_per_ns, 0.001);
+        is_about(counted.busiest, free.busiest, 0.001);
     }
 
     #[test]
