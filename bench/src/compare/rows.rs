@@ -65,10 +65,14 @@ impl Row {
             [&self.linux, &self.ours].map(|values| Spread::of(values.iter().copied()));
         let pairs = self.pairs.iter().filter_map(|&[linux, ours]| quotient(linux, ours));
         let ratio = linux.middle.zip(ours.middle).and_then(|(linux, ours)| quotient(linux, ours));
-        let met = match self.details.demand {
-            Demand::Nothing => None,
-            Demand::Ratio(least) => Some(ratio.is_some_and(|ratio| ratio >= least)),
-            Demand::AtMost(_, most) => Some(ours.middle.is_some_and(|ours| ours <= most)),
+        let met = match (self.details.demand, linux.middle.zip(ours.middle)) {
+            (Demand::Nothing, _) => None,
+            // If neither ever reached it, neither was faster.
+            (Demand::Ratio(_), Some((f64::INFINITY, f64::INFINITY))) => None,
+            (Demand::Ratio(least), both) => {
+                Some(both.is_some_and(|(linux, ours)| ours > 0.0 && linux / ours >= least))
+            }
+            (Demand::AtMost(_, most), _) => Some(ours.middle.is_some_and(|ours| ours <= most)),
         };
         // A number of only one of them compares nothing.
         let is_number = |spread: Spread| spread.middle.is_some_and(f64::is_finite);
@@ -182,6 +186,15 @@ mod tests {
             assert_eq!((&met["met"], &met["ours_seconds"]), (&json!(true), &json!(2.0)));
             assert_eq!((&met["ours_seconds_max"], &met["ratio_max"]), (&json!(null), &json!(2.0)));
         }
+        // Whoever reaches it alone is faster by any measure; if neither does, the row is open.
+        let judged = |linux, ours| {
+            let mut row = Row::new("x", Unit::Seconds).demanding(Demand::Ratio(2.0));
+            row.add_reached(linux, ours);
+            row.value(&common()).get("met").cloned()
+        };
+        assert_eq!(judged(None, Some(1.0)), Some(json!(true)));
+        assert_eq!(judged(Some(1.0), None), Some(json!(false)));
+        assert_eq!(judged(None, None), None);
         // Without Linux's driver the row is of no use.
         let mut row = Row::new("x", Unit::Seconds).demanding(Demand::Ratio(1.0));
         row.add_reached(None, Some(1.0));
