@@ -3,6 +3,7 @@
 use super::Sample;
 use super::sample::{over, threads, words};
 use crate::rows::{Alloc, Rows};
+use std::cmp::Ordering;
 
 const COMMAND: &str = "alloc";
 pub(super) const OURS: &str = "framewright";
@@ -72,21 +73,19 @@ fn two_threads(rows: &Rows) -> Vec<Sample> {
     compared.collect()
 }
 
-/// Each operation of a row against the corresponding row of each peer.
+/// Each operation of a row against the faster of the peers' corresponding rows.
 fn over_peers(rows: &Rows) -> Vec<Sample> {
-    let of = |name: &'static str| rows.alloc.iter().filter(move |row| row.allocator == name);
-    let mut samples = Vec::new();
-    for peer in PEERS {
-        for (half, word) in HALVES {
-            let key = |row: &Alloc| (row.place(), row.pattern.clone(), row.threads);
-            let place = |row: &Alloc| {
-                words(&[word, &row.place(), &row.pattern, &threads(row.threads), peer])
-            };
-            let ours = of(OURS).filter(|row| get(row).is_some());
-            samples.extend(over(ours, of(peer), key, half, place));
-        }
-    }
-    samples
+    let compared = HALVES.into_iter().flat_map(|(half, word)| {
+        let key = |row: &Alloc| (row.place(), row.pattern.clone(), row.threads);
+        let place = |row: &Alloc| words(&[word, &row.place(), &row.pattern, &threads(row.threads)]);
+        let ours = rows.alloc.iter().filter(|row| row.allocator == OURS && get(row).is_some());
+        let is_peer = |row: &&Alloc| PEERS.contains(&&*row.allocator) && half(row).is_some();
+        let mut peers: Vec<&Alloc> = rows.alloc.iter().filter(is_peer).collect();
+        // Of several rows the last one counts.
+        peers.sort_by(|one, other| half(other).partial_cmp(&half(one)).unwrap_or(Ordering::Equal));
+        over(ours, peers, key, half, place)
+    });
+    compared.collect()
 }
 
 impl Alloc {
@@ -100,6 +99,32 @@ impl Alloc {
 mod tests {
     use super::*;
     use serde_json::{Value, json};
+
+    #[test]
+    fn each_time_is_compared_with_the_faster_peer_once() {
+        let row = |allocator: &str, order: u64, get: f64, put: Option<f64>| {
+            json!({ "bench": "alloc", "allocator": allocator, "managed_gib": 8, "order": order,
+                "pattern": "bulk", "threads": 1, "alloc_ns": get, "free_ns": put })
+        };
+        let rows = Rows::of(&[
+            row(OURS, 0, 10.0, Some(30.0)),
+            row(PEERS[0], 0, 20.0, Some(60.0)),
+            row(PEERS[1], 0, 40.0, Some(15.0)),
+            row(OURS, 9, 3.0, None),
+            row(PEERS[1], 9, 4.0, None),
+        ]);
+        let samples = over_peers(&rows);
+        let found: Vec<(f64, &str)> =
+            samples.iter().map(|sample| (sample.value, sample.place.as_str())).collect();
+        assert_eq!(
+            found,
+            [
+                (0.5, "get, 8 GiB, order 0, bulk, 1 thread"),
+                (0.75, "get, 8 GiB, order 9, bulk, 1 thread"),
+                (2.0, "put, 8 GiB, order 0, bulk, 1 thread"),
+            ]
+        );
+    }
 
     #[test]
     fn pairs_are_compared_on_the_machine_and_the_order_that_they_are_of() {
