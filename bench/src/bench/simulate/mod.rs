@@ -94,12 +94,13 @@ pub fn section(quick: bool) -> Result<Section, Error> {
     for pattern in Pattern::ALL {
         progress::step(&format_args!("simulate: {}", pattern.name()))?;
         let costs = measure(pattern, cpus, scale)?;
-        let lines = Lines { relax_ns, line_ns: line_ns.unwrap_or(0.0) };
+        let lines = Lines { relax_ns, line_ns };
         section.further.insert(pattern.name().into(), json!(words(&costs, lines)));
         rows.extend(simulate(pattern, &costs, lines, &machines, ns));
     }
     if line_ns.is_none() {
-        let why = "the cost of a lock changing hands, and real threads: the host has 1 CPU";
+        let why = "several CPUs, as the cost of a lock changing hands cannot be measured, and \
+                   real threads: the host has 1 CPU";
         section.left_out.push(why.into());
     }
     section.rows = crate::rows::to_json(&rows);
@@ -110,24 +111,27 @@ pub fn section(quick: bool) -> Result<Section, Error> {
 #[derive(Clone, Copy)]
 struct Lines {
     relax_ns: f64,
-    line_ns: f64,
+    /// The time for moving a line, if there are CPUs to move it between.
+    line_ns: Option<f64>,
 }
 
 /// Describes the measurements in words.
 fn words(costs: &Costs, lines: Lines) -> String {
     let [(refill, refill_page), (drain, drain_page)] =
         [false, true].map(|is_drain| costs.by_pages(is_drain));
-    let transfer = costs.transfer_ns.unwrap_or(0.0);
-    let moved = if lines.line_ns > 0.0 { transfer / lines.line_ns } else { 0.0 };
+    let transfer = costs.transfer_ns.zip(lines.line_ns).map_or_else(String::new, |(ns, line_ns)| {
+        let moved = if line_ns > 0.0 { ns / line_ns } else { 0.0 };
+        format!(
+            ", {ns:.0} ns longer after another CPU, which are {moved:.1} lines of {line_ns:.0} ns"
+        )
+    });
     format!(
         "a call out of the cache {:.1} ns, one call in {:.1} holds the lock, {:.0} ns on average \
          (refill {refill:.0} ns and {refill_page:.1} each page, drain {drain:.0} and \
-         {drain_page:.1}), {transfer:.0} ns longer after another CPU, which are {moved:.1} lines \
-         of {:.0} ns; a turn of waiting {:.0} ns",
+         {drain_page:.1}){transfer}; a turn of waiting {:.0} ns",
         costs.cached_ns,
         costs.calls_per_hold(),
         costs.hold_ns(),
-        lines.line_ns,
         lines.relax_ns,
     )
 }
@@ -159,7 +163,7 @@ fn simulate(
         parts,
         turns: &bare,
         relax_ns: lines.relax_ns,
-        line_ns: lines.line_ns,
+        line_ns: lines.line_ns.unwrap_or(0.0),
         transfer_ns: costs.transfer_ns.unwrap_or(0.0),
         foreign_permille: 0,
         common_counter: false,
@@ -180,7 +184,9 @@ fn simulate(
     };
     let one = engine::run(model(1, 1), ns).calls_per_ns;
     let mut rows = Vec::new();
-    for &(cpus, parts) in machines {
+    // Where nothing says what it costs when a lock changes hands, several CPUs would have it free.
+    let is_known = lines.line_ns.is_some() && costs.transfer_ns.is_some();
+    for &(cpus, parts) in machines.iter().filter(|&&(cpus, _)| cpus == 1 || is_known) {
         let by_rule = model(cpus, parts);
         rows.push(row(ONE_LOCK, model(cpus, 1), one));
         rows.push(row(QUARTER, model(cpus, cpus.div_ceil(4)), one));
@@ -231,7 +237,7 @@ mod tests {
             real_ns: [Some(19.9), Some(19.9)],
             ..Costs::default()
         };
-        let lines = Lines { relax_ns: 40.0, line_ns: 50.0 };
+        let lines = Lines { relax_ns: 40.0, line_ns: Some(50.0) };
         let machines = CPUS.map(|cpus| (cpus, cpus));
         let rows = simulate(Pattern::Pages, &costs, lines, &machines, 1e6);
         assert_eq!(rows.len(), CPUS.len() * 6 + 4);
@@ -250,5 +256,11 @@ mod tests {
         let over: Vec<f64> = rows.iter().filter_map(|row| row.over_real_ratio.get()).collect();
         assert!((over[0] - 1.0).abs() < 0.01 && over[1] < 1.0, "{over:?}");
         assert!(words(&costs, lines).contains("which are 10.0 lines of 50 ns"));
+        // On a host with one CPU nothing says what several would do.
+        let costs = Costs { transfer_ns: None, real_ns: [Some(19.9), None], ..costs };
+        let lines = Lines { line_ns: None, ..lines };
+        let rows = simulate(Pattern::Pages, &costs, lines, &machines, 1e6);
+        assert!(rows.len() == 6 + 2 && rows.iter().all(|row| row.cpus == 1), "{rows:?}");
+        assert!(!words(&costs, lines).contains("another CPU"));
     }
 }
