@@ -65,11 +65,12 @@ fn wait(child: &mut Child) -> std::io::Result<std::process::ExitStatus> {
     }
 }
 
-/// Follows the child's messages: returns its last complaint and passes on notes.
+/// Follows the child's messages: returns the first line of its complaint, as what follows are
+/// details, or of what else it said, and passes on notes.
 fn listen(stderr: impl Read) -> String {
     let prefix = format!("{}: ", error::program());
     let note = format!("{prefix}note: ");
-    let mut complaint = String::new();
+    let (mut complaint, mut other) = (None, None);
     let mut notes = BTreeSet::new();
     for line in BufReader::new(stderr).lines().map_while(Result::ok) {
         if let Some(step) = line.strip_prefix(progress::MARK) {
@@ -81,11 +82,13 @@ fn listen(stderr: impl Read) -> String {
                 // If standard error is gone, there is nobody left to tell.
                 progress::aside(|| drop(writeln!(std::io::stderr(), "{line}")));
             }
+        } else if let Some(said) = line.strip_prefix(&prefix) {
+            complaint.get_or_insert_with(|| said.to_owned());
         } else {
-            line.trim_start_matches(&prefix).clone_into(&mut complaint);
+            other.get_or_insert(line);
         }
     }
-    complaint
+    complaint.or(other).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -93,12 +96,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_complaint_counts() {
+    fn the_first_line_of_a_complaint_counts() {
         let said = format!(
-            "{}alloc: 8 GiB\nframewright: note: no KVM\nframewright: too little memory\n",
+            "{}alloc: 8 GiB\nframewright: note: no KVM\nqemu: a warning\n\
+             framewright: too little memory\nthe guest's log\n",
             progress::MARK
         );
         assert_eq!(listen(said.as_bytes()), "too little memory");
+        assert_eq!(listen(&b"thread panicked\nnote: a backtrace"[..]), "thread panicked");
         assert_eq!(listen(&b""[..]), "");
     }
 }
