@@ -111,10 +111,10 @@ impl Scale {
     }
 
     /// A logarithmic axis whose ends are 1, 2 or 5 times powers of ten. Values that are not
-    /// positive are ignored.
+    /// positive, or so small or large that a power of ten beside them is no number, are ignored.
     pub fn log(values: impl IntoIterator<Item = f64>) -> Self {
         let (least, most) =
-            ends(values, |value| value.is_finite() && value > 0.0).unwrap_or((1.0, 10.0));
+            ends(values, |value| (1e-300..1e300).contains(&value)).unwrap_or((1.0, 10.0));
         let (least, most) = (round_down(least), round_up(most));
         Self { least, most: if most > least { most } else { least * 10.0 }, is_log: true }
     }
@@ -245,7 +245,9 @@ mod tests {
             .map(|tick| Unit::Number.tick(tick))
             .collect();
         assert_eq!(narrow, ["2", "5", "10", "20", "50"]);
-        for odd in [vec![], vec![0.0], vec![-1.0, f64::INFINITY], vec![5.0]] {
+        let odd = [vec![], vec![0.0], vec![-1.0, f64::INFINITY], vec![5.0]];
+        // The smallest number, and the largest.
+        for odd in odd.into_iter().chain([vec![5e-324, 1.0], vec![f64::MAX], vec![1.0, f64::MAX]]) {
             let scale = Scale::log(odd);
             assert!(!scale.ticks(5.0).is_empty() && scale.place(-1.0) == 0.0);
         }
