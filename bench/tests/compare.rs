@@ -235,7 +235,10 @@ fn wrong_options_are_refused_before_anything_runs() {
     fs::write(&text, "no kernel").expect("a file");
     let text = text.display().to_string();
     for (words, expected) in [
-        (&["--kernel", "/nowhere/vmlinuz"][..], "--kernel /nowhere/vmlinuz: No such file"),
+        (
+            &["--kernel", "/nowhere/vmlinuz"][..],
+            "--kernel /nowhere/vmlinuz: cannot be read: No such file",
+        ),
         (&["--kernel", &text], "not a Linux kernel for PCs: it needs a bzImage"),
         (&["--memory", "64M"], "--memory 64M: Linux needs at least 512 MiB here"),
         (&["--memory", "900T"], "QEMU takes all of it before the machine begins"),

@@ -2,6 +2,7 @@
 
 use crate::bench::common::failed;
 use framewright_cli::error::Error;
+use framewright_cli::page::files;
 use std::fs;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
@@ -39,7 +40,7 @@ pub struct Kernel {
 /// Fails if the file cannot be read, or is no kernel.
 pub fn open(path: &Path) -> Result<Kernel, Error> {
     let wrong = |what: &str| Error::Usage(format!("--kernel {}: {what}", path.display()));
-    let bytes = fs::read(path).map_err(|error| wrong(&error.to_string()))?;
+    let bytes = files::read(path, "kernel").map_err(|why| wrong(&why))?;
     let version = version(&bytes).ok_or_else(|| {
         wrong(
             "not a Linux kernel for PCs: it needs a bzImage, such as the files vmlinuz-* in /boot; \
@@ -132,6 +133,13 @@ mod tests {
             assert_eq!(version(&image("6.1")[..length]), None, "{length}");
         }
         assert_eq!(version(b"\x7fELF\x02\x01\x01"), None);
+    }
+
+    #[test]
+    fn what_has_no_end_is_no_kernel() {
+        let error = open(Path::new("/dev/zero")).expect_err("it has no end");
+        let expected = "--kernel /dev/zero: is a device, not a file";
+        assert!(matches!(&error, Error::Usage(why) if why == expected), "{error:?}");
     }
 
     #[test]

@@ -24,11 +24,11 @@ use framewright::hugetlb::PoolSize;
 use framewright_cli::error::{self, Error};
 use framewright_cli::file::{self, Kind};
 use framewright_cli::grid::microseconds;
+use framewright_cli::page::files;
 use framewright_hosted::Machine;
 use predict::{Maps, Resize};
 use serde_json::Value;
 use shape::Shape;
-use std::fs;
 use std::path::Path;
 
 /// Describes the rows of the benchmark, for readers of the numbers.
@@ -129,19 +129,16 @@ fn machine(options: &ModelOptions) -> Result<Machine, Error> {
 /// Reads costs and checks from a file of results.
 fn read(path: &Path) -> Result<(Costs, Vec<Model>), Error> {
     let bad = |why: String| Error::Usage(format!("{}: {why}", path.display()));
-    let text = fs::read_to_string(path).map_err(|error| bad(format!("cannot be read: {error}")))?;
-    costs_in(&text).map_err(bad)
+    files::load(path).and_then(|file| costs_in(&file)).map_err(bad)
 }
 
 /// Reads the costs in a file of results, or in the object of the benchmark alone, and the rows of
 /// its checks.
-fn costs_in(text: &str) -> Result<(Costs, Vec<Model>), String> {
-    let file: Value =
-        serde_json::from_str(text).map_err(|error| format!("not a file of results: {error}"))?;
+fn costs_in(file: &Value) -> Result<(Costs, Vec<Model>), String> {
     let sections = file["sections"].as_array().map_or(&[][..], Vec::as_slice);
     let section = sections
         .iter()
-        .chain([&file])
+        .chain([file])
         .find(|section| section["bench"] == "model" && section["costs"].is_object());
     let section = section.ok_or(
         "has no costs; `framewright-bench check-model` and `framewright-bench all` measure them",

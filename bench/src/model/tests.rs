@@ -22,7 +22,7 @@ fn costs_are_found_in_either_form() {
     let file = json!({ "format": 1, "sections": [{ "bench": "alloc" }, { "bench": "model",
         "costs": costs().to_json() }], "rows": [other, row] });
     for json in [alone, file] {
-        let (found, rows) = costs_in(&json.to_string()).expect("has costs");
+        let (found, rows) = costs_in(&json).expect("has costs");
         assert_eq!((found, rows.len()), (costs(), 1));
         assert_eq!((worst(&rows, "eager"), worst(&rows, "deferred")), (Some(-7.0), None));
     }
@@ -34,15 +34,14 @@ fn files_without_costs_say_so() {
     spoilt["costs"]["section_ns"] = json!("fast");
     let failed =
         json!({ "format": 1, "sections": [{ "bench": "model", "failed": "x" }], "rows": [] });
-    for (text, expected) in [
-        (String::new(), "not a file of results"),
-        (failed.to_string(), "no costs"),
-        (spoilt.to_string(), "section_ns"),
-        ("[]".into(), "no costs"),
-    ] {
-        let error = costs_in(&text).map(|_| ()).expect_err("has none");
+    for (file, expected) in [(failed, "no costs"), (spoilt, "section_ns"), (json!([]), "no costs")]
+    {
+        let error = costs_in(&file).map(|_| ()).expect_err("has none");
         assert!(error.contains(expected), "{error}");
     }
+    let error = read(Path::new("/dev/zero")).map(|_| ()).expect_err("it has no end");
+    let expected = "/dev/zero: is a device, not a file";
+    assert!(matches!(&error, Error::Usage(why) if why == expected), "{error:?}");
 }
 
 #[test]

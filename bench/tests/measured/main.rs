@@ -298,10 +298,7 @@ fn bad_files_are_refused_before_anything_is_measured() {
         (&["model"], "--machine"),
         (&["model", "--machine", "/nonexistent"], "/nonexistent"),
         (&["model", "--memory", "8G", "--results", "/nonexistent"], "/nonexistent: cannot be read"),
-        (
-            &["model", "--memory", "8G", "--results", torn.to_str().unwrap()],
-            "not a file of results",
-        ),
+        (&["model", "--memory", "8G", "--results", torn.to_str().unwrap()], "is not JSON"),
     ] {
         let outcome = run(words);
         assert_eq!(outcome.code, Some(2), "{words:?}: {}", outcome.stderr);

@@ -37,26 +37,30 @@ pub fn name(path: &Path) -> String {
 /// # Errors
 /// Says why the file cannot be read or parsed.
 pub fn load(path: &Path) -> Result<Value, String> {
-    let text = read(path).map_err(|error| format!("cannot be read: {error}"))??;
+    let text = read(path, "file of results")?;
     serde_json::from_slice(&text).map_err(|error| format!("is not JSON: {error}"))
 }
 
-/// Reads the whole of a file, which may grow meanwhile, or of a pipe; the inner error says why this
-/// kind of file is refused. Devices have no end.
-fn read(path: &Path) -> io::Result<Result<Vec<u8>, String>> {
-    let metadata = std::fs::metadata(path)?;
+/// Reads the whole of a file, which may grow meanwhile, or of a pipe. `what` it should be is for
+/// the error about one that is too large. Devices have no end.
+///
+/// # Errors
+/// Says why the file cannot be read or is refused.
+pub fn read(path: &Path, what: &str) -> Result<Vec<u8>, String> {
+    let failed = |error: io::Error| format!("cannot be read: {error}");
+    let metadata = std::fs::metadata(path).map_err(failed)?;
     let kind = metadata.file_type();
     if kind.is_char_device() || kind.is_block_device() {
-        return Ok(Err("is a device, not a file".into()));
+        return Err("is a device, not a file".into());
     }
-    let file = File::open(path)?;
+    let file = File::open(path).map_err(failed)?;
     let mut text = Vec::new();
-    file.take(MOST_BYTES + 1).read_to_end(&mut text)?;
+    file.take(MOST_BYTES + 1).read_to_end(&mut text).map_err(failed)?;
     if text.len() as u64 > MOST_BYTES {
         let bytes = metadata.len().max(MOST_BYTES + 1);
-        return Ok(Err(format!("has {bytes} bytes, too many for a file of results")));
+        return Err(format!("has {bytes} bytes, too many for a {what}"));
     }
-    Ok(Ok(text))
+    Ok(text)
 }
 
 /// The object in a file, if it is in a format that this program knows.
