@@ -62,11 +62,12 @@ pub fn table(rows: &[&Value]) -> String {
 
 fn cell(row: &Value, name: &str) -> String {
     let shown = value(row.get(name));
+    // An interval says more than the extremes of single runs.
     let end = |one: &str, other: &str| {
         let end = |which: &str| row.get(format!("{name}_{which}")).and_then(Value::as_f64);
         end(one).or_else(|| end(other))
     };
-    match (end("min", "low"), end("max", "high")) {
+    match (end("low", "min"), end("high", "max")) {
         (Some(least), Some(most)) if least < most => {
             format!("{shown} ({}\u{2009}\u{2013}\u{2009}{})", three(least), three(most))
         }
@@ -100,7 +101,8 @@ mod tests {
     #[test]
     fn spreads_stand_with_their_values_and_everything_is_escaped() {
         let row = json!({ "bench": "new", "what<": "<script>", "x_ns": 2.0, "x_ns_min": 1.5,
-            "x_ns_max": 2.5, "only_min": 3,
+            "x_ns_max": 2.5, "only_min": 3, "both": 5.0, "both_min": 1.0, "both_max": 9.0,
+            "both_low": 4.5, "both_high": 6.0,
                           "at_seconds": [1, 2], "none": null, "on": true });
         let text = table(&[&row]);
         assert!(
@@ -111,6 +113,7 @@ mod tests {
         assert!(
             text.contains("2.00 (1.50\u{2009}\u{2013}\u{2009}2.50)") && text.contains("only min")
         );
+        assert!(text.contains("5.00 (4.50\u{2009}\u{2013}\u{2009}6.00)"), "{text}");
         assert!(
             text.contains(">2 values<") && text.contains(">\u{2013}<") && text.contains(">yes<")
         );
