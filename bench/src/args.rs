@@ -109,7 +109,7 @@ pub enum Compare {
 #[derive(Args, Debug)]
 pub struct CompareLinux {
     /// The kernel, a bzImage such as /boot/vmlinuz-* [default: Debian's newest for virtual
-    /// machines, fetched by apt on Debian]
+    /// machines, fetched by apt on Debian the first time, and kept]
     #[arg(long, value_name = "VMLINUZ")]
     pub kernel: Option<PathBuf>,
     /// Memory of all machines [default: 2G for spawn to prompt, 4G for reporting, 8G for the rest,

@@ -1,14 +1,16 @@
 //! Fetches Debian's newest kernel for virtual machines with apt, from the system's own package
 //! sources and without a change to the system: lists, settings and packages are in a folder of our
-//! own.
+//! own. What was fetched is kept and used from then on, so that comparisons of different days have
+//! the same kernel; who wants a newer one removes the folder.
 
 use super::version::newest;
 use crate::bench::common::failed;
+use framewright_cli::attach::own_folder;
 use framewright_cli::error::Error;
 use std::ffi::OsString;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::{fs, io};
 
 /// The meta package that depends on the newest kernel.
 const META: &str = "linux-image-cloud-amd64";
@@ -25,7 +27,7 @@ const HOW: &str = "give a kernel with --kernel: a bzImage such as /boot/vmlinuz-
 /// # Errors
 /// Fails if this is not Debian or apt failed, and says how to get a kernel otherwise.
 pub fn provide() -> Result<PathBuf, Error> {
-    let folder = cache();
+    let folder = cache().map_err(|error| failed(format!("no folder for kernels: {error}")))?;
     if let Some(kernel) = kept(&folder) {
         return Ok(kernel);
     }
@@ -42,14 +44,14 @@ pub fn provide() -> Result<PathBuf, Error> {
     kept(&folder).ok_or_else(|| failed(format!("the fetched package has no kernel; {HOW}")))
 }
 
-/// The folder for fetched files.
-fn cache() -> PathBuf {
+/// The folder for fetched files: nobody else may put a kernel there.
+fn cache() -> io::Result<PathBuf> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("/"));
     let cache = std::env::var_os("XDG_CACHE_HOME").filter(|path| !path.is_empty());
     match cache {
-        Some(cache) => Path::new(&cache).join("framewright"),
-        None if workspace.join("Cargo.toml").is_file() => workspace.join("target/linux"),
-        None => std::env::temp_dir().join("framewright-linux"),
+        Some(cache) => Ok(Path::new(&cache).join("framewright")),
+        None if workspace.join("Cargo.toml").is_file() => Ok(workspace.join("target/linux")),
+        None => own_folder("framewright-linux"),
     }
 }
 

@@ -12,8 +12,9 @@ use framewright_cli::qemu::run::{self, End, Ended, Limits, Watch};
 use framewright_cli::qemu::{guest_image, guest_image::Package};
 use serde_json::Value;
 use std::cell::{Cell, RefCell};
-use std::fs;
-use std::io::Write;
+use std::fs::{self, DirBuilder};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::process::ChildStdin;
 use std::sync::mpsc::Sender;
@@ -41,6 +42,8 @@ pub const EMULATED_CPU: &str = "max,-cx16";
 const DEATHS: usize = 2;
 /// Under KVM, a machine that is silent for this long does not run at all.
 const KVM_SILENCE: Duration = Duration::from_secs(10);
+/// How many names are tried for a folder.
+const MOST_NAMES: u32 = 100;
 /// The guest's exit status if all went well.
 const GUEST_DONE: i32 = 33;
 /// The first line that the program in Linux prints, and its last.
@@ -435,15 +438,25 @@ impl Watch for Listener {
     }
 }
 
-/// A folder that is removed when the value is dropped.
+/// A folder that only this user may enter, and that is removed when the value is dropped.
 struct Folder(PathBuf);
 
 impl Folder {
     fn new() -> Result<Self, Error> {
-        let path = std::env::temp_dir().join(format!("framewright-compare-{}", std::process::id()));
-        fs::create_dir_all(&path)
-            .map_err(|error| Error::Failed(format!("{}: {error}", path.display())))?;
-        Ok(Self(path))
+        let mut number = 0;
+        loop {
+            let name = format!("framewright-compare-{}-{number}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            number += 1;
+            match DirBuilder::new().mode(0o700).create(&path) {
+                Ok(()) => return Ok(Self(path)),
+                // It may be another user's, who foresaw the name.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists && number < MOST_NAMES => {}
+                Err(error) => {
+                    return Err(Error::Failed(format!("{}: {error}", path.display())));
+                }
+            }
+        }
     }
 }
 
@@ -451,5 +464,23 @@ impl Drop for Folder {
     fn drop(&mut self) {
         // Leaving the folder behind would be untidy, not wrong.
         let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{MetadataExt, symlink};
+
+    #[test]
+    fn a_folder_is_new_and_nobody_else_may_enter_it() {
+        let first = Folder::new().expect("a folder");
+        // A link to where somebody else would like our files.
+        let trap = first.0.with_file_name(format!("framewright-compare-{}-1", std::process::id()));
+        symlink(&first.0, &trap).expect("a link");
+        let second = Folder::new().expect("a folder");
+        assert!(second.0 != first.0 && second.0 != trap && !second.0.is_symlink());
+        assert_eq!(second.0.metadata().expect("it is there").mode() & 0o777, 0o700);
+        fs::remove_file(trap).expect("ours");
     }
 }

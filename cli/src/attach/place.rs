@@ -171,6 +171,17 @@ fn folder() -> PathBuf {
     }
 }
 
+/// A folder in the system's place for temporary files that only the user may enter. It is made if
+/// there is none.
+///
+/// # Errors
+/// The system's errors; or the folder is not ours alone.
+pub fn own_folder(name: &str) -> io::Result<PathBuf> {
+    let folder = std::env::temp_dir().join(format!("{name}-{}", user()));
+    make(&folder)?;
+    Ok(folder)
+}
+
 fn user() -> u32 {
     // SAFETY: a system call without arguments that cannot fail.
     unsafe { libc::geteuid() }
@@ -213,4 +224,22 @@ fn command(pid: u32) -> String {
         .map(|letter| if letter.is_control() { ' ' } else { letter })
         .take(100)
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_folder_that_others_may_enter_is_not_ours() {
+        let folder = || own_folder(&format!("framewright-own-{}", std::process::id()));
+        let path = folder().expect("it is made");
+        assert_eq!(folder().ok(), Some(path.clone()));
+        fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("it is ours");
+        let error = folder().expect_err("others may enter");
+        assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+        fs::remove_dir(&path).expect("it is empty");
+    }
 }
