@@ -119,7 +119,7 @@ pub fn section(on: Where, quick: bool) -> Result<Section, Error> {
             };
             let place = if on == Where::Qemu { "qemu" } else { "hosted" };
             let row = row(what, threads, cpus, &samples, &mut first);
-            rows.push(Scaling { on: place.into(), ..row });
+            rows.push(Scaling { on: place.into(), managed_gib: scale.memory_bytes >> 30, ..row });
         }
     }
     let timed = format!("{} GiB on one node, {cpus} CPUs; {TIMED}", scale.memory_bytes >> 30);
@@ -232,6 +232,7 @@ fn row(
         init_deviation_percent: Measured(deviation_percent(&inits)),
         speedup_ratio: ratio(first_init, &inits),
         on: String::new(),
+        managed_gib: 0,
     }
 }
 
@@ -285,6 +286,7 @@ impl Watch for Nobody {}
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rows::{repeated, to_json};
     use framewright_cli::output::Style;
     use serde_json::json;
 
@@ -326,6 +328,16 @@ mod tests {
             ["100%", "(", "2)", "60.0%", "8.000", "(0.800)", "60.0%", "4.000", "(0.400)"]
         );
         assert!(tables.len() == 1 && lines[1].contains("--"));
+    }
+
+    #[test]
+    fn a_quick_run_does_not_take_the_place_of_a_full_one() {
+        let row = |scale: Scale| Scaling {
+            managed_gib: scale.memory_bytes >> 30,
+            ..row(What::Deferred, 1, 2, &[Sample { boot_ms: 2.0, init_ms: 1.0 }], &mut None)
+        };
+        assert_eq!(repeated(&to_json(&[row(FULL), row(QUICK)])), None);
+        assert!(repeated(&to_json(&[row(QUICK), row(QUICK)])).is_some());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use super::common::wrapped;
 use crate::progress;
-use crate::rows::{Row, Rows, to_json};
+use crate::rows::{Row, Rows, repeated, to_json};
 use framewright_cli::error::Error;
 use framewright_cli::grid::Grid;
 use framewright_cli::output::Output;
@@ -78,6 +78,7 @@ impl Section {
 
     /// The object that a single benchmark prints.
     pub fn to_json(&self) -> Value {
+        debug_assert_eq!(repeated(&self.rows), None, "of {}", self.bench);
         let mut object = json!({ "bench": self.bench, "repetitions": self.repetitions });
         for (name, value) in &self.further {
             object[name] = value.clone();
@@ -168,6 +169,17 @@ mod tests {
         let read = Section::from_json(&section.to_json().to_string()).expect("is whole");
         assert_eq!(read.to_json(), section.to_json());
         assert_eq!((read.further["cpus"].as_u64(), read.left_out.len()), (Some(2), 1));
+    }
+
+    #[test]
+    #[should_panic(expected = "threads=2")]
+    fn rows_of_one_section_are_told_apart() {
+        let row = |threads: u64, ns: f64| {
+            json!({ "bench": "alloc", "threads": threads,
+            "alloc_ns": ns })
+        };
+        let _ = Section::new("alloc", 1, "", vec![row(1, 1.0), row(2, 2.0)]).to_json();
+        let _ = Section::new("alloc", 1, "", vec![row(2, 1.0), row(2, 2.0)]).to_json();
     }
 
     #[test]

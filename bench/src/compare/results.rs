@@ -83,6 +83,7 @@ impl Results {
         }
         self.sections.push(section);
         self.rows.append(&mut rows);
+        debug_assert_eq!(crate::rows::repeated(&self.rows), None, "in {name}");
         measured.map(|_| ())
     }
 

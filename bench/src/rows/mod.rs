@@ -51,6 +51,7 @@ use field::{Bad, Field, Object};
 pub use field::{Measured, Series, Signed, Size, Times};
 use serde_json::{Value, json};
 pub use spread::{Interval, Spread};
+use std::collections::HashSet;
 
 /// A row of a table.
 pub trait Row: Field {
@@ -148,6 +149,13 @@ fn identity_as<R: Row>(object: &Object) -> Result<String, Bad> {
     });
     words.for_each(|(name, value)| identity.push_str(&format!("{name}={value};")));
     Ok(identity)
+}
+
+/// The identity that two of these rows share, if any do: in a report one would replace the other.
+pub fn repeated(rows: &[Value]) -> Option<String> {
+    let mut known = HashSet::new();
+    let identities = rows.iter().filter_map(|row| identity(row.as_object()?).ok());
+    identities.into_iter().find(|identity| !known.insert(identity.clone()))
 }
 
 impl Rows {
@@ -284,7 +292,7 @@ fields! {
         what: String, threads: u64, cpus_percent: Measured<f64>,
         boot_ms: Spread, boot_deviation_percent: Measured<f64>, boot_speedup_ratio: Spread,
         init_ms: Spread, init_deviation_percent: Measured<f64>, speedup_ratio: Spread,
-        on: String,
+        on: String, managed_gib: u64,
     }
     /// A machine's memory over time, as the host sees it.
     Course {

@@ -78,6 +78,7 @@ fn threads_are_shares_of_cpus() {
         );
         assert_eq!(threads[0] == 0, what == "deferred");
         assert_eq!(of.last().unwrap()["cpus_percent"], 100.0);
+        assert!(of.iter().all(|row| row["managed_gib"] == 8));
         assert!(of.iter().all(|row| row["init_ms"].as_f64() > Some(0.0)
             && row["boot_ms"].as_f64() >= row["init_ms"].as_f64()));
         assert!(of.iter().all(|row| row["speedup_ratio"].as_f64() > Some(0.0)

@@ -27,16 +27,16 @@ its threads' medians, with the minimum and maximum of all. bulk: fill the workin
 each thread), then free it in the same order, both timed separately; random: the same, freed in \
 random order; pair: allocate one block and free it at once, timed together; one-left: single \
 pages, when each block of the working set has one free page and all other memory is taken, per-CPU \
-caches emptied first; full: a request that is refused, as all memory is taken; request, odd: ours \
-by the calls for any request, allocate and free instead of allocate_order and free_order, odd with \
-a quarter fewer than 2^order pages; own node pair, away pair: pair on a machine with two nodes, \
-when the caller's node has memory and when it is full. Each thread is a CPU of its own, pinned to \
-a CPU of the host; all start together. bulk, random and pair are measured in rounds, each with all \
-numbers of threads in turn (except order 18); a row has the repetitions of all its rounds. line is \
-the time that a cache line takes from one of the host's first two CPUs to the other, measured \
-before each round: where a host moves its virtual CPUs, rows with several threads change with it. \
-framewright, one for each thread: each thread has a machine to itself, so that threads share only \
-the host. No frame is touched";
+caches emptied first; one-left, half: the same in half of all blocks, ours only; full: a request \
+that is refused, as all memory is taken; request, odd: ours by the calls for any request, allocate \
+and free instead of allocate_order and free_order, odd with a quarter fewer than 2^order pages; \
+own node pair, away pair: pair on a machine with two nodes, when the caller's node has memory and \
+when it is full. Each thread is a CPU of its own, pinned to a CPU of the host; all start together. \
+bulk, random and pair are measured in rounds, each with all numbers of threads in turn (except \
+order 18); a row has the repetitions of all its rounds. line is the time that a cache line takes \
+from one of the host's first two CPUs to the other, measured before each round: where a host moves \
+its virtual CPUs, rows with several threads change with it. framewright, one for each thread: each \
+thread has a machine to itself, so that threads share only the host. No frame is touched";
 
 /// How much is measured.
 #[derive(Clone, Copy)]

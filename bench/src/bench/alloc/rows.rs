@@ -15,6 +15,9 @@ use framewright_cli::error::Error;
 const ORDERS: [u8; 6] = [0, 1, 3, 8, 9, 18];
 /// Orders whose refusal is timed.
 const REFUSED: [u8; 2] = [0, 9];
+/// Single pages from blocks that have one left: from some blocks, and from half of all.
+const ONE_LEFT: &str = "one-left";
+const HALF_LEFT: &str = "one-left, half";
 /// With fewer blocks in a pass, reading the clock would dominate the times.
 const LEAST_WORKING_SET: u64 = 16;
 /// The size of the machine on which half of all blocks have one free page left.
@@ -225,7 +228,9 @@ impl Rows {
             threads: 1,
             working_set: 0,
         };
-        if blocks == scale.one_left_blocks {
+        let is_large = blocks != scale.one_left_blocks;
+        let pattern = if is_large { HALF_LEFT } else { ONE_LEFT };
+        if !is_large {
             for order in REFUSED.into_iter().filter_map(Order::new) {
                 let samples = crew::run(subject, 1, |member| {
                     patterns::refusals(subject, member, order, scale.operations, scale.effort)
@@ -241,7 +246,7 @@ impl Rows {
             let samples = crew::run(subject, threads, |member| {
                 patterns::last_pages(subject, member, pages, scale.effort)
             })?;
-            let title = Title { pattern: "one-left", threads, working_set, ..title };
+            let title = Title { pattern, threads, working_set, ..title };
             self.add(title, samples.into_iter().collect(), line_ns.into_iter().collect());
         }
         crew::alone(subject, || full.end(subject))
@@ -280,5 +285,24 @@ impl Rows {
         if !self.left_out.contains(&reason) {
             self.left_out.push(reason);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::alloc::QUICK;
+    use crate::rows::{repeated, to_json};
+
+    #[test]
+    fn the_last_pages_of_few_blocks_and_of_many_are_told_apart() {
+        let scale = Scale { one_left_blocks: 16, ..QUICK };
+        let mut rows = Rows::default();
+        for blocks in [16, 64] {
+            let measured =
+                Ours::with(1 << 30, 1, |ours| rows.last_pages(ours, 1, &[1], blocks, scale));
+            measured.expect("it is measured");
+        }
+        assert_eq!((rows.rows.len(), repeated(&to_json(&rows.rows))), (4, None));
     }
 }

@@ -25,24 +25,16 @@ pub fn grid(rows: &[Alloc]) -> Grid {
         ">over one thread",
         ">over apart",
     ]);
-    let mut cases: Vec<(&Alloc, bool)> = Vec::new();
+    let mut cases: Vec<&Alloc> = Vec::new();
     for row in rows {
-        // For blocks with one free page, the numbers of blocks of the allocators differ by a few.
-        let large = row.pattern == "one-left" && row.allocator == ours && is_large(row, rows);
-        if !cases.iter().any(|&(other, is_large)| case(other) == case(row) && is_large == large) {
-            cases.push((row, large));
+        if !cases.iter().any(|other| case(other) == case(row)) {
+            cases.push(row);
         }
     }
-    for (wanted, large) in cases {
-        let row = |name: &str| {
-            rows.iter().find(|row| {
-                row.allocator == name
-                    && case(row) == case(wanted)
-                    && is_large(row, rows) == (large && name == ours)
-            })
-        };
-        let found =
-            if large { [row(ours), None, None] } else { [row(ours), row(buddy), row(depot)] };
+    for wanted in cases {
+        let row =
+            |name: &str| rows.iter().find(|row| row.allocator == name && case(row) == case(wanted));
+        let found = [row(ours), row(buddy), row(depot)];
         let first = found.into_iter().flatten().next();
         let text = |of: fn(&Alloc) -> Option<u64>| shown(first.and_then(of), |n| n.to_string());
         let mut cells = vec![
@@ -74,13 +66,6 @@ pub fn grid(rows: &[Alloc]) -> Grid {
 /// What is measured.
 fn case(row: &Alloc) -> (u64, &str, u64) {
     (row.order, &row.pattern, row.threads)
-}
-
-/// Whether another row of this case and allocator has a smaller working set.
-fn is_large(row: &Alloc, rows: &[Alloc]) -> bool {
-    let same =
-        rows.iter().filter(|other| other.allocator == row.allocator && case(other) == case(row));
-    row.working_set.get() > same.filter_map(|other| other.working_set.get()).min()
 }
 
 /// The sum of both halves of a row.
@@ -139,7 +124,7 @@ mod tests {
             two(ours, 6.0),
             two(subject::APART, 5.0),
             row(ours, "one-left", 63, 10.0, Some(10.0)),
-            row(ours, "one-left", 999, 12.0, Some(12.0)),
+            row(ours, "half", 999, 12.0, Some(12.0)),
             row(buddy, "bulk", 64, 100.0, Some(200.25)),
             row(depot, "bulk", 64, 20.0, Some(5.0)),
             row(depot, "one-left", 64, 30.0, None),
@@ -162,7 +147,7 @@ mod tests {
                     "0", "one-left", "1", "63", "10.0", "10.0", "-", "-", "30.0", "-", "1.5", "-",
                     "-"
                 ],
-                ["0", "one-left", "1", "999", "12.0", "12.0", "-", "-", "-", "-", "-", "-", "-"],
+                ["0", "half", "1", "999", "12.0", "12.0", "-", "-", "-", "-", "-", "-", "-"],
             ]
         );
     }

@@ -11,7 +11,13 @@ pub fn section(rows: &Rows) -> Section {
     let across = |row: &Scaling| {
         if shares { row.cpus_percent.get() } else { Some(row.threads as f64) }
     };
-    let mut places = texts(rows.iter().map(|row| &row.on));
+    // Files of earlier versions do not say how much memory a machine had.
+    let place = |row: &Scaling| match row.managed_gib {
+        0 => row.on.clone(),
+        gib => words(&[&row.on, &format!("{gib} GiB")]),
+    };
+    let all: Vec<String> = rows.iter().map(place).collect();
+    let mut places = texts(all.iter());
     if places.is_empty() {
         places.push(String::new());
     }
@@ -21,7 +27,7 @@ pub fn section(rows: &Rows) -> Section {
         let mut lines = Vec::new();
         for what in texts(rows.iter().map(|row| &row.what)) {
             for on in &places {
-                let rows = rows.iter().filter(|row| row.what == what && row.on == *on);
+                let rows = rows.iter().filter(|row| row.what == what && place(row) == *on);
                 let mut points: Vec<(f64, f64)> =
                     rows.filter_map(|row| Some((across(row)?, value(row)? * scale))).collect();
                 points.sort_by(|one, other| one.0.total_cmp(&other.0));
