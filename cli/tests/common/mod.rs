@@ -5,9 +5,10 @@
 pub mod limited;
 
 use serde_json::Value;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -93,12 +94,20 @@ pub fn machine(name: &str) -> String {
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Creates an empty folder; no other test may use `name`.
+    /// Creates an empty folder.
     pub fn new(name: &str) -> Self {
-        let path =
-            std::env::temp_dir().join(format!("framewright-test-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&path).expect("a temporary folder");
-        Self(path)
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        loop {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let folder = format!("framewright-test-{}-{number}-{name}", std::process::id());
+            let path = std::env::temp_dir().join(folder);
+            match std::fs::create_dir(&path) {
+                Ok(()) => return Self(path),
+                // A process of this number was killed and has left it behind.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) => panic!("{}: {error}", path.display()),
+            }
+        }
     }
 
     /// Returns the path of `name` in this folder.
