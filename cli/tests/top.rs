@@ -310,14 +310,21 @@ const LEAVES: [&str; 2] = ["\x1b[?25h", "\x1b[?1049l"];
 fn a_terminal_is_written_over_and_put_back() {
     let place = Place::new("top-live");
     let mut shell = place.shell();
+    // From then on most memory in use is of node 1.
+    assert!(shell.run("alloc pages=2000 node=1").contains("2000 pages"));
+    let first_zone = |node| format!("\x1b[7;1H   {node}  DMA");
     for keys in [&b"q"[..], b"\x03", b"\x1b"] {
         let mut terminal = live(&place.path(), &[]);
         terminal.expect("\x1b[?1049h");
         terminal.expect(&format!("process {}: ", shell.child.id()));
         terminal.expect("node");
+        terminal.expect(&first_zone(0));
         terminal.expect("since the beginning");
-        terminal.send(b"sxs");
-        terminal.expect(&format!("process {}: ", shell.child.id()));
+        // By node, by memory used, by memory free, by node; the other key means nothing.
+        terminal.send(b"xs");
+        terminal.expect(&first_zone(1));
+        terminal.send(b"ss");
+        terminal.expect(&first_zone(0));
         terminal.send(keys);
         LEAVES.iter().for_each(|text| terminal.expect(text));
         assert_eq!(terminal.end(), Some(0));
