@@ -2,8 +2,8 @@
 //! schedules, and under schedules that change priorities at a few random points (PCT), which find
 //! bugs that need few but particular preemptions.
 //!
-//! `RUSTFLAGS="--cfg shuttle" cargo test --release -p framewright --test shuttle_traffic
-//! --target-dir target/shuttle`
+//! `RUSTFLAGS="--cfg shuttle" cargo test --profile model -p framewright --test shuttle --features
+//! shuttle --target-dir target/shuttle`
 #![cfg(shuttle)]
 
 mod model;
