@@ -50,7 +50,7 @@ impl Machine {
         let keys = self.keys.as_mut().expect("a shell");
         writeln!(keys, "{command}; echo status $?").expect("it reads");
         let before = self.seen.len();
-        self.line("status ");
+        assert_eq!(self.line("status "), "status 0", "{command}:\n{}", self.seen.join("\n"));
         self.seen[before..self.seen.len() - 1].to_vec()
     }
 
