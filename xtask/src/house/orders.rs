@@ -44,9 +44,7 @@ pub fn inspect(path: &str, text: &str) -> Vec<(usize, String)> {
     for (order, _) in ORDERS.into_iter().filter(|(_, names)| silent(names)) {
         let is_used =
             |line: &&str| !line.trim_start().starts_with("use ") && super::has_word(line, order);
-        let before_tests =
-            code.lines().take_while(|line| !line.trim_start().starts_with("#[cfg(test)]"));
-        if let Some((index, _)) = before_tests.enumerate().find(|(_, line)| is_used(line)) {
+        if let Some((index, _)) = before_tests(&code).enumerate().find(|(_, line)| is_used(line)) {
             findings.push((
                 index + 1,
                 format!(
@@ -57,6 +55,16 @@ pub fn inspect(path: &str, text: &str) -> Vec<(usize, String)> {
         }
     }
     findings
+}
+
+/// The lines before the module of tests, which ends a file. Other items may be for tests, too.
+fn before_tests(code: &str) -> impl Iterator<Item = &str> {
+    let mut rest = code.lines().map(str::trim_start);
+    code.lines().take_while(move |_| {
+        let is_for_tests = rest.next() == Some("#[cfg(test)]");
+        let item = rest.clone().find(|line| !line.starts_with('#')).unwrap_or_default();
+        !(is_for_tests && super::has_word(item, "mod") && item.ends_with('{'))
+    })
 }
 
 #[cfg(test)]
@@ -81,5 +89,8 @@ mod tests {
         let text = "//! H.\nfn f(x: Released) {}\n#[cfg(test)]\nmod tests {\n    \
             x.load(Ordering::SeqCst);\n}\n";
         assert!(inspect(PATH, text).is_empty());
+        let helper = "//! H.\n#[cfg(test)]\nmod more;\n#[cfg(test)]\nfn f() {}\nfn g() {\n    \
+            x.load(Ordering::SeqCst);\n}\n";
+        assert_eq!(inspect(PATH, helper).iter().map(|(line, _)| *line).collect::<Vec<_>>(), [7]);
     }
 }

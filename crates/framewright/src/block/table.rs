@@ -9,6 +9,10 @@
 //! The first entries of all groups lie in an array of their own. A machine whose memory is free or
 //! allocated by the GiB then touches 16 adjacent bytes per GiB, rather than a cache line and a page
 //! each.
+//!
+//! Orders of memory: Relaxed for entries, which the zone lock orders, or a pool's lock the links of
+//! its pages (invariant 37); what is read without a lock is a hint, except by `state_as_reader`. A
+//! ready bit is set with Release once its entries are clear, and pairs with Acquire in `is_ready`.
 
 use super::free_heads::FreeHeads;
 use super::free_map::FreeMap;
