@@ -1,6 +1,7 @@
 //! Reference counts, and readers of objects that may go away, under every interleaving that the
 //! memory model allows.
 
+use crate::model::BothWays;
 use framewright::internals::{Readers, ReferenceCount};
 use framewright::{IrqState, PinnedCpu, Platform};
 use loom::cell::UnsafeCell;
@@ -178,6 +179,7 @@ fn two_who_try_and_one_who_puts() {
 
 #[test]
 fn who_freezes_is_alone_and_what_was_prepared_is_seen() {
+    static FROZEN: BothWays = BothWays::new();
     loom::model(|| {
         let block = Block::new(1);
         let other = {
@@ -196,6 +198,7 @@ fn who_freezes_is_alone_and_what_was_prepared_is_seen() {
             })
         };
         let frozen = block.count.freeze(1).is_ok();
+        FROZEN.count(frozen);
         if frozen {
             // SAFETY: nobody else has a reference or can get one.
             block.content.with_mut(|content| unsafe { *content = 1 });
@@ -205,4 +208,5 @@ fn who_freezes_is_alone_and_what_was_prepared_is_seen() {
         assert!(seen.is_none_or(|seen| frozen || seen == 0));
         assert_eq!(block.count.get(), 1);
     });
+    FROZEN.assert_both();
 }
