@@ -236,9 +236,8 @@ fn hammer(line: &str, reports: bool) {
                             }
                         } else if !held.is_empty() {
                             let handle = held.swap_remove(random.index(held.len()));
-                            if handles.check(handle).is_err() || handles.free(handle).is_err() {
-                                held.push(handle);
-                            }
+                            handles.check(handle).expect("intact");
+                            handles.free(handle).expect("held");
                         }
                     }
                 });
