@@ -3,6 +3,7 @@
 
 use crate::add::{add, node};
 use crate::common::{Descriptors, Fake, bring_up_with, check, gib, mib, order, parameters};
+use crate::tally::Tally;
 use framewright::firmware::MemoryKind;
 use framewright::manager::{Budget, HotplugError, Removal};
 use framewright::units::{Order, PAGES_PER_BLOCK, Pfn, PhysRange};
@@ -196,7 +197,7 @@ fn change(
     manager: &Fake,
     handles: &Handles<'_, FakeMachine>,
     place: PhysRange,
-    random: &mut Random,
+    (random, tally): (&mut Random, &Tally),
 ) {
     let hotplug = manager.hotplug().by(handles);
     let blocks = place.size() / BLOCK;
@@ -209,22 +210,18 @@ fn change(
     let grade = random.choose(&[Grade::Any, Grade::MovableOnly, Grade::Removable]).expect("some");
     let budget = Budget::runs(random.below(64));
     match random.below(7) {
-        0 | 1 => {
-            let _ = add(manager, range, 0, grade);
+        0 | 1 if add(manager, range, 0, grade).is_ok() => tally.count("added"),
+        // SAFETY: the machine has this memory and nobody else uses it.
+        2 if unsafe { hotplug.add_offline(range, node(0)) }.is_ok() => {
+            tally.count("added offline");
         }
-        2 => {
-            // SAFETY: the machine has this memory and nobody else uses it.
-            let _ = unsafe { hotplug.add_offline(range, node(0)) };
-        }
-        3 => {
-            let _ = hotplug.online(range, grade);
-        }
-        4 => {
-            let _ = hotplug.offline(range, budget);
-        }
+        3 if hotplug.online(range, grade).is_ok() => tally.count("online"),
+        4 if hotplug.offline(range, budget).is_ok() => tally.count("offline"),
+        0..=4 => {}
         5 => {
             // SAFETY: nothing looks up descriptors by number.
             if unsafe { hotplug.remove(range, budget) }.is_ok() {
+                tally.count("removed");
                 exchange(manager, range, 0x6d);
             }
         }
@@ -233,13 +230,19 @@ fn change(
             // SAFETY: as above.
             let some = unsafe { hotplug.remove_some(place, most.max(align), align, budget) };
             if let Ok(Removal::Run(run)) = some {
+                tally.count("some removed");
                 exchange(manager, run, 0xa7);
             }
         }
     }
 }
 
-fn hammer(line: &str, places: &[PhysRange], seed: u64, steps: u32, some_fail: bool) {
+fn hammer(
+    (line, places, some_fail): (&str, &[PhysRange], bool),
+    seed: u64,
+    steps: u32,
+    tally: &Tally,
+) {
     let spare = PhysRange::new(places[0].start, places[places.len() - 1].end);
     let manager = &machine(spare, &format!("handles{line}"));
     let device = manager.platform().accept();
@@ -270,16 +273,11 @@ fn hammer(line: &str, places: &[PhysRange], seed: u64, steps: u32, some_fail: bo
                                 held.extend(handles.allocate(order(level)));
                             } else if !held.is_empty() {
                                 let handle = held.swap_remove(random.index(held.len()));
-                                if handles.check(handle).is_err() || handles.free(handle).is_err() {
-                                    held.push(handle);
-                                }
+                                handles.check(handle).expect("intact");
+                                handles.free(handle).expect("held");
                             }
                         }
-                        for handle in held {
-                            while handles.free(handle).is_err() {
-                                thread::yield_now();
-                            }
-                        }
+                        held.into_iter().for_each(|it| handles.free(it).expect("held"));
                     })
                 });
             }
@@ -304,7 +302,7 @@ fn hammer(line: &str, places: &[PhysRange], seed: u64, steps: u32, some_fail: bo
             platform.run_on(4, || {
                 for _ in 0..steps {
                     let place = random.choose(places).expect("some");
-                    change(manager, handles, place, &mut random);
+                    change(manager, handles, place, (&mut random, tally));
                 }
             });
             ended.store(true, Ordering::Relaxed);
@@ -322,9 +320,13 @@ fn what_comes_and_goes_is_accepted_once_and_before_it_is_touched() {
     let small = [mib(4096, 4160), mib(4160, 4224)];
     let large = [gib(4, 28), gib(28, 60)];
     let steps = u32::try_from(steps).expect("few");
+    let tally =
+        Tally::new(&["added", "added offline", "online", "offline", "removed", "some removed"]);
     for (number, line) in (0..).zip(["", "pages=inside", "pages=none", "page_alloc.shuffle=1"]) {
         for (place, some_fail) in [(0, false), (0, true), (1, false)] {
-            hammer(line, &[small, large][place], seed * 10 + number, steps, some_fail);
+            let setting = (line, &[small, large][place][..], some_fail);
+            hammer(setting, seed * 10 + number, steps, &tally);
         }
     }
+    assert!(tally.missing().is_empty(), "never: {:?}", tally.missing());
 }

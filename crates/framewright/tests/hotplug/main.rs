@@ -49,3 +49,4 @@ mod release;
 mod remove;
 mod some;
 mod some_parts;
+mod tally;
