@@ -16,6 +16,7 @@ use framewright_testkit::reporting::{Answer, FakeHost, Traits};
 use framewright_testkit::workload::{Habits, Handle, Handles};
 use framewright_testkit::{FakeMachine, FakeVmemmap, Owner};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 fn fake(machine: &'static FakeMachine, line: &str, pages: Pages) -> Fake {
     let mut parameters = Parameters::parse(line, &mut |problem| panic!("{problem}"));
@@ -348,12 +349,13 @@ fn absurd_requests_are_refused() {
                     ContiguousRequest { align, max_address, ..ContiguousRequest::new(pages) };
                 let found = moving.find_contiguous(&request);
                 let taken = moving.allocate_contiguous(&request, Budget::UNLIMITED);
+                assert_eq!(found.is_ok(), taken.is_ok(), "{request:?}: {found:?}, {taken:?}");
                 if let Ok(taken) = taken {
+                    assert_eq!(found, Ok(taken));
                     assert!(taken.pages() == pages && taken.end.0 << 12 <= max_address);
                     assert!(taken.start.is_aligned(align));
                     manager.give_back_to_zone(taken).expect("ours");
                 }
-                let _ = found;
             }
         }
     }
@@ -510,6 +512,12 @@ fn everything_at_once() {
                     }
                 });
             }
+            // Otherwise the movers may be done before there is anything to move.
+            let start = Instant::now();
+            while handles.held().count() < 300 {
+                assert!(start.elapsed() < Duration::from_secs(60), "the workers get no memory");
+                std::thread::yield_now();
+            }
             let movers: Vec<_> = (0..2_u64)
                 .map(|worker| {
                     let (manager, handles) = (&manager, &handles);
@@ -526,6 +534,7 @@ fn everything_at_once() {
         look_at_all(&handles);
         let events = manager.moving().events();
         assert_eq!(events.obstacles[ObstacleKind::NotMoved as usize], 0, "{line} {pages:?}");
+        assert!(events.moved_pages > 0, "{line} {pages:?}");
         none_left(&manager, handles);
     }
 }
