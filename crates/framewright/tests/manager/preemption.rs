@@ -16,6 +16,7 @@ use framewright_testkit::{FakeMachine, FakeVmemmap, Owner, memblock_of};
 use std::cell::RefCell;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// Frames of a section.
 const SECTION: u64 = 32768;
@@ -378,10 +379,10 @@ struct Slow {
 impl PoolVmemmap for Slow {
     unsafe fn before_publish(&self, _: &PoolBatch<'_>) -> u64 {
         let is_first = !self.begun.swap(true, Ordering::AcqRel);
-        let mut turns = 0;
+        let start = Instant::now();
         while is_first && self.machine.calls().yield_now == 0 {
-            turns += 1;
-            assert!(turns < 10 * FOR_EVER, "who waits for a task does not let it run");
+            let waited = start.elapsed();
+            assert!(waited < Duration::from_secs(60), "who waits for a task does not let it run");
             std::thread::yield_now();
         }
         0
@@ -418,4 +419,21 @@ fn the_machine_itself_is_sound() {
     assert!(was_preempted);
     let twin = crate::common::bring_up(FakeMachine::builder().ram(mib(0, 64)).build());
     check(&twin);
+}
+
+#[test]
+#[should_panic(expected = "it waits for the task that it has preempted")]
+fn a_wait_for_the_preempted_task_is_found() {
+    static IS_DONE: AtomicBool = AtomicBool::new(false);
+    let platform = Preemptive::new(FakeMachine::builder().ram(mib(0, 64)).cpus(1).build());
+    let manager = bring_up(platform, "memmap_init=on-demand");
+    let task = || {
+        empties_caches(manager);
+        IS_DONE.store(true, Ordering::Relaxed);
+    };
+    platform.run(1, task, move || {
+        while !IS_DONE.load(Ordering::Relaxed) {
+            platform.relax();
+        }
+    });
 }
