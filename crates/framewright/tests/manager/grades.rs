@@ -63,6 +63,9 @@ fn removable_memory_is_lent_by_the_half_rule() {
     // 24 MiB of about 46 MiB.
     let range = blocks(16, 12);
     manager.moving().set_grade(range, Grade::Removable).expect("free");
+    let free_blocks =
+        |grade| manager.views().map(|zone| zone.free_block_pages_of(grade)).sum::<u64>();
+    assert_eq!([Grade::Removable, Grade::MovableOnly].map(free_blocks), [12 * 512, 0]);
     let mut held = Vec::new();
     for _ in 0..20 {
         let zone = manager.zones().last().expect("one");

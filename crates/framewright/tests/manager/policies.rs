@@ -105,7 +105,9 @@ fn nodes_take_turns_by_their_weights() {
     // Each cursor counts for itself, and each policy has its own weights.
     let own = Weights::new(&[1, 3]).expect("weights");
     let mut other = InterleaveCursor::START;
-    assert_eq!(served(manager, &weighted.with_weights(&own), &mut other, 5), [0, 1, 1, 1, 0]);
+    let with_own = weighted.with_weights(&own);
+    assert_eq!((with_own.own_weights(), weighted.own_weights()), (Some(&own), None));
+    assert_eq!(served(manager, &with_own, &mut other, 5), [0, 1, 1, 1, 0]);
     assert_eq!(served(manager, &weighted, &mut cursor, 5), [0, 0, 0, 0, 1]);
     // A node leaves the set in the middle of its weight, and plain turns are one page each.
     let mut cursor = InterleaveCursor::START;

@@ -419,8 +419,8 @@ fn flush_pause_and_resume() {
 #[test]
 fn without_a_delay_pass_follows_pass() {
     for pace in [Pace::Fixed, Pace::Adaptive] {
-        let mut rig =
-            Rig::new(machine(2048, 1), "page_reporting.page_reporting_delay_ms=0", weightless());
+        let mut rig = Rig::new(machine(2048, 1), "", weightless());
+        rig.manager.reporting().set_delay_ms(0);
         rig.manager.reporting().set_pace(pace);
         rig.run(SECOND);
         assert_eq!(rig.unreported_pages(), 0, "{pace:?}");

@@ -191,6 +191,19 @@ fn what_is_not_acknowledged_is_reported_later_and_is_not_in_the_way() {
 }
 
 #[test]
+fn a_device_is_silent_after_the_timeout_that_is_set() {
+    let mut rig = Rig::new(machine(256, 1), "", usual());
+    rig.manager.reporting().set_timeout_ms(500);
+    rig.host.plan([Answer::Never]);
+    submit(&mut rig);
+    for (wait, is_silent) in [(499, false), (2, true)] {
+        rig.now_ns += wait * MS;
+        rig.poll();
+        assert_eq!(rig.reporter().is_silent(), is_silent);
+    }
+}
+
+#[test]
 fn a_silent_device_keeps_what_it_has_until_it_answers() {
     let mut rig = Rig::new(machine(256, 1), "", usual());
     let before = rig.manager.totals();

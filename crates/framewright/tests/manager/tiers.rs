@@ -32,10 +32,13 @@ fn pages_are_demoted_to_the_nearest_of_the_next_tier() {
         [0, 1, 2, 3].map(|index| numa.demotion_targets(node(index)).to_string())
     };
     assert_eq!(targets(numa), ["2", "3", "", ""]);
+    let of_tiers = [numa.tier(node(0)), numa.tier(node(2)), 9].map(|tier| numa.tier_nodes(tier));
+    assert_eq!(of_tiers, [nodes("0-1"), nodes("2-3"), NodeMask::EMPTY]);
     assert_eq!(numa.demotion_allowed(node(0)), nodes("2-3"));
     // A node without memory is no target.
     let other = sockets(0);
     assert_eq!(targets(other.numa()), ["3", "3", "", ""]);
+    assert_eq!(other.numa().tier_nodes(numa.tier(node(2))), nodes("3"));
     // A tier in between comes next, and all tiers below it are allowed.
     numa.set_tier(node(1), 9).expect("a node");
     assert_eq!(targets(numa), ["1", "3", "", ""]);
