@@ -3,7 +3,6 @@
 use crate::block::MigrateType;
 use crate::debug::Place;
 use crate::frames;
-use crate::manager::Fallback;
 use crate::manager::accept::Growing;
 use crate::manager::reclaim::Lacking;
 use crate::manager::request::Allowed;
@@ -14,7 +13,7 @@ use crate::page::Put;
 use crate::platform::Platform;
 use crate::units::{NodeId, Order, Pfn, PfnRange};
 use crate::vmemmap_space::BlockNumber;
-use crate::zone::{FreeError, Segment, Zone, ZoneKind};
+use crate::zone::{FreeError, Segment, Zone};
 use core::iter;
 use core::panic::Location;
 
@@ -253,24 +252,11 @@ impl<P: Platform> Manager<P> {
         if !cfg!(feature = "numa") {
             return;
         }
-        if (search.is_named || zone.id().node != search.wanted) && pages != 0 {
-            self.note_far_node(zone.id().node, search, pages);
+        let node = zone.id().node;
+        if (search.is_named || node != search.wanted) && pages != 0 {
+            let local = if search.is_named { self.local_node() } else { search.wanted };
+            self.pressure.numa.note(node, search.wanted, local, pages);
         }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn note_far_node(&self, node: NodeId, search: &Search, pages: u64) {
-        let wanted = self.nearest(search.wanted, search.highest);
-        let local = self.nearest(self.local_node(), ZoneKind::Normal);
-        self.pressure.numa.note(node, wanted, local, pages);
-    }
-
-    /// The nearest node that has memory in zones up to `highest`: the node itself, if it has some.
-    #[inline(never)]
-    fn nearest(&self, node: NodeId, highest: ZoneKind) -> NodeId {
-        let all = self.nodes.get(node.index()).map_or(Fallback::NONE, |node| node.fallback);
-        all.iter().find(|&near| self.numa().has_memory(near, highest)).unwrap_or(node)
     }
 
     pub(super) fn local_node(&self) -> NodeId {

@@ -89,7 +89,9 @@ impl<P: Platform> Manager<P> {
         let max_address = search.max_address();
         let below = Pfn::containing(max_address);
         let fits = |zone: &&'static Zone| zone.span().start < below;
-        if zones().next().is_none() {
+        // An address limit may have left lower zones only.
+        let is_lowered = search.highest() < request.zone;
+        if !is_lowered && zones().next().is_none() {
             return Ok(Shortfall::NoZone { highest: request.zone });
         }
         if !zones().any(|zone| fits(&zone)) {

@@ -79,6 +79,7 @@ impl<P: Platform> Manager<P> {
 
     /// A zone as a whole; `None` if there never was a place for memory in it.
     #[must_use]
+    #[inline(never)]
     pub fn view(&self, id: ZoneId) -> Option<ZoneView<'static, P>> {
         let parts = Some(self.parts(id)).filter(|parts| !parts.is_empty())?;
         Some(ZoneView { parts, platform: self.platform })

@@ -1,7 +1,7 @@
-//! What is wanted where a node has no memory, or none that a request may have: the nearest node
-//! that has some counts as the wanted one, and as that of the node's CPUs.
+//! Nodes without memory, and memory out of reach: which node is preferred, and which zone is the
+//! highest that will do.
 
-use crate::common::{Fake, bring_up_with, check, gib, mib, order, parameters};
+use crate::common::{Fake, bring_up_with, check, gib, mib, parameters};
 use crate::policies::{machine, node, nodes};
 use framewright::manager::{InterleaveCursor, NumaPolicy, PolicyError, PolicyMode};
 use framewright::memblock::NodeChoice;
@@ -10,48 +10,9 @@ use framewright::zone::ZoneKind;
 use framewright::{AllocateError, Request};
 use framewright_testkit::{FakeMachine, Owner};
 
-const RUN: u8 = 10;
-const RUN_PAGES: u64 = 1 << RUN;
-
 fn up(machine: &'static FakeMachine) -> &'static Fake {
     let manager = bring_up_with(machine, &[], &parameters("min_free_kbytes=1024"));
     Box::leak(Box::new(manager.expect("bring-up")))
-}
-
-fn allocate(manager: &Fake, request: &Request) -> PfnRange {
-    manager.allocate(request).expect("memory")
-}
-
-/// Misses, foreign and other pages of each node.
-fn rare(manager: &Fake, index: usize) -> [u64; 3] {
-    let counts = manager.numa().counts(node(index));
-    [counts.miss, counts.foreign, counts.other]
-}
-
-#[test]
-fn cpus_without_memory_count_as_cpus_of_the_nearest_node_with_some() {
-    let manager = up(machine(&[128, 0, 128]).distance(1, 0, 30).distance(1, 2, 20).build());
-    let run = manager.platform().run_on(1, || allocate(manager, &Request::new(order(RUN))));
-    assert_eq!(manager.numa().zone_of(run.start).expect("memory").node, node(2));
-    assert_eq!([0, 1, 2].map(|index| rare(manager, index)), [[0; 3]; 3]);
-    // Only there is the difference between a node that is asked for and one that is near.
-    let far = Request { node: NodeChoice::Preferred(node(0)), ..Request::new(order(RUN)) };
-    let other = manager.platform().run_on(1, || allocate(manager, &far));
-    assert_eq!([0, 1, 2].map(|index| rare(manager, index)), [[0, 0, RUN_PAGES], [0; 3], [0; 3]]);
-    [run, other].into_iter().for_each(|run| manager.give_back(run).expect("ours"));
-    check(manager);
-}
-
-#[test]
-fn memory_that_a_node_cannot_have_is_not_missed_there() {
-    let machine = FakeMachine::builder().nodes(2).cpus_on(0, 1).cpus_on(1, 1);
-    let machine = machine.node(gib(0, 4), 0).node(gib(4, 8), 1);
-    let manager = up(machine.ram(mib(1024, 1152)).ram(mib(4096, 4224)).build());
-    let low = Request { zone: ZoneKind::Dma32, ..Request::new(order(RUN)) };
-    let run = manager.platform().run_on(1, || allocate(manager, &low));
-    assert_eq!([0, 1].map(|index| rare(manager, index)), [[0, 0, RUN_PAGES], [0; 3]]);
-    manager.give_back(run).expect("ours");
-    check(manager);
 }
 
 #[test]

@@ -71,6 +71,9 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// The nodes that have memory: all but the last.
+const WITH_MEMORY: u64 = (1 << (NODES - 1)) - 1;
+
 /// What the manager should know.
 struct Model<'m> {
     manager: &'m Fake,
@@ -145,7 +148,7 @@ impl Model<'_> {
         home: usize,
         offset: Option<u64>,
     ) -> Outcome {
-        let usable = bits & ((1 << (NODES - 1)) - 1);
+        let usable = bits & WITH_MEMORY;
         let nodes: Vec<usize> = (0..NODES).filter(|index| usable >> index & 1 != 0).collect();
         let takes_set =
             !matches!(mode, PolicyMode::Default | PolicyMode::Local | PolicyMode::Preferred);
@@ -163,7 +166,7 @@ impl Model<'_> {
         let (wanted, served) = match mode {
             PolicyMode::Default | PolicyMode::Local => (home, self.serves(home, u64::MAX)),
             PolicyMode::Preferred => {
-                let first = bits.trailing_zeros() as usize;
+                let first = nodes.first().copied().unwrap_or(bits.trailing_zeros() as usize);
                 (first, self.serves(first, u64::MAX))
             }
             PolicyMode::Bind => {

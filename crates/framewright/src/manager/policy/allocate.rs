@@ -10,7 +10,7 @@ use crate::manager::state::Manager;
 use crate::memblock::NodeChoice;
 use crate::platform::Platform;
 use crate::units::{NodeId, NodeMask, Pfn, PfnRange};
-use crate::zone::{Zone, ZoneId, ZoneKind};
+use crate::zone::{Zone, ZoneId};
 use core::panic::Location;
 
 /// Memory that a request got under a policy.
@@ -130,7 +130,7 @@ impl<P: Platform> Numa<'_, P> {
     #[inline(never)]
     pub(super) fn preferred(self, policy: &NumaPolicy<'_>, home: NodeId) -> NodeId {
         let nodes = policy.nodes;
-        let found = nodes.nodes().find(|&node| self.has_memory(node, ZoneKind::Normal));
+        let found = nodes.nodes().find(|&node| self.has_memory(node));
         found.or_else(|| nodes.first()).unwrap_or(home)
     }
 
@@ -214,7 +214,6 @@ impl<P: Platform> Numa<'_, P> {
     }
 
     /// The nodes of a policy that have memory.
-    #[inline(never)]
     pub(super) fn usable(self, policy: &NumaPolicy<'_>) -> Result<NodeMask, PolicyError> {
         if policy.nodes.is_empty() {
             return Err(PolicyError::NoNodes(policy.mode));

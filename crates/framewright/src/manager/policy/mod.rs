@@ -253,7 +253,6 @@ impl core::error::Error for PolicyError {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::string::ToString;
 
     #[test]
     fn numbers_and_names_are_those_of_linux() {

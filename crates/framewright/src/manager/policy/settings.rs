@@ -118,17 +118,15 @@ impl<P: Platform> Numa<'_, P> {
         // Each node's fallback list has all nodes with a place for memory.
         let nodes =
             self.manager.nodes.first().map_or(crate::manager::Fallback::NONE, |node| node.fallback);
-        let has_memory = |&node: &NodeId| self.has_memory(node, ZoneKind::Normal);
-        nodes.iter().filter(has_memory).fold(NodeMask::EMPTY, NodeMask::with)
+        nodes.iter().filter(|&node| self.has_memory(node)).fold(NodeMask::EMPTY, NodeMask::with)
     }
 
-    /// Whether a node has memory in zones up to `highest`, withheld memory included.
+    /// Whether a node has memory, withheld memory included.
     #[inline(never)]
-    pub(in crate::manager) fn has_memory(self, node: NodeId, highest: ZoneKind) -> bool {
-        let has_memory = |zone: &Zone| zone.final_managed_pages() != 0 && zone.id().kind <= highest;
-        ZoneKind::ALL
-            .iter()
-            .any(|&kind| self.manager.parts(ZoneId { node, kind }).iter().any(has_memory))
+    pub(super) fn has_memory(self, node: NodeId) -> bool {
+        let pages =
+            |kind| self.manager.parts(ZoneId { node, kind }).sum(&Zone::final_managed_pages);
+        ZoneKind::ALL.into_iter().any(|kind| pages(kind) != 0)
     }
 
     pub(crate) fn known(self, node: NodeId) -> Result<(), PolicyError> {

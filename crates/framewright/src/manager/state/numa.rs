@@ -17,7 +17,7 @@ use crate::zone::{Defer, ZoneKind};
 /// Pages of one node by who they were for, since bring-up. They are counted as Linux documents it
 /// (`Documentation/admin-guide/numastat.rst`), except that pages in CPU caches count from when the
 /// cache took them, and that a request past the caches counts the power of two that it was cut
-/// from. Instead of a node without memory that a request may have, the nearest with some is meant.
+/// from. A request from a node without memory that it may have counts as a miss there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NumaCounts {
     /// Wanted from this node and allocated on it.
