@@ -366,7 +366,7 @@ fn interrupts_nest_and_the_clock_runs() {
 /// between the two. Returns in how many rounds both missed the other's store.
 fn rounds_missed_by_both(platform: &HostedPlatform, barrier: impl Fn()) -> u64 {
     let (x, y) = (word(platform, 4 * MIB), word(platform, 5 * MIB));
-    [x, y].map(|word| word.store(0, Ordering::Relaxed));
+    [x, y].iter().for_each(|word| word.store(0, Ordering::Relaxed));
     let [here, there, seen] = [const { AtomicU64::new(0) }; 3];
     let ended = AtomicBool::new(false);
     // Threads that are woken would come microseconds apart.
