@@ -37,10 +37,9 @@ fn what_boot_kept_is_movable_once_it_is_released() {
     let (hotplug, moving) = (manager.hotplug(), manager.moving());
     let part = PfnRange { start: high.start, end: high.start.add(512 + 3) };
     // SAFETY: the test reserved them and uses them no more.
-    unsafe {
-        hotplug.release(low).expect("reserved");
-        hotplug.release(part).expect("reserved");
-    }
+    let release = |range| unsafe { hotplug.release(range) };
+    release(low).expect("reserved");
+    release(part).expect("reserved");
     let rest = PfnRange { start: part.end, ..high };
     hotplug.adopt(rest).expect("reserved");
     for block in (high.start.0..high.end.0).step_by(512) {
