@@ -117,7 +117,7 @@ fn a_parameter_that_is_wrong_is_logged_and_ignored() {
         outcome.stdout
     );
     // A boot parameter that leaves no usable memory is refused.
-    refused(&["boot", "--memory", "1G", "mem=1"], &["no usable memory", "leave no whole frame"]);
+    refused(&["boot", "--memory", "1G", "mem=1"], &["no usable memory", "no whole frame"]);
 }
 
 #[test]

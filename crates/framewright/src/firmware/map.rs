@@ -56,9 +56,9 @@ impl fmt::Display for MapError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Empty => f.write_str("the memory map is empty: firmware gave no range"),
-            Self::NoUsableMemory => f.write_str(
-                "no usable memory: mem= and memmap=, if any, leave no whole frame of the map",
-            ),
+            Self::NoUsableMemory => {
+                f.write_str("no usable memory: the map, less mem= and memmap=, has no whole frame")
+            }
             Self::TooManyRanges { range, capacity } => {
                 write!(
                     f,

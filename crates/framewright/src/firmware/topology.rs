@@ -89,7 +89,7 @@ impl fmt::Display for TopologyError {
                 write!(f, "node {node} is beyond the limit of {MAX_NODES} nodes")
             }
             Self::TooManyDomains { domain } => {
-                write!(f, "no node is left for proximity domain {domain}: {MAX_NODES} at most")
+                write!(f, "no node left for proximity domain {domain}: {MAX_NODES} at most")
             }
             Self::TooManyRanges { capacity } => write!(f, "more than {capacity} affinity ranges"),
             Self::BadDistance { from, to, distance } => write!(

@@ -192,13 +192,9 @@ impl<P: Platform> Manager<P> {
             return Err(AllocateError::NoNode(first));
         }
         let migrate_type = request.migrate_type;
-        let (highest, max_address) = request.zone.within(request.max_address);
         // Memory beyond the direct map cannot be cleared.
-        let max_address = if request.zeroed {
-            max_address.min(self.platform.direct_limit())
-        } else {
-            max_address
-        };
+        let limit = if request.zeroed { self.platform.direct_limit() } else { u64::MAX };
+        let (highest, max_address) = request.zone.within(request.max_address.min(limit));
         Ok(Search {
             first,
             wanted: first,

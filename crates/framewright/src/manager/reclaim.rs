@@ -93,7 +93,7 @@ impl<P: Platform> Manager<P> {
         count(&self.pressure.counters.stalls[request.zone as usize], 1);
         let key = |reserves| Key::of(order, search, reserves);
         let is_found = 'ways: {
-            // Without marks nothing is looked for.
+            // Without marks nothing is looked for, except by pools while a debug aid is on.
             let mut missing = attempt(&[]).err().unwrap_or(0);
             if !request.fail_fast {
                 if !known_to_fail {

@@ -240,11 +240,7 @@ impl fmt::Display for AllocateError {
                 write!(f, "out of memory: no run of {order:?} where the request allows")
             }
             Self::BadSize { pages } => {
-                write!(
-                    f,
-                    "cannot allocate {pages} pages in one run: 1 to {} are possible",
-                    Order::MAX.pages()
-                )
+                write!(f, "cannot allocate {pages} pages in one run")
             }
             Self::BadBoundary { boundary_pages } => {
                 write!(

@@ -142,13 +142,16 @@ impl Zone {
         watermark_pages.saturating_add(self.limits.reserve[class].load(Ordering::Relaxed))
     }
 
-    /// This part's share of `pages` that the zone as a whole keeps back, as large as its share of
-    /// the zone's memory. Windows whose memory has gone keep nothing back.
+    /// This part's share of `pages` that the zone as a whole keeps back: as large as its share of
+    /// the zone's memory, so that windows whose memory has gone keep nothing back from others; and
+    /// at least that of one among equal parts, as the memory of large windows may be graded while
+    /// `pages` are for requests that cannot have it.
     #[inline(never)]
     pub(crate) fn share_of(&self, pages: u64) -> u64 {
         let Some(all) = self.limits.zone_pages.first() else { return pages };
         let part = pages.saturating_mul(self.final_managed_pages());
-        part.checked_div(all.load(Ordering::Relaxed)).unwrap_or(pages)
+        let share = part.checked_div(all.load(Ordering::Relaxed)).unwrap_or(pages);
+        share.max(pages / u64::from(self.parts().max(1)))
     }
 
     /// Sets watermarks and reserve of a zone with `zone_pages` managed pages. Requests under way

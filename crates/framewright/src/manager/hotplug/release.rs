@@ -87,7 +87,8 @@ impl<'m, P: Platform> Hotplug<'m, P> {
     /// Hands over frames that were reserved at bring-up: an initial RAM disk, code and data that
     /// only boot needed, tables of firmware, memory of the early allocator. Takes any frames, in
     /// any pieces, each once (Linux: `free_reserved_area`, `memblock_free_late`). Blocks where a
-    /// node's memory was [movable](crate::manager::Moving::start_on_node) at boot get that grade.
+    /// node's memory was [movable](crate::manager::Moving::start_on_node) at boot get that grade,
+    /// if the caller may wait for other CPUs ([`Platform::can_wait`]).
     ///
     /// Whole blocks that firmware reported as unaccepted cannot be released. Whoever releases
     /// reserved parts of such a block has accepted them

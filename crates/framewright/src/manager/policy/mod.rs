@@ -239,7 +239,7 @@ impl fmt::Display for PolicyError {
                 write!(f, "out of memory: no run of {order:?} on the nodes {nodes}")
             }
             Self::NodeNamed(node) => {
-                write!(f, "the request is for node {node} alone, so no policy can choose")
+                write!(f, "the request names node {node} alone, so no policy can choose")
             }
             Self::NoNode(node) => write!(f, "there is no node {node}"),
             Self::BadWeight { weight } => write!(f, "a weight is 1 to 255, not {weight}"),
