@@ -334,7 +334,8 @@ impl<P: Platform> Hotplug<'_, P> {
     ///
     /// # Errors
     /// [`HotplugError`] if the arguments are wrong, if the range is in reserve areas, if others
-    /// change memory, or if the notifier refuses and nothing else could be taken.
+    /// change memory, or if the notifier refuses and nothing was found elsewhere. Above a run that
+    /// it refuses, nothing of the same part is tried.
     ///
     /// # Safety
     /// As for [`remove`](Self::remove).
@@ -585,7 +586,7 @@ impl<P: Platform> Hotplug<'_, P> {
                 // Another caller took it first.
                 Err(HotplugError::Range(RangeError::Vacate(_))) => {}
                 Err(HotplugError::Range(_)) => return Ok(None),
-                // The memory above is looked at part by part.
+                // The memory above is left to a search of the other parts.
                 Err(HotplugError::Veto(_)) => {
                     (search.is_refused, within.end) = (true, best.start);
                 }
