@@ -38,7 +38,7 @@ impl<P: Platform> Manager<P> {
             }
             return self.allocate_aligned(pages, align);
         }
-        match Order::for_pages(pages) {
+        match Order::of_power(pages) {
             Some(order) if order >= align && order <= Order::BLOCK => {
                 let start = self.allocate_order(order, MigrateType::Movable)?;
                 Ok(PfnRange { start, end: start.add(pages) })

@@ -28,9 +28,18 @@ impl Order {
         if pages > 1 << MAX_ORDER {
             return None;
         }
+        // Never the logarithm of 0, for which processors without LZCNT need a branch.
         #[expect(clippy::cast_possible_truncation, reason = "at most 18")]
-        let order = pages.next_power_of_two().trailing_zeros() as u8;
+        let order = (pages.saturating_sub(1) * 2 + 1).ilog2() as u8;
         Some(Self(order))
+    }
+
+    /// The order that has `pages` frames, a power of two, or `None` when no order does.
+    #[must_use]
+    pub(crate) const fn of_power(pages: u64) -> Option<Self> {
+        #[expect(clippy::cast_possible_truncation, reason = "at most 63")]
+        let order = pages.trailing_zeros() as u8;
+        Self::new(order)
     }
 
     /// The number itself.
@@ -63,5 +72,15 @@ mod tests {
         assert_eq!(Order::for_pages(513).map(Order::get), Some(10));
         assert_eq!(Order::for_pages(1 << 18), Some(Order::MAX));
         assert_eq!(Order::for_pages((1 << 18) + 1), None);
+        for pages in 1..=1 << 18 {
+            let order = Order::for_pages(pages).map(Order::get);
+            assert_eq!(order.map(u32::from), Some(pages.next_power_of_two().trailing_zeros()));
+        }
+        for order in 0..64 {
+            assert_eq!(
+                Order::of_power(1 << order).map(Order::get),
+                Some(order).filter(|&o| o <= 18)
+            );
+        }
     }
 }

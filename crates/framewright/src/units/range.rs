@@ -103,7 +103,7 @@ impl PfnRange {
         if !pages.is_power_of_two() || self.start.0 & (pages - 1) != 0 {
             return None;
         }
-        Order::for_pages(pages)
+        Order::of_power(pages)
     }
 
     /// Splits the range into naturally aligned runs, as few as possible, none larger than `most`.
