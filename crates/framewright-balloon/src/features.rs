@@ -28,7 +28,9 @@ bitflags::bitflags! {
     }
 }
 
-/// What the kernel's free pages hold.
+/// What the kernel's free pages hold, except for those that were never allocated, which hold what
+/// firmware left. QEMU asks no more than that; a host that relied on PAGE_POISON for these, too,
+/// would be wrong about their content, which no owner can rely on either.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum FreeContent {
     /// Anything: nobody relies on the content.

@@ -2,6 +2,7 @@
 
 use crate::{Balloon, BalloonMemory, Features, FreeContent, StartError, Token};
 use framewright::debug::POISON;
+use framewright::platform::AcceptMemory;
 use framewright::reporting::{Acknowledged, Content, Progress, ReportDevice, SubmitError};
 use framewright::units::{Order, PAGE_SIZE, Pfn, PfnRange, PhysRange};
 use framewright::zone::{FreeError, MigrateType};
@@ -14,6 +15,10 @@ const RANGES: usize = 32;
 
 /// A manager's frames for inflation. They are *unmovable*: nothing can move frames that the host
 /// has. Taken from movable memory, they would pin memory that is meant to be moved or removed.
+///
+/// There are none where the host forgets that memory was accepted
+/// ([`AcceptMemory::forgets`](framewright::platform::AcceptMemory::forgets)): single frames cannot
+/// be accepted anew when they come back, so such a guest reports free memory instead.
 pub struct ManagedFrames<'a, P: Platform> {
     manager: &'a Manager<P>,
     error: Option<FreeError>,
@@ -35,6 +40,10 @@ impl<'a, P: Platform> ManagedFrames<'a, P> {
 // SAFETY: nobody else uses frames that the manager has allocated until they are freed.
 unsafe impl<P: Platform> BalloonMemory for ManagedFrames<'_, P> {
     fn take(&mut self, order: u32, end_pfn: u64) -> Option<u64> {
+        let forgets = |device: &dyn AcceptMemory| device.forgets();
+        if self.manager.platform().accept_memory().is_some_and(forgets) {
+            return None;
+        }
         let order = Order::new(u8::try_from(order).ok()?)?;
         let request = Request {
             migrate_type: MigrateType::Unmovable,

@@ -134,7 +134,8 @@ pub enum StartError {
         /// The end of the region.
         end_bytes: u64,
     },
-    /// The region has more units than the driver can keep track of.
+    /// The region has more units than the driver can keep track of, or a unit has more of the
+    /// device's blocks than one request can name.
     TooLarge {
         /// The number of units.
         units: u64,
@@ -185,7 +186,11 @@ impl fmt::Display for StartError {
                  {start_bytes:#x}..{end_bytes:#x}"
             ),
             Self::TooLarge { units } => {
-                write!(f, "the region of the virtio-mem device has {units} units, too many")
+                write!(
+                    f,
+                    "the region of the virtio-mem device has {units} units: these are too many, \
+                     or each has more than 65535 of its blocks"
+                )
             }
             Self::Changed => f.write_str("the virtio-mem device is not the one before its reset"),
             Self::Broken(fault) => write!(f, "not restarted after a fault: {fault}"),

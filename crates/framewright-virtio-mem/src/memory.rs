@@ -50,7 +50,7 @@ pub enum Removal {
     },
     /// Nothing can be taken out of use now.
     Nothing {
-        /// How many immovable things are in the way, as far as is known.
+        /// How many immovable things are in the way, as far as is known; there may be more.
         obstacles: u64,
     },
 }

@@ -57,7 +57,7 @@ pub enum Obstacle {
     NoMemory,
     /// The adopter cannot take anything out of use.
     InUse {
-        /// How many things cannot be moved, as far as the adopter knows.
+        /// How many things cannot be moved, as far as the adopter knows; there may be more.
         obstacles: u64,
     },
     /// The adopter took a run out of use that it must not, and got the run back. This is a bug in
@@ -82,7 +82,7 @@ impl fmt::Display for Obstacle {
             Self::NoMemory => f.write_str("no memory to keep track of more"),
             Self::InUse { obstacles: 0 } => f.write_str("no memory can be taken out of use"),
             Self::InUse { obstacles } => {
-                write!(f, "no memory can be taken out of use ({obstacles} in the way)")
+                write!(f, "no memory can be taken out of use (at least {obstacles} in the way)")
             }
             Self::BadRun { start_bytes, size_bytes } => {
                 write!(f, "{size_bytes:#x} bytes at {start_bytes:#x} were wrongly taken out of use")

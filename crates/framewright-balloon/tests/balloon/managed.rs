@@ -6,7 +6,7 @@ use framewright::manager::Budget;
 use framewright::units::{NodeId, PhysRange};
 use framewright::zone::Grade;
 use framewright::{BringUp, Manager, Parameters};
-use framewright_balloon::ManagedFrames;
+use framewright_balloon::{BalloonMemory, ManagedFrames};
 use framewright_testkit::FakeMachine;
 use framewright_testkit::balloon::FakeBalloon;
 
@@ -39,4 +39,25 @@ fn frames_in_the_balloon_do_not_keep_removable_memory() {
     // SAFETY: nobody looks at descriptors.
     let removed = unsafe { manager.hotplug().remove(window, Budget::UNLIMITED) };
     assert!(removed.is_ok(), "{removed:?}");
+}
+
+/// Frames that come back from a host that forgets acceptance could not be touched.
+#[test]
+fn a_balloon_takes_nothing_where_the_host_forgets_acceptance() {
+    for forgets in [false, true] {
+        let builder = FakeMachine::builder().ram(PhysRange::new(0, GIB)).accepts();
+        let machine = builder.build();
+        machine.accept().set_forgets(forgets);
+        let input = BringUp { parameters: &Parameters::default(), started_ns: None };
+        let manager = Manager::bring_up(machine.memblock(&[]), &input);
+        let manager = manager.map_err(|failed| failed.error).expect("bring-up");
+        let mut frames = ManagedFrames::new(&manager);
+        let taken = frames.take(0, 1 << 20);
+        assert_eq!(taken.is_none(), forgets);
+        if let Some(pfn) = taken {
+            // SAFETY: nobody uses the frame.
+            unsafe { frames.give_back(pfn, 1) };
+        }
+        assert_eq!(frames.take_error(), None);
+    }
 }

@@ -108,7 +108,7 @@ fn flush<P: Platform, H: Host>(shell: &Shell<'_, P, H>, io: &mut Io<'_>) -> Resu
         }
         if now.errors != before.errors {
             return Err(io.fail(format_args!(
-                "the device failed; the flush was abandoned, reporting resumes later"
+                "the device failed or refused memory; what is left is reported later"
             )));
         }
         if clock().is_none_or(|now| now.saturating_sub(start) > patience) {

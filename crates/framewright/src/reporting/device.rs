@@ -84,8 +84,10 @@ pub unsafe trait ReportDevice {
     /// value must not change.
     fn capacity(&self) -> usize;
 
-    /// Returns the smallest order that is worth a report, if the device knows; otherwise that is a
-    /// block of 2 MiB. The parameter `page_reporting.page_reporting_order` takes precedence.
+    /// Returns the smallest order of free runs that are worth a report, if the device knows;
+    /// otherwise that is a block of 2 MiB. Of a run of which parts were reported before, the rest
+    /// is, in smaller ranges; of runs above 64 MiB, such pieces. The parameter
+    /// `page_reporting.page_reporting_order` takes precedence.
     fn order(&self) -> Option<Order> {
         None
     }

@@ -163,7 +163,7 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
         self.ranges[..self.range_count].iter()
     }
 
-    /// Returns the smallest order that is reported.
+    /// Returns the smallest order of free runs that are reported ([`ReportDevice::order`]).
     #[must_use]
     pub const fn order(&self) -> Order {
         self.order
@@ -186,7 +186,8 @@ impl<P: Platform, D: ReportDevice> Reporter<'_, P, D> {
     }
 
     /// Makes the next polls reset the device until that is done. Its memory is then back and counts
-    /// as not reported. For a device that is silent, or is about to be suspended.
+    /// as not reported. For a device that is silent. The device then works again: before it is
+    /// suspended, [`close`](Self::close) it, and poll until it has given back what it has.
     pub const fn reset(&mut self) {
         self.resetting = true;
     }
