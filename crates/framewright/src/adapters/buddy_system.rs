@@ -35,6 +35,7 @@
 //! they are added or freed, are counted ([`FrameAllocator::frames`], [`LazyManager::lost_pages`]),
 //! where the crate would let them have two owners.
 
+use crate::block::MigrateType;
 use crate::lazy::LazyManager;
 use crate::platform::Platform;
 use crate::units::{Order, PAGE_SIZE, Pfn, PfnRange, PhysRange};
@@ -125,26 +126,14 @@ impl<P: Platform> FrameAllocator<P> {
             return None;
         }
         let end = first.add(count.max(1) as u64);
-        self.take(range, order)?;
+        // Not `allocate_range`, which moves what is in use and has to wait for other CPUs.
+        let manager = self.frames.bring_up().ok()?;
+        manager.allocate_at(first, order, MigrateType::Movable).ok()?;
         if end < range.end {
             // SAFETY: these were allocated just now, and nobody knows of them (invariant 42).
             let _ = unsafe { self.frames.free_pages(end, range.end.0 - end.0) };
         }
         Some(start)
-    }
-
-    /// Takes exactly these frames, also out of caches.
-    #[cfg(feature = "moving")]
-    fn take(&self, range: PfnRange, _: Order) -> Option<()> {
-        let moving = self.frames.bring_up().ok()?.moving();
-        moving.allocate_range(range, crate::manager::Budget::UNLIMITED).ok().map(drop)
-    }
-
-    /// Takes exactly these frames, unless one is in a cache.
-    #[cfg(not(feature = "moving"))]
-    fn take(&self, range: PfnRange, order: Order) -> Option<()> {
-        let manager = self.frames.bring_up().ok()?;
-        manager.allocate_at(range.start, order, crate::block::MigrateType::Movable).ok().map(drop)
     }
 
     /// Frees `count` frames, from `start_frame` on.

@@ -4,6 +4,11 @@
 use crate::common::{check, mib};
 use buddy_system_allocator as theirs;
 use framewright::adapters::buddy_system as ours;
+#[cfg(feature = "moving")]
+use framewright::{
+    manager::{MoveFailed, MoveToken, Mover, NotNow, Occupant},
+    units::{Pfn, PfnRange},
+};
 use framewright_testkit::FakeMachine;
 use std::alloc::Layout;
 use std::collections::BTreeMap;
@@ -167,5 +172,48 @@ fn what_does_not_fit_is_refused_and_counted() {
     us.dealloc(none, 0);
     us.dealloc(0x3000, 4);
     assert_eq!(us.frames().lost_pages(), 0x2004);
+    check(us.frames().get().expect("it is up"));
+}
+
+/// A mover that nobody may ask.
+#[cfg(feature = "moving")]
+struct Unasked;
+
+// SAFETY: it never moves anything.
+#[cfg(feature = "moving")]
+unsafe impl Mover for Unasked {
+    fn occupant(&self, pfn: Pfn) -> Occupant {
+        panic!("nothing is to move, and pfn {pfn} is in use")
+    }
+    fn begin(&self, _: PfnRange) -> Result<MoveToken, NotNow> {
+        Err(NotNow::Busy)
+    }
+    unsafe fn relocate(&self, _: MoveToken, _: PfnRange, _: PfnRange) -> Result<(), MoveFailed> {
+        Err(MoveFailed)
+    }
+    unsafe fn abort(&self, _: MoveToken, _: PfnRange) {}
+}
+
+#[test]
+fn a_place_that_is_free_needs_no_waiting_and_nothing_moves_for_one() {
+    let machine = FakeMachine::builder().ram(mib(0, 64)).cpus(4).build();
+    // SAFETY: the machine has what is added, and the test is its only user.
+    let us = unsafe { ours::FrameAllocator::new(machine) };
+    us.add_frame(0x200, 0x4000);
+    us.frames().bring_up().expect("there is memory");
+    #[cfg(feature = "moving")]
+    us.frames().get().expect("it is up").moving().set_mover(Some(&Unasked));
+    // In a handler nobody can wait for other CPUs.
+    for (start, count) in [(0x1000, 1), (0x1008, 5), (0x1400, 0x400), (0x2000, 0x300)] {
+        assert_eq!(machine.interrupt(|| us.alloc_at(start, count)), Some(start));
+        assert_eq!(us.alloc_at(start, count), None, "in use");
+        us.dealloc(start, count);
+        assert_eq!(us.alloc_at(start, count), Some(start), "out of a cache, too");
+    }
+    assert_eq!(us.alloc_at(0x1400, 0x800), None, "half of it is in use");
+    for (start, count) in [(0x1000, 1), (0x1008, 5), (0x1400, 0x400), (0x2000, 0x300)] {
+        us.dealloc(start, count);
+    }
+    assert_eq!(us.frames().lost_pages(), 0);
     check(us.frames().get().expect("it is up"));
 }
