@@ -31,6 +31,17 @@ pub enum AllocError {
     NotAllocated,
 }
 
+/// `AxError` of the crate `axerrno` 0.1 is this type, too.
+#[cfg(feature = "axerrno")]
+impl From<AllocError> for axerrno::AxErrorKind {
+    fn from(error: AllocError) -> Self {
+        match error {
+            AllocError::NoMemory => Self::NoMemory,
+            _ => Self::InvalidInput,
+        }
+    }
+}
+
 /// The result of a request.
 pub type AllocResult<T = ()> = Result<T, AllocError>;
 
