@@ -20,7 +20,8 @@
 
 use crate::Manager;
 use crate::lazy::{LazyManager, NotUp, StartError};
-use crate::manager::{AllocateError, BringUpError};
+use crate::manager::{AllocateError, BringUpError, PlatformFault};
+use crate::memblock::MemblockError;
 use crate::platform::Platform;
 use crate::units::{Order, PAGE_SHIFT, PAGE_SIZE, PHYSICAL_ADDRESS_END, Pfn, PfnRange, PhysRange};
 use core::num::NonZeroUsize;
@@ -96,21 +97,34 @@ fn checked(base: usize, len: usize, span: PhysRange) -> Option<PhysRange> {
     (is_whole && range.start >= span.start && range.end <= span.end).then_some(range)
 }
 
-/// The number of bytes that bring-up lacked.
-fn needed(error: NotUp) -> usize {
-    match error {
-        NotUp::BringUp(BringUpError::NoRoomForTables { size_bytes, .. }) => {
-            usize::try_from(size_bytes).unwrap_or(usize::MAX)
+/// What comes nearest to an error of bring-up over ranges the last of which has number `last`.
+fn not_up(error: NotUp, last: usize) -> InitError {
+    let required_bytes = match error {
+        NotUp::ComingUp => return InitError::AlreadyInitialized,
+        NotUp::Memblock(MemblockError::MisalignedDirectMap { .. })
+        | NotUp::BringUp(BringUpError::Platform(PlatformFault::MisalignedDirectMap { .. })) => {
+            return InitError::Misaligned { required: PAGE_BYTES };
         }
-        _ => PAGE_BYTES,
+        NotUp::Memblock(MemblockError::NoRoomToGrow { .. }) if !cfg!(feature = "large-maps") => {
+            return InitError::InvalidUsable { index: last };
+        }
+        NotUp::Memblock(MemblockError::NoRoomToGrow { needed_bytes, .. }) => needed_bytes,
+        NotUp::BringUp(BringUpError::NoRoomForTables { size_bytes, .. }) => size_bytes,
+        _ => PAGE_SIZE,
+    };
+    InitError::MetadataWontFit {
+        required_bytes: usize::try_from(required_bytes).unwrap_or(usize::MAX),
     }
 }
 
 // SAFETY: memory outside the usable ranges is not handed out: it is not memory, or is reserved
 // until it is added. After an error the allocator has no memory.
 unsafe impl<P: Platform, const RANGES: usize> RegionInit for LazyManager<P, RANGES> {
-    /// Brings the manager up. The manager needs memory of its own for tables (`MetadataWontFit`),
-    /// and returns `InvalidUsable` when there are more ranges than it can take. Memory between two
+    /// Brings the manager up. The manager needs memory of its own for tables (`MetadataWontFit`; of
+    /// 4096 bytes also if nothing would be left, and if the platform breaks its contract), and
+    /// returns `InvalidUsable` when there are more ranges than it can take. `Misaligned` can be the
+    /// direct map, too. `AlreadyInitialized` can mean that another CPU is about to bring it up or
+    /// to add memory, and the caller cannot wait ([`Platform::can_wait`]). Memory between two
     /// usable ranges can be added later: in pages, if the gap is no larger than
     /// [`with_largest_gap`](LazyManager::with_largest_gap) allows, otherwise in blocks of 2 MiB.
     /// Memory before the first range or after the last one can also be added in blocks of 2 MiB.
@@ -133,9 +147,7 @@ unsafe impl<P: Platform, const RANGES: usize> RegionInit for LazyManager<P, RANG
         unsafe { self.start_with(ranges().flatten()) }.map_err(|error| match error {
             StartError::IsUp => InitError::AlreadyInitialized,
             StartError::Add(index) => InitError::InvalidUsable { index },
-            StartError::NotUp(error) => {
-                InitError::MetadataWontFit { required_bytes: needed(error) }
-            }
+            StartError::NotUp(error) => not_up(error, usable.len().saturating_sub(1)),
         })
     }
 

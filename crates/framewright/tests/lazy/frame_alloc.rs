@@ -7,12 +7,14 @@ use frame_alloc::{
     AllocError, InitError, PageSize, PhysRange, PhysicalAllocator, Provenance, RegionInit,
     SummaryBuddyAllocator,
 };
-use framewright::Platform;
+use framewright::platform::{Cpu, LinearMap};
+use framewright::{LazyManager, PinnedCpu, Platform};
 use framewright_testkit::FakeMachine;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
+use std::sync::OnceLock;
 
 thread_local! {
     /// The machine of the allocator of this test.
@@ -145,6 +147,51 @@ fn what_cannot_be_is_told_and_changes_nothing() {
     // It can also begin with the ranges that were wrong before.
     assert_eq!(init(0, 64 << 20, &[range(2 << 20, 8192), range(8 << 20, 32 << 20)]), Ok(()));
     check(us.get().expect("it is up"));
+}
+
+/// Single pages, in none of which a longer list of ranges has room.
+#[test]
+fn too_many_ranges_are_told_as_such() {
+    let us: LazyManager<FakeMachine, 300> = LazyManager::new(machine());
+    let pages: Vec<_> = (256..456).map(|page| PhysRange { base: page << 13, len: 4096 }).collect();
+    // SAFETY: the machine's memory is the test's.
+    let error = unsafe { us.try_init(0, 64 << 20, &pages) }.expect_err("too many");
+    if cfg!(feature = "large-maps") {
+        let InitError::MetadataWontFit { required_bytes } = error else { panic!("{error:?}") };
+        assert!(required_bytes > 4096, "{required_bytes}: they have as much");
+    } else {
+        assert_eq!(error, InitError::InvalidUsable { index: pages.len() - 1 });
+    }
+    assert!(us.get().is_none());
+}
+
+/// A CPU that brings its manager up once more while it comes up.
+#[derive(Default)]
+struct Again {
+    lazy: OnceLock<&'static LazyManager<LinearMap<Self>>>,
+    told: OnceLock<Result<(), InitError>>,
+}
+
+impl Cpu for Again {
+    fn pin(&self) -> PinnedCpu {
+        if let Some(lazy) = self.lazy.get() {
+            // SAFETY: no memory is named.
+            self.told.get_or_init(|| unsafe { lazy.try_init(0, 4096, &[]) });
+        }
+        PinnedCpu::new(0)
+    }
+}
+
+#[test]
+fn who_cannot_wait_is_not_told_of_too_little_memory() {
+    let base = machine().direct(1 << 20).as_ptr().expose_provenance() - (1 << 20);
+    // SAFETY: the machine's memory is the test's, and one thread uses it.
+    let map: &'static _ = Box::leak(Box::new(unsafe { LinearMap::new(base, Again::default()) }));
+    let lazy: &'static _ = Box::leak(Box::new(LazyManager::new(map)));
+    assert!(map.cpu().lazy.set(lazy).is_ok());
+    // SAFETY: as above.
+    unsafe { lazy.try_init(0, 64 << 20, &USABLE) }.expect("there is room");
+    assert_eq!(map.cpu().told.get(), Some(&Err(InitError::AlreadyInitialized)));
 }
 
 #[test]
