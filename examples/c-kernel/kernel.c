@@ -214,10 +214,10 @@ void kernel_main(uint64_t start_info) {
 
     must("a huge page", fw_allocate_order(9, FW_MOVABLE, &huge));
     must("three pages", fw_allocate_pages(3, 0, &run));
-    must("a stack", fw_allocate_layout(20 * 1024, 16 * 1024, &stack));
+    must("a stack", fw_allocate_run(5, 2, FW_UNMOVABLE, &stack));
     memset(fw_direct(huge), 0xaa, 512 * PAGE);
     memset(fw_direct(run), 0xbb, 3 * PAGE);
-    memset(fw_direct(stack), 0xcc, 20 * 1024);
+    memset(fw_direct(stack), 0xcc, 5 * PAGE);
     say("a huge page at 0x");
     number(huge, 16);
     say(", three pages at 0x");
@@ -238,7 +238,7 @@ void kernel_main(uint64_t start_info) {
     }
     must("free a huge page", fw_free_order(huge, 9));
     must("free three pages", fw_free_pages(run, 3));
-    must("free a stack", fw_free_layout(stack, 20 * 1024));
+    must("free a stack", fw_free_pages(stack, 5));
 
     must("drain", fw_drain(&count));
     line("", count, " pages were in the cache");

@@ -252,14 +252,26 @@ int32_t fw_free_order(uint64_t address, uint32_t order);
 // `address` is null or points to a number.
 int32_t fw_allocate_pages(uint64_t pages, uint32_t align_order, uint64_t *address);
 
-// Frees a run of pages that `fw_allocate_pages` gave, or a part of one.
+// Allocates `pages` pages of a migrate type (`fw_type`) in one run of at most 1 GiB, whose first
+// is aligned to 2^`align_order` pages, and writes their physical address to `address`. Stacks,
+// heaps and rings are `FW_UNMOVABLE`.
+//
+// The caller promises:
+// `address` is null or points to a number.
+int32_t fw_allocate_run(uint64_t pages,
+                        uint32_t align_order,
+                        uint32_t migrate_type,
+                        uint64_t *address);
+
+// Frees a run of pages that `fw_allocate_pages` or `fw_allocate_run` gave, or a part of one.
 //
 // The caller promises:
 // The caller owns these pages, and nobody uses them any more.
 int32_t fw_free_pages(uint64_t address, uint64_t pages);
 
-// Allocates whole pages for `bytes` bytes, aligned to `align_bytes` and to a page, and writes
-// their physical address to `address`. No bytes take one page.
+// Allocates whole movable pages for `bytes` bytes, aligned to `align_bytes` and to a page, and
+// writes their physical address to `address`. No bytes take one page. For pages that stay where
+// they are there is `fw_allocate_run`.
 //
 // The caller promises:
 // `address` is null or points to a number.

@@ -9,7 +9,7 @@ use core::ffi::c_void;
 use core::fmt::Display;
 use framewright::units::{NodeId, Order, PAGE_SIZE, Pfn, PfnRange};
 use framewright::zone::{Counts, FreeError, Grade};
-use framewright::{Manager, MigrateType, Platform};
+use framewright::{Manager, MigrateType, Platform, Request};
 
 /// What pages are for: memory of one type lies together, so that what can be moved does not stand
 /// between what cannot.
@@ -110,6 +110,15 @@ fn layout(bytes: u64, align_bytes: u64) -> Result<Layout, fw_error> {
     Layout::from_size_align(size(bytes)?, size(align_bytes)?).map_err(|_| FW_BAD_SIZE)
 }
 
+fn migrate_type(number: u32) -> Result<MigrateType, fw_error> {
+    Ok(match number {
+        0 => MigrateType::Unmovable,
+        1 => MigrateType::Movable,
+        2 => MigrateType::Reclaimable,
+        _ => return Err(FW_BAD_TYPE),
+    })
+}
+
 /// Allocates 2^`order` pages of a migrate type (`fw_type`), aligned to their size, and writes their
 /// physical address to `address`. Orders are 0 to 18.
 ///
@@ -122,12 +131,7 @@ pub unsafe extern "C" fn fw_allocate_order(
     address: *mut u64,
 ) -> i32 {
     let allocate = || {
-        let migrate_type = match migrate_type {
-            0 => MigrateType::Unmovable,
-            1 => MigrateType::Movable,
-            2 => MigrateType::Reclaimable,
-            _ => return Err(FW_BAD_TYPE),
-        };
+        let migrate_type = self::migrate_type(migrate_type)?;
         Ok(manager()?.allocate_order(self::order(order)?, migrate_type)?.address())
     };
     // SAFETY: passed on to the caller (invariant 51).
@@ -165,7 +169,29 @@ pub unsafe extern "C" fn fw_allocate_pages(pages: u64, align_order: u32, address
     }
 }
 
-/// Frees a run of pages that `fw_allocate_pages` gave, or a part of one.
+/// Allocates `pages` pages of a migrate type (`fw_type`) in one run of at most 1 GiB, whose first
+/// is aligned to 2^`align_order` pages, and writes their physical address to `address`. Stacks,
+/// heaps and rings are `FW_UNMOVABLE`.
+///
+/// # Safety
+/// `address` is null or points to a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fw_allocate_run(
+    pages: u64,
+    align_order: u32,
+    migrate_type: u32,
+    address: *mut u64,
+) -> i32 {
+    let allocate = || {
+        let (align, migrate_type) = (order(align_order)?, self::migrate_type(migrate_type)?);
+        let request = Request { align, migrate_type, ..Request::pages(pages) };
+        Ok(manager()?.allocate(&request)?.start.address())
+    };
+    // SAFETY: passed on to the caller (invariant 51).
+    unsafe { put(address, allocate) }
+}
+
+/// Frees a run of pages that `fw_allocate_pages` or `fw_allocate_run` gave, or a part of one.
 ///
 /// # Safety
 /// The caller owns these pages, and nobody uses them any more.
@@ -181,8 +207,9 @@ pub unsafe extern "C" fn fw_free_pages(address: u64, pages: u64) -> i32 {
     number(free())
 }
 
-/// Allocates whole pages for `bytes` bytes, aligned to `align_bytes` and to a page, and writes
-/// their physical address to `address`. No bytes take one page.
+/// Allocates whole movable pages for `bytes` bytes, aligned to `align_bytes` and to a page, and
+/// writes their physical address to `address`. No bytes take one page. For pages that stay where
+/// they are there is `fw_allocate_run`.
 ///
 /// # Safety
 /// `address` is null or points to a number.

@@ -6,8 +6,10 @@ use core::ptr::{NonNull, null_mut, with_exposed_provenance_mut};
 use framewright::adapters::multiboot2::add;
 use framewright::firmware::{MapBuilder, MapRange, MemoryAffinity, Topology};
 use framewright::memblock::{Memblock, MemblockStorage};
-use framewright::units::{Pfn, PhysRange};
-use framewright::{BringUp, IrqState, Manager, Parameters, PinnedCpu, Platform};
+use framewright::units::{Order, PAGE_SIZE, Pfn, PhysRange};
+use framewright::{
+    BringUp, IrqState, Manager, MigrateType, Parameters, PinnedCpu, Platform, Request,
+};
 use multiboot2::BootInformation;
 use spin::{Mutex, Once};
 use talc::{TalcLock, source::GlobalAllocSource};
@@ -89,7 +91,13 @@ pub struct Pages;
 // requested.
 unsafe impl GlobalAlloc for Pages {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let pages = MANAGER.get().and_then(|manager| manager.allocate_layout(layout).ok());
+        let whole_pages = |bytes: usize| (bytes as u64).div_ceil(PAGE_SIZE).max(1);
+        let pages = MANAGER.get().and_then(|manager| {
+            // What is on the heap stays where it is.
+            let align = Order::for_pages(whole_pages(layout.align()))?;
+            let pages = Request::pages(whole_pages(layout.size()));
+            manager.allocate(&Request { align, migrate_type: MigrateType::Unmovable, ..pages }).ok()
+        });
         pages.map_or(null_mut(), |pages| Kernel.direct(pages.start.address()).as_ptr())
     }
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {

@@ -210,6 +210,7 @@ static void before(void) {
     struct fw_counters counters;
     GIVES(FW_NOT_UP, fw_allocate_order(0, FW_MOVABLE, &address));
     GIVES(FW_NOT_UP, fw_allocate_pages(3, 0, &address));
+    GIVES(FW_NOT_UP, fw_allocate_run(3, 0, FW_UNMOVABLE, &address));
     GIVES(FW_NOT_UP, fw_allocate_layout(9, 8, &address));
     GIVES(FW_NOT_UP, fw_free_order(PAGE, 0));
     GIVES(FW_NOT_UP, fw_free_pages(PAGE, 1));
@@ -271,6 +272,22 @@ static void runs(void) {
     GIVES(FW_OUT_OF_MEMORY, fw_allocate_pages(16 << 10, 0, addresses));
     GIVES(FW_BAD_SIZE, fw_free_pages(2 * MIB, 0));
     GIVES(FW_NOT_ALIGNED, fw_free_pages(2 * MIB + 1, 1));
+
+    for (uint32_t type = FW_UNMOVABLE; type <= FW_RECLAIMABLE; type++) {
+        GIVES(FW_OK, fw_allocate_run(5, type * 2, type, &addresses[type]));
+        CHECK(addresses[type] % (PAGE << type * 2) == 0);
+        memset(fw_direct(addresses[type]), (int)type, 5 * PAGE);
+    }
+    /* What is moved and what is not lie in blocks of their own. */
+    for (unsigned i = 0; i < 3; i++)
+        CHECK(addresses[i] / (2 * MIB) != addresses[(i + 1) % 3] / (2 * MIB));
+    for (unsigned i = 0; i < 3; i++) GIVES(FW_OK, fw_free_pages(addresses[i], 5));
+    GIVES(FW_NULL, fw_allocate_run(1, 0, FW_MOVABLE, NULL));
+    GIVES(FW_BAD_TYPE, fw_allocate_run(1, 0, 3, addresses));
+    GIVES(FW_BAD_ORDER, fw_allocate_run(1, 19, FW_MOVABLE, addresses));
+    GIVES(FW_BAD_SIZE, fw_allocate_run(0, 0, FW_MOVABLE, addresses));
+    GIVES(FW_BAD_SIZE, fw_allocate_run(1 + (1 << 18), 0, FW_MOVABLE, addresses));
+    GIVES(FW_BAD_SIZE, fw_allocate_run(UINT64_MAX, 0, FW_MOVABLE, addresses));
 
     GIVES(FW_OK, fw_allocate_layout(3 * PAGE + 1, 16 * PAGE, addresses));
     CHECK(addresses[0] % (16 * PAGE) == 0);
