@@ -58,7 +58,7 @@ enum fw_error {
   // Over 64 ranges that are used, or more of the map than there is room for: 256 always have
   // room, in any order and however they overlap.
   FW_TOO_MANY_RANGES = 13,
-  // A range ends beyond the address space.
+  // A range ends beyond the address space, or memory that is added beyond `direct_limit`.
   FW_BEYOND_ADDRESS_SPACE = 14,
   // The map has no usable memory.
   FW_NO_USABLE_MEMORY = 15,
@@ -81,7 +81,7 @@ enum fw_error {
   FW_NOT_ALIGNED = 23,
   // These pages are not allocated, or not as this call frees them.
   FW_NOT_ALLOCATED = 24,
-  // There is no managed memory at the address.
+  // There is no memory at the address that the manager knows, or it is page 0.
   FW_NOT_MANAGED = 25,
   // There is memory already.
   FW_PRESENT = 26,
@@ -123,8 +123,10 @@ enum fw_type {
 
 // The machine under the manager. All of it is copied by `fw_bring_up`; `context` and the functions
 // stay for ever. A kernel with one CPU that never takes it from a task fills in what is not marked
-// optional. Functions are called from any context in which the manager is called. They must not
-// call the manager, and must not leave other than by returning (no longjmp, no unwinding).
+// optional. Functions are called from any context in which the manager is called, but
+// `cpu_barrier` and `yield_now` only where `can_wait` is true and the caller is not pinned, so
+// that these two may sleep. They must not call the manager, and must not leave other than by
+// returning (no longjmp, no unwinding).
 struct fw_platform {
   // `sizeof(struct fw_platform)`.
   uint32_t size;
@@ -150,12 +152,20 @@ struct fw_platform {
   size_t (*irq_save)(void *context);
   // Undoes the matching `irq_save`.
   void (*irq_restore)(void *context, size_t state);
-  // Has every CPU execute a full memory barrier. Needed with more than one CPU.
+  // Has every CPU execute a full memory barrier before it returns. Needed with more than one
+  // CPU.
+  //
+  // A CPU that does not run yet, or no longer runs, is left out: nobody interrupts it or waits
+  // for it. If the running CPUs are a set in memory, three rules apply. A CPU that stops leaves
+  // the set with a release after its last call of the manager. A CPU that starts enters the set
+  // and then executes a full barrier before its first call. `cpu_barrier` itself executes a full
+  // barrier and then reads the set with an acquire.
   void (*cpu_barrier)(void *context);
   // Whether the caller may wait for other CPUs and tasks: no lock held, interrupts on. Optional:
   // it never may.
   bool (*can_wait)(void *context);
-  // Lets other tasks run; called where `can_wait` is true. Optional.
+  // Lets other tasks run, those of lower priority included: it yields, or sleeps for a while.
+  // Optional where no task ever takes the CPU from another.
   void (*yield_now)(void *context);
   // One turn of a busy wait. Optional.
   void (*relax)(void *context);
@@ -287,11 +297,11 @@ int32_t fw_free_layout(uint64_t address, uint64_t bytes);
 // out, and while memory is not up.
 void *fw_direct(uint64_t address);
 
-// Adds memory that the map did not have. Start and size are multiples of 2 MiB. Of the memory that
-// is there, its tables take 1 MiB at most, or about 24 bytes for each GiB that is added if that is
-// more; the others lie in the new memory. With `memory_hotplug.memmap_on_memory=N` on the command
-// line all of them are in the memory that is there. `pages`, if it is not null, gets the pages
-// that can be handed out.
+// Adds memory that the map did not have, below `direct_limit`. Start and size are multiples of 2
+// MiB. Of the memory that is there, its tables take 1 MiB at most, or about 24 bytes for each GiB
+// that is added if that is more; the others lie in the new memory. With
+// `memory_hotplug.memmap_on_memory=N` on the command line all of them are in the memory that is
+// there. `pages`, if it is not null, gets the pages that can be handed out.
 //
 // The caller promises:
 // The range is memory that nobody uses, seen at `direct_base`, and stays so. `pages` is null or
@@ -299,8 +309,9 @@ void *fw_direct(uint64_t address);
 int32_t fw_add_memory(uint64_t start, uint64_t bytes, uint64_t *pages);
 
 // Hands memory over that was in use when memory came up: an initial RAM disk, page tables of the
-// boot loader, ACPI tables. The pages that lie wholly in the range, each once. `pages`, if it is
-// not null, gets their number.
+// boot loader, ACPI tables. The pages that lie wholly in the range, each once. All of them have to
+// be memory that was used, or none is handed over: a range that begins at 0 is given from 4096 on,
+// as page 0 is never handed out. `pages`, if it is not null, gets their number.
 //
 // The caller promises:
 // The caller owns the range, having named it in `used`, and nobody uses it any more. `pages`

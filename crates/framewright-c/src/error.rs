@@ -41,7 +41,7 @@ pub enum fw_error {
     /// Over 64 ranges that are used, or more of the map than there is room for: 256 always have
     /// room, in any order and however they overlap.
     FW_TOO_MANY_RANGES = 13,
-    /// A range ends beyond the address space.
+    /// A range ends beyond the address space, or memory that is added beyond `direct_limit`.
     FW_BEYOND_ADDRESS_SPACE = 14,
     /// The map has no usable memory.
     FW_NO_USABLE_MEMORY = 15,
@@ -64,7 +64,7 @@ pub enum fw_error {
     FW_NOT_ALIGNED = 23,
     /// These pages are not allocated, or not as this call frees them.
     FW_NOT_ALLOCATED = 24,
-    /// There is no managed memory at the address.
+    /// There is no memory at the address that the manager knows, or it is page 0.
     FW_NOT_MANAGED = 25,
     /// There is memory already.
     FW_PRESENT = 26,
@@ -108,7 +108,7 @@ const WORDS: [&core::ffi::CStr; 31] = [
     c"the platform's flags have unknown bits",
     c"a range of the memory map has no known kind",
     c"there is no room for so many ranges",
-    c"a range ends beyond the address space",
+    c"a range ends beyond the address space, or added memory beyond direct_limit",
     c"the memory map has no usable memory",
     c"there is no room for the manager's tables",
     c"nothing is left to hand out once the tables are placed",
@@ -119,7 +119,7 @@ const WORDS: [&core::ffi::CStr; 31] = [
     c"there is no such migrate type, or it cannot be allocated",
     c"the address is not aligned as the call wants it",
     c"the pages are not allocated, or not in the way they are freed",
-    c"there is no managed memory at the address",
+    c"there is no memory at the address that the manager knows, or it is page 0",
     c"there is memory already",
     c"no table reaches the memory, or it has frame 0",
     c"the manager uses these pages itself",

@@ -246,11 +246,11 @@ pub extern "C" fn fw_direct(address: u64) -> *mut c_void {
     place.map_or(core::ptr::null_mut(), |platform| platform.direct(address).as_ptr().cast())
 }
 
-/// Adds memory that the map did not have. Start and size are multiples of 2 MiB. Of the memory that
-/// is there, its tables take 1 MiB at most, or about 24 bytes for each GiB that is added if that is
-/// more; the others lie in the new memory. With `memory_hotplug.memmap_on_memory=N` on the command
-/// line all of them are in the memory that is there. `pages`, if it is not null, gets the pages
-/// that can be handed out.
+/// Adds memory that the map did not have, below `direct_limit`. Start and size are multiples of 2
+/// MiB. Of the memory that is there, its tables take 1 MiB at most, or about 24 bytes for each GiB
+/// that is added if that is more; the others lie in the new memory. With
+/// `memory_hotplug.memmap_on_memory=N` on the command line all of them are in the memory that is
+/// there. `pages`, if it is not null, gets the pages that can be handed out.
 ///
 /// # Safety
 /// The range is memory that nobody uses, seen at `direct_base`, and stays so. `pages` is null or
@@ -271,8 +271,9 @@ pub unsafe extern "C" fn fw_add_memory(start: u64, bytes: u64, pages: *mut u64) 
 }
 
 /// Hands memory over that was in use when memory came up: an initial RAM disk, page tables of the
-/// boot loader, ACPI tables. The pages that lie wholly in the range, each once. `pages`, if it is
-/// not null, gets their number.
+/// boot loader, ACPI tables. The pages that lie wholly in the range, each once. All of them have to
+/// be memory that was used, or none is handed over: a range that begins at 0 is given from 4096 on,
+/// as page 0 is never handed out. `pages`, if it is not null, gets their number.
 ///
 /// # Safety
 /// The caller owns the range, having named it in `used`, and nobody uses it any more. `pages`

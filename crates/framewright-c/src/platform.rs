@@ -16,8 +16,10 @@ pub const FW_IDENTITY_MAP: u32 = 1;
 
 /// The machine under the manager. All of it is copied by `fw_bring_up`; `context` and the functions
 /// stay for ever. A kernel with one CPU that never takes it from a task fills in what is not marked
-/// optional. Functions are called from any context in which the manager is called. They must not
-/// call the manager, and must not leave other than by returning (no longjmp, no unwinding).
+/// optional. Functions are called from any context in which the manager is called, but
+/// `cpu_barrier` and `yield_now` only where `can_wait` is true and the caller is not pinned, so
+/// that these two may sleep. They must not call the manager, and must not leave other than by
+/// returning (no longjmp, no unwinding).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fw_platform {
@@ -45,12 +47,20 @@ pub struct fw_platform {
     pub irq_save: Option<unsafe extern "C" fn(context: *mut c_void) -> usize>,
     /// Undoes the matching `irq_save`.
     pub irq_restore: Option<unsafe extern "C" fn(context: *mut c_void, state: usize)>,
-    /// Has every CPU execute a full memory barrier. Needed with more than one CPU.
+    /// Has every CPU execute a full memory barrier before it returns. Needed with more than one
+    /// CPU.
+    ///
+    /// A CPU that does not run yet, or no longer runs, is left out: nobody interrupts it or waits
+    /// for it. If the running CPUs are a set in memory, three rules apply. A CPU that stops leaves
+    /// the set with a release after its last call of the manager. A CPU that starts enters the set
+    /// and then executes a full barrier before its first call. `cpu_barrier` itself executes a full
+    /// barrier and then reads the set with an acquire.
     pub cpu_barrier: Option<unsafe extern "C" fn(context: *mut c_void)>,
     /// Whether the caller may wait for other CPUs and tasks: no lock held, interrupts on. Optional:
     /// it never may.
     pub can_wait: Option<unsafe extern "C" fn(context: *mut c_void) -> bool>,
-    /// Lets other tasks run; called where `can_wait` is true. Optional.
+    /// Lets other tasks run, those of lower priority included: it yields, or sleeps for a while.
+    /// Optional where no task ever takes the CPU from another.
     pub yield_now: Option<unsafe extern "C" fn(context: *mut c_void)>,
     /// One turn of a busy wait. Optional.
     pub relax: Option<unsafe extern "C" fn(context: *mut c_void)>,

@@ -317,6 +317,8 @@ static void growth(void) {
     CHECK(pages == 512);
     GIVES(FW_PRESENT, fw_release(8 * MIB, 2 * MIB, NULL));
     GIVES(FW_NOT_MANAGED, fw_release(RAM + MIB, MIB, NULL));
+    /* Page 0 is nobody's. */
+    GIVES(FW_NOT_MANAGED, fw_release(0, MIB / 2, NULL));
     GIVES(FW_BAD_SIZE, fw_release(8 * MIB, 0, NULL));
     GIVES(FW_BEYOND_ADDRESS_SPACE, fw_release(UINT64_MAX, 2, NULL));
     GIVES(FW_NOT_ALIGNED, fw_add_memory(RAM + PAGE, MORE / 2, NULL));
