@@ -11,8 +11,8 @@ use crate::units::{BLOCK_ORDER, NodeId, Order, Pfn, PfnRange};
 use crate::zone::{Grade, ZoneKind};
 use core::panic::Location;
 
-/// Adds `frames`, which are not empty, and returns how many of their pages can be allocated from
-/// now on. An error means none of them.
+/// Adds `frames`, which are not empty, and returns how many of their pages the manager has from now
+/// on, its tables among them. An error means none of them.
 ///
 /// # Safety
 /// As for [`LazyManager::add`](super::LazyManager::add).

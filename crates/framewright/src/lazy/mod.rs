@@ -151,9 +151,9 @@ impl<P: Platform, const RANGES: usize> LazyManager<P, RANGES> {
         self
     }
 
-    /// Adds the whole frames of a range, in any order and at any time. Returns how many pages can
-    /// be allocated because of it; bring-up takes some of them for tables. Before bring-up the
-    /// range is only recorded. Afterwards pages of a gap are freed or released; elsewhere memory is
+    /// Adds the whole frames of a range, in any order and at any time. Returns how many of them the
+    /// manager has now; bring-up, or adding them, takes some for tables. Before bring-up the range
+    /// is only recorded. Afterwards pages of a gap are freed or released; elsewhere memory is
     /// added by whole blocks of 2 MiB ([`Hotplug::add`](crate::manager::Hotplug::add)), and the
     /// pages left over at their edges are lost.
     ///
