@@ -40,7 +40,10 @@ use uefi_raw::table::boot::{MemoryAttribute, MemoryDescriptor};
 /// Adds all descriptors. What the loader and boot services used counts as memory, which it is once
 /// these have ended. That includes the kernel's own image, the buffer of this map and, until the
 /// kernel has its own, the page tables, the stack and the descriptor tables that the CPU uses. The
-/// kernel has to reserve all of these.
+/// kernel has to reserve all of these. A kernel that calls runtime services reserves what boot
+/// services had, too, and releases it ([`Hotplug::release`](crate::manager::Hotplug::release)) when
+/// it has called `SetVirtualAddressMap`: some firmware uses it until then (Linux:
+/// `arch/x86/platform/efi/quirks.c`, `efi_reserve_boot_services`).
 ///
 /// # Errors
 /// See [`MapBuilder::add`]; descriptors before the refused one have been added.
