@@ -75,7 +75,8 @@ pub trait Helpers: Sync {
     fn wake(&self, helper: usize);
 
     /// The most helpers that a job of the calling context may have at once, given its CPUs and the
-    /// quota of its group. Called when a job first wants a helper.
+    /// quota of its group. Called when a job first wants a helper. If the answer is 0, a job whose
+    /// chunks adapt asks again each time it finds that helpers would pay.
     fn allowance(&self) -> usize {
         MAX_HELPERS
     }

@@ -38,8 +38,9 @@ pub(super) struct Leader<'s, 'r, 'p, 'a, H: ?Sized, F, E> {
     together: bool,
     /// How many helpers the job is worth.
     target: u32,
-    /// How many helpers the job may have; the platform is asked when the job first wants one.
-    allowance: Option<u32>,
+    /// How many helpers the job may have; the platform is asked when the job wants one, and again
+    /// as long as it may have none, because the reason may pass while the job runs.
+    allowance: u32,
     /// Where the next search for an idle slot begins.
     next_look: usize,
     asks: Asks,
@@ -58,7 +59,7 @@ where
             registration: None,
             together: false,
             target: 0,
-            allowance: None,
+            allowance: 0,
             next_look: 0,
             asks: Asks::default(),
         }
@@ -191,11 +192,11 @@ where
     fn missing(&mut self) -> u32 {
         let shared = self.shared;
         let Some(workers) = shared.run.workers.filter(|_| self.target > 0) else { return 0 };
-        let slots = u32::try_from(workers.slots.len().min(MAX_HELPERS)).unwrap_or(u32::MAX);
-        let allowance = *self.allowance.get_or_insert_with(|| {
-            u32::try_from(shared.run.helpers.allowance()).unwrap_or(u32::MAX).min(slots)
-        });
-        self.target = self.target.min(allowance);
+        if self.allowance == 0 {
+            let most = shared.run.helpers.allowance().min(workers.slots.len()).min(MAX_HELPERS);
+            self.allowance = u32::try_from(most).unwrap_or(u32::MAX);
+        }
+        self.target = self.target.min(self.allowance);
         let registration =
             self.registration.get_or_insert_with(|| Registration::new(workers.scheduler));
         let fair = if registration.others_hungry() {

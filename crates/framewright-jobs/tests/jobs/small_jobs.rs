@@ -57,6 +57,20 @@ fn a_job_gets_as_many_helpers_as_pay() {
     assert_eq!(Starved::new(20).run(&Job::new(0..1 << 20), |unit| u64::from(unit % 64 == 0)), 0);
 }
 
+/// The platform may be about to find out how many helpers there are.
+#[test]
+fn a_job_that_may_have_no_helper_asks_again() {
+    let run = |refusals, ms: u64| {
+        let platform = Starved { refusals, ..Starved::new(3) };
+        let woken = platform.run(&Job::new(0..ms * 1000), |_| 1000);
+        (woken, platform.asked_allowance.into_inner())
+    };
+    assert_eq!([0, 1, 5].map(|refusals| run(refusals, 10)), [(3, 1), (3, 2), (3, 6)]);
+    // Where there is none, it asks between chunks that soon take a millisecond.
+    let (woken, asked) = run(usize::MAX, 100);
+    assert!(woken == 0 && asked < 130, "{asked} times");
+}
+
 #[test]
 fn helpers_that_do_not_come_are_asked_for_less_and_less() {
     let platform = Starved::new(1);

@@ -15,6 +15,8 @@ pub struct Starved {
     pub now_ns: AtomicU64,
     pub readings: AtomicUsize,
     pub asked_allowance: AtomicUsize,
+    /// How often the platform says first that a job may have no helper.
+    pub refusals: usize,
     /// The helpers that the platform was told to wake, and the nodes where the work should run.
     pub woken: Mutex<Vec<(usize, Option<u32>)>>,
 }
@@ -28,6 +30,7 @@ impl Starved {
             now_ns: AtomicU64::new(1),
             readings: AtomicUsize::new(0),
             asked_allowance: AtomicUsize::new(0),
+            refusals: 0,
             woken: Mutex::default(),
         }
     }
@@ -67,8 +70,8 @@ impl Helpers for Starved {
     }
 
     fn allowance(&self) -> usize {
-        self.asked_allowance.fetch_add(1, Ordering::Relaxed);
-        self.slots.len()
+        let asked = self.asked_allowance.fetch_add(1, Ordering::Relaxed);
+        if asked < self.refusals { 0 } else { self.slots.len() }
     }
 
     fn wait_for(&self, helper: usize, _done: &dyn Fn() -> bool) {
