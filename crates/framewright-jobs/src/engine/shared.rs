@@ -87,7 +87,7 @@ impl Totals {
 pub(super) struct Local<'a> {
     pub(super) worker: Worker<'a>,
     pub(super) tally: Tally,
-    /// The track from which this worker claims.
+    /// The track from which this worker claims; beyond the last one if it has not chosen any.
     track: usize,
     /// The number of units in the last chunk that it claimed while other workers could claim too.
     pub(super) last: u64,
@@ -197,8 +197,8 @@ where
         }
     }
 
-    /// Claims from the worker's track. If that is exhausted, moves to another track of the worker's
-    /// node, or else to the track with the most units left.
+    /// Claims from the worker's track. If it has none, or that is exhausted, moves to another track
+    /// of the worker's node, or else to the track with the most units left.
     #[inline]
     pub(super) fn claim(
         &self,
@@ -262,8 +262,8 @@ where
     /// Creates the local state of a worker that begins on this thread.
     pub(super) fn worker<'b>(&'b self, index: u32, node: &'b (dyn Fn() -> u32 + 'b)) -> Local<'b> {
         let worker = Worker { index, node, stop: &self.stop, cancel: self.run.job.cancel };
-        let track =
-            if self.tracks.len() > 1 { self.best_track(worker.node()).unwrap_or(0) } else { 0 };
+        // The job's caller chooses only when it has fixed how parts are cut.
+        let track = if self.tracks.len() > 1 { usize::MAX } else { 0 };
         Local { worker, tally: Tally::default(), track, last: 0, pace: None }
     }
 

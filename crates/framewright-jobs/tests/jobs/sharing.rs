@@ -2,8 +2,8 @@
 
 use crate::common::{Log, assert_covers};
 use framewright_jobs::{
-    Helpers, Job, JobError, Part, Placement, SchedulerState, Worker, WorkerSlot, WorkerStats,
-    Workers,
+    Helpers, Job, JobError, NoHelpers, Part, Placement, SchedulerState, Worker, WorkerSlot,
+    WorkerStats, Workers,
 };
 use framewright_testkit::HelperPool;
 use std::convert::Infallible;
@@ -199,6 +199,21 @@ fn a_worker_begins_with_the_part_of_its_node() {
     };
     let job = Job::of_parts(&parts).min_chunk(1).placement(Placement::Spread);
     assert_eq!(job.run(&pool, work).expect("nothing fails").units, 2700);
+}
+
+/// However high the units are numbered.
+#[test]
+fn a_caller_of_another_node_begins_with_the_largest_part() {
+    let parts = [Part { node: 1, range: 0..900 }, Part { node: 2, range: 2000..2010 }];
+    for job in [Job::of_parts(&parts), Job::of_parts(&parts).min_chunk(1)] {
+        let starts = Mutex::new(Vec::new());
+        let run = job.run(&NoHelpers, |range, _| {
+            starts.lock().expect("nobody panicked").push(range.start);
+            Ok::<_, Infallible>(())
+        });
+        assert_eq!(run.expect("nothing fails").units, 910);
+        assert_eq!(starts.into_inner().expect("nobody panicked")[0], 0);
+    }
 }
 
 #[test]
