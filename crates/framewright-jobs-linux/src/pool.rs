@@ -192,9 +192,7 @@ impl Pool {
 
     /// How many helpers a job of this thread may have; helpers that do not run yet are started.
     pub fn allowance(&self) -> usize {
-        if !self.shared.read_quota() {
-            return 0;
-        }
+        self.shared.read_quota();
         let Some(priority) = self.priority() else { return 0 };
         let context = Context::of_this_thread(priority == Priority::Kept);
         let Some(context) = context else { return 0 };
@@ -353,25 +351,28 @@ impl Shared {
         self.keeps_priority.load(Ordering::Relaxed)
     }
 
-    /// Makes sure that the number of helpers that the quota allows is known, and returns true.
-    /// Returns false if another caller is just reading the quota for the first time.
-    fn read_quota(&self) -> bool {
+    /// Makes sure that the number of helpers that the quota allows is known, and not too old.
+    ///
+    /// Only one of several callers reads the quota again. While it is not known, each of them reads
+    /// it for itself: whoever reads it may have lost its CPU, and a caller that did not wait would
+    /// do its whole job alone.
+    fn read_quota(&self) {
         let (now, read) = (system::now_ns(), self.quota_read_ns.load(Ordering::Relaxed));
-        if read == 0 || now.saturating_sub(read) > QUOTA_AGE_NS {
-            // Only one of several callers reads the quota.
-            let mine = self
-                .quota_read_ns
-                .compare_exchange(read, now, Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok();
-            if mine {
-                let helpers =
-                    CpuQuota::read(Path::new("/")).map_or(usize::MAX, |quota| quota.cpus() - 1);
-                self.quota_helpers.store(helpers, Ordering::Relaxed);
-                // Release pairs with the Acquire below.
-                self.quota_is_known.store(true, Ordering::Release);
-            }
+        // Acquire pairs with the Release below.
+        let is_known = self.quota_is_known.load(Ordering::Acquire);
+        if is_known && now.saturating_sub(read) <= QUOTA_AGE_NS {
+            return;
         }
-        self.quota_is_known.load(Ordering::Acquire)
+        let mine = self
+            .quota_read_ns
+            .compare_exchange(read, now, Ordering::Relaxed, Ordering::Relaxed)
+            .is_ok();
+        if mine || !is_known {
+            let helpers =
+                CpuQuota::read(Path::new("/")).map_or(usize::MAX, |quota| quota.cpus() - 1);
+            self.quota_helpers.store(helpers, Ordering::Relaxed);
+            self.quota_is_known.store(true, Ordering::Release);
+        }
     }
 
     /// Lends the caller's priority to the helper of `state`.

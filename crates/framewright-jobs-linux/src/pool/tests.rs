@@ -266,13 +266,18 @@ fn a_quota_that_is_raised_is_noticed() {
     assert!(most_threads(&helpers) > 1);
 }
 
+/// A caller starts threads only by a quota that was read, and does not wait for who reads it.
 #[test]
-fn nobody_has_helpers_by_a_quota_that_is_being_read() {
-    let helpers = HostedHelpers::new().with_priority(Priority::Lent);
-    let pool = helpers.pool();
+fn a_quota_that_is_being_read_for_the_first_time_delays_nobody() {
+    let [helpers, others] =
+        [(); 2].map(|()| HostedHelpers::new().with_helpers(3).with_priority(Priority::Lent));
+    let (pool, expected) = (helpers.pool(), others.pool().allowance());
     // Another caller has announced that it is reading the quota.
     pool.shared.quota_read_ns.store(system::now_ns(), Ordering::Relaxed);
-    assert_eq!((pool.allowance(), pool.started()), (0, 0));
+    pool.shared.quota_helpers.store(2, Ordering::Relaxed);
+    assert_eq!((pool.allowance(), pool.started()), (expected, expected));
+    let read = [pool, others.pool()].map(|pool| pool.shared.quota_helpers.load(Ordering::Relaxed));
+    assert_eq!(read[0], read[1]);
 }
 
 /// Meanwhile jobs have no helpers, whichever priority those would have.
