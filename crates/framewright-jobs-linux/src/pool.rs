@@ -8,7 +8,7 @@
 use super::context::{Adopted, Context};
 use super::loan::Loan;
 use super::nodes::Nodes;
-use super::parking::{Call, Parking, lock};
+use super::parking::{Call, Parking, lock, try_lock};
 use super::per_process::generation;
 use super::priority::Priority;
 use super::progress::Progress;
@@ -34,6 +34,9 @@ const CALLER_SPIN_NS: u64 = 60_000;
 const LOOKS: u32 = 16;
 /// How old the known quota may become. Reading it takes about 50 us.
 const QUOTA_AGE_NS: u64 = 1_000_000_000;
+/// How long a caller waits at most while another one starts threads, which takes some 20 us each.
+/// That other one may be a helper, at the lowest priority, that has lost its CPU.
+const LONGEST_START_NS: u64 = 1_000_000;
 /// A helper may itself wait for a helper of its own. While it has no priority to lend, it checks
 /// this often whether it was lent one.
 const LOOK_FOR_LOAN: Duration = Duration::from_millis(1);
@@ -210,7 +213,17 @@ impl Pool {
     #[cold]
     fn start(&self, wanted: usize) -> usize {
         let shared = &self.shared;
-        let mut threads = lock(&shared.threads);
+        let began = system::now_ns();
+        let mut threads = loop {
+            if let Some(threads) = try_lock(&shared.threads) {
+                break threads;
+            }
+            if self.started() >= wanted || system::now_ns().saturating_sub(began) > LONGEST_START_NS
+            {
+                return self.started();
+            }
+            std::thread::yield_now();
+        };
         let lowered = !shared.keeps_priority();
         if !lowered && IS_LOWERED.get() {
             // A thread inherits its creator's priority, which would be too low here.

@@ -280,6 +280,21 @@ fn a_quota_that_is_being_read_for_the_first_time_delays_nobody() {
     assert_eq!(read[0], read[1]);
 }
 
+/// Whoever starts threads may be a helper that has lost its CPU.
+#[test]
+fn nobody_waits_long_for_another_who_starts_threads() {
+    let pool = Pool::new(1, Some(Priority::Lent));
+    std::thread::scope(|scope| {
+        let busy = lock(&pool.shared.threads);
+        let (send, started) = std::sync::mpsc::channel();
+        let pool = &pool;
+        scope.spawn(move || send.send(pool.start(1)));
+        let before = started.recv_timeout(Duration::from_secs(60));
+        drop(busy);
+        assert_eq!((before, pool.start(1)), (Ok(0), 1));
+    });
+}
+
 /// Meanwhile jobs have no helpers, whichever priority those would have.
 #[test]
 fn a_priority_that_cannot_be_found_out_is_asked_for_later() {
