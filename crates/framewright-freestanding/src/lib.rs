@@ -2,9 +2,10 @@
 //! functions, and the name of the unwinder's personality function. Name the crate once
 //! (`use framewright_freestanding as _;`) and link nothing else that defines these symbols.
 //!
-//! They are written in assembly, so that the compiler cannot turn a loop into a call of the
-//! function itself. They work in words, because an emulator takes one step per iteration of a
-//! string instruction: there, words are seven times faster than bytes.
+//! The compiler must not turn a loop into a call of the function itself. So those that write are in
+//! assembly, and work in words, because an emulator takes one step per iteration of a string
+//! instruction: there, words are seven times faster than bytes. Those that compare read byte by
+//! byte, with volatile reads.
 #![no_std]
 #![cfg(all(target_arch = "x86_64", not(test)))]
 

@@ -31,7 +31,7 @@ pub enum Placement {
 /// * an `align` that is not a power of two, or is larger than the job: chunk borders are multiples
 ///   of it, and there may be none;
 /// * a `min_chunk` of 0: chunks have at least one unit, and `align` alone limits the threads;
-/// * a `min_chunk` larger than the job: one call for the whole range;
+/// * a `min_chunk` larger than the job: one call for the whole range, if the job has no parts;
 /// * a `max_threads` above 256, although the engine never uses more than 256 threads;
 /// * fewer [`WorkerStats`] than workers: the workers beyond them are not recorded.
 #[derive(Clone, Copy, Debug)]
@@ -107,9 +107,10 @@ impl<'a> Job<'a> {
         self
     }
 
-    /// Sets the smallest number of units that is worth a call. There are then
-    /// `size / max(min_chunk, align)` threads, and chunks of one size, about four for each thread;
-    /// one thread means one call for the whole range. Without a `min_chunk` chunks adapt (see [the
+    /// Sets the smallest number of units that is worth a call. The job then wants
+    /// `size / max(min_chunk, align)` threads, and has chunks of one size, about four for each
+    /// thread that it can have at once. If it wants one thread and has no parts, there is one call
+    /// for the whole range. Without a `min_chunk` chunks adapt (see [the
     /// model](crate#small-jobs)).
     pub const fn min_chunk(mut self, units: u64) -> Self {
         self.min_chunk = Some(units);

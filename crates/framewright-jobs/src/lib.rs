@@ -19,9 +19,11 @@
 //!
 //! ## The rules of division
 //!
-//! * `min_chunk(n)`: the number of threads is `size / max(n, align)`, at least 1 and at most
-//!   `max_threads`. All chunks have one size: `size / (4 * threads)`, raised to `n`, then to 1,
-//!   then rounded up to `align`. One thread means one call for the whole range.
+//! * `min_chunk(n)`: the job wants `size / max(n, align)` threads, at least 1 and at most
+//!   `max_threads`. If it wants 1, there is one call for the whole range, unless the job has parts.
+//!   Otherwise all chunks have one size: `size / (4 * threads)`, where `threads` are the caller and
+//!   the helpers that it finds idle when it begins, raised to `n`, then to 1, then rounded up to
+//!   `align`. So there are several chunks even if no helper is idle.
 //! * `min_chunk(n).guided()`: the number of threads is as above. A chunk is an eighth of a thread's
 //!   equal share of the remaining units, and at least `n`, so chunks shrink as the job proceeds.
 //! * Neither: as many threads as pay off (see "Small jobs"). A chunk is an eighth of a thread's
@@ -72,8 +74,10 @@
 //! watched: cancelled from outside, counted, or with statistics. The overhead is therefore a
 //! twentieth of a job of 0.5 to 1 us, and a smaller part of longer ones; a reading takes 10 ns with
 //! a bare time stamp counter, and 25 ns with a system's clock in a virtual machine. A job is a
-//! single call, with no clock and no atomics and a few nanoseconds of overhead, if it has one unit,
-//! `max_threads(1)`, no helpers, or a `min_chunk` that gives one thread.
+//! single call, with no clock and no atomics and a few nanoseconds of overhead, if it has one unit
+//! or a `min_chunk` that gives one thread. Unless it is cancelled from outside or counted, it is
+//! one with `max_threads(1)`, too, and without helpers if it has no `min_chunk`. A job of parts is
+//! never one.
 //!
 //! The estimate errs where the remaining work is unlike what was seen so far. After an expensive
 //! beginning it calls helpers that find little to do, which costs the wake-up calls. A cheap
