@@ -32,7 +32,8 @@
 //!   if the system has one;
 //! * **stays within the CPU quota** of the process's control groups: at most as many helpers run in
 //!   all jobs together as the smallest quota has CPUs (rounded), less one for the caller; the quota
-//!   is read again once a second;
+//!   is read when a job first wants helpers, unless that was done in the last second, and what was
+//!   read counts for helpers that begin to work from then on: those at work when it falls stay;
 //! * **disturbs no other thread, and does not starve while its caller waits**: see [`Priority`]; a
 //!   helper whose CPU time stands still is moved to the CPU of its caller, which then goes to
 //!   sleep;
@@ -43,6 +44,11 @@
 //! mask and whatever else the system or a library keeps for a thread. Two changes are found and
 //! undone before the next job, because libraries that bind threads make them: CPUs and memory
 //! policy.
+//!
+//! A process or thread that is started in a chunk inherits what the helper has: blocked signals, so
+//! that a process ignores Ctrl-C and SIGTERM, and nice 19 with `SCHED_BATCH`, which it may not be
+//! allowed to raise. Start it outside jobs. Where that cannot be, unblock signals between fork and
+//! exec (`pthread_sigmask` in `CommandExt::pre_exec`), and use helpers with [`Priority::Kept`].
 //!
 //! Helpers have stacks of 2 MiB, whatever `RUST_MIN_STACK` says. A chunk that needs more ends the
 //! process without the standard library's message.

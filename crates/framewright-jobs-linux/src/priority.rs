@@ -50,8 +50,9 @@ impl fmt::Display for Priority {
                 "helpers run at nice 19 and get their caller's nice value when it waits for them"
             }
             Self::Kept => {
-                "helpers run at their caller's priority, in chunks of at most 1 ms, as is needed \
-                 where a process may not raise priorities (RLIMIT_NICE, CAP_SYS_NICE)"
+                "helpers run at the priority of the thread that started them, in chunks of at most \
+                 1 ms, and help no caller of lower priority, as is needed where a process may not \
+                 raise priorities (RLIMIT_NICE, CAP_SYS_NICE)"
             }
         })
     }
