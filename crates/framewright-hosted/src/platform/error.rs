@@ -24,7 +24,7 @@ pub enum HostedError {
     },
     /// Reserved addresses could not be made usable.
     CannotOpen {
-        /// The memory.
+        /// The memory. If the addresses are for its vmemmap, all that the vmemmap describes.
         range: PhysRange,
         /// What the operating system said.
         error: std::io::Error,
@@ -92,15 +92,16 @@ impl fmt::Display for HostedError {
             Self::CannotReserve { needed_bytes, limit_bytes, error } => write!(
                 f,
                 "the machine's memory needs {} MiB of addresses, but this process can reserve at \
-                 most {} MiB in one piece ({error}); the limits are the size of the address space \
-                 and `ulimit -v`",
+                 most {} MiB in one piece ({error}); the limits are the size of the address space, \
+                 `ulimit -v`, `ulimit -l` after mlockall(MCL_FUTURE), and for shared memory with \
+                 vm.overcommit_memory=2 the system's commit limit",
                 needed_bytes.div_ceil(1 << 20),
                 limit_bytes >> 20
             ),
             Self::CannotOpen { range, error } => write!(
                 f,
-                "cannot make memory of {range:?} usable: {error}; with vm.overcommit_memory=2 all \
-                 of it must fit the system's commit limit"
+                "cannot make memory of {range:?} usable: {error}; all of it must fit `ulimit -d` \
+                 and, with vm.overcommit_memory=2, the system's commit limit"
             ),
             Self::NoBarrier { error } => {
                 write!(

@@ -39,7 +39,7 @@ impl Mapping {
     pub fn reserve(bytes: u64, skew: usize, shared: bool) -> Result<Self, HostedError> {
         let refused = |error| HostedError::CannotReserve {
             needed_bytes: bytes,
-            limit_bytes: largest(),
+            limit_bytes: largest(shared),
             error,
         };
         let too_large = || refused(io::Error::from_raw_os_error(libc::ENOMEM));
@@ -208,12 +208,12 @@ fn map_nothing(bytes: usize, shared: bool) -> io::Result<NonNull<u8>> {
 }
 
 /// Finds by trial how many bytes could be reserved for memory now, to a MiB.
-fn largest() -> u64 {
+fn largest(shared: bool) -> u64 {
     const PRECISION: usize = 1 << 20;
     let (mut possible, mut impossible) = (0_usize, 1_usize << 57);
     while impossible - possible > PRECISION {
         let middle = possible + (impossible - possible) / 2;
-        match map_nothing(middle, false) {
+        match map_nothing(middle, shared) {
             Ok(address) => {
                 // SAFETY: this mapping was made just above, and no other code knows of it.
                 unsafe { libc::munmap(address.as_ptr().cast(), middle) };

@@ -192,7 +192,7 @@ impl HostedPlatform {
     /// process; this costs a system call for each section and makes scattered parts slow.
     ///
     /// # Errors
-    /// [`HostedError::CannotReserve`].
+    /// [`HostedError::CannotReserve`], [`HostedError::CannotOpen`].
     pub fn with_vmemmap(mut self, is_zeroed: bool, is_guarded: bool) -> Result<Self, HostedError> {
         self.vmemmap = Some(Vmemmap::reserve(self.limit, is_zeroed, is_guarded)?);
         Ok(self)

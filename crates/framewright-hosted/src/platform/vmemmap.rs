@@ -9,7 +9,7 @@ use super::error::HostedError;
 use super::mapping::Mapping;
 use super::stores;
 use framewright::stores::{Line, Store};
-use framewright::units::{BLOCK_SIZE, PAGE_SIZE};
+use framewright::units::{BLOCK_SIZE, PAGE_SIZE, PhysRange};
 use framewright::vmemmap_space::{
     BLOCKS_PER_CALL, BlockRange, FrameList, FrameSource, OutOfFrames, Unflushed,
     VMEMMAP_PAGES_PER_BLOCK, VmemmapSpace,
@@ -46,8 +46,8 @@ impl Vmemmap {
         let bytes = end.div_ceil(BLOCK_SIZE * u64::from(BLOCKS_PER_CALL)) * SECTION_BYTES;
         let mapping = Mapping::reserve(bytes, 0, false)?;
         if !is_guarded {
-            let refused =
-                |error| HostedError::CannotReserve { needed_bytes: bytes, limit_bytes: 0, error };
+            let range = PhysRange::new(0, end);
+            let refused = |error| HostedError::CannotOpen { range, error };
             mapping.open(0, bytes).map_err(refused)?;
         }
         Ok(Self { mapping, bytes, is_zeroed, is_guarded, leaving: Mutex::default() })

@@ -7,8 +7,9 @@ use framewright::memblock::{Memblock, MemblockStorage};
 use framewright::platform::Platform;
 use framewright::units::{Order, PfnRange};
 use framewright::{BringUp, Manager, Parameters, Request};
-use framewright_hosted::{HostedHelpers, HostedPlatform};
+use framewright_hosted::{HostedError, HostedHelpers, HostedPlatform};
 use framewright_testkit::Owner;
+use std::process::Command;
 
 const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
@@ -117,4 +118,36 @@ fn a_touch_of_a_map_that_was_given_back_is_found() {
     assert!(!is_killed_by_touching(page), "it is present again");
     manager.give_back(huge).expect("allocated");
     manager.verify().expect("the tables are right");
+}
+
+/// Not a limit on addresses, of which there are enough. In a process of its own, which it limits.
+#[test]
+fn a_limit_on_data_is_said() {
+    const LIMITED: &str = "FRAMEWRIGHT_TEST_LIMITED";
+    if std::env::var_os(LIMITED).is_none() {
+        let program = std::env::current_exe().expect("this program");
+        let role = ["--exact", "vmemmap::a_limit_on_data_is_said"];
+        let output = Command::new(program).args(role).env(LIMITED, "yes").output();
+        let output = output.expect("it starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        return;
+    }
+    let limit = libc::rlimit { rlim_cur: 8 * GIB, rlim_max: 8 * GIB };
+    // SAFETY: the limit is live, and this process runs only this test.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_DATA, &raw const limit) }, 0);
+    let open = |ranges: &[(u64, u64)]| {
+        let mut storage = [MapRange::EMPTY; 8];
+        let mut map = MapBuilder::new(&mut storage);
+        ranges.iter().for_each(|&(start, size)| {
+            map.add(start, size, MemoryKind::Conventional).expect("a range");
+        });
+        HostedPlatform::open(map.finish().expect("a map"), 1)
+    };
+    // First the memory itself; then 16 GiB of descriptors for little memory.
+    let small = open(&[(0, MIB), (1024 * GIB - MIB, MIB)]).expect("it fits");
+    for refused in [open(&[(0, 9 * GIB)]), small.with_vmemmap(true, false)] {
+        let error = refused.map(|_| ()).expect_err("it does not fit");
+        assert!(matches!(error, HostedError::CannotOpen { .. }), "{error}");
+        assert!(error.to_string().contains("`ulimit -d`"), "{error}");
+    }
 }
