@@ -76,7 +76,7 @@ pub trait Helpers: Sync {
 
     /// The most helpers that a job of the calling context may have at once, given its CPUs and the
     /// quota of its group. Called when a job first wants a helper. If the answer is 0, a job whose
-    /// chunks adapt asks again each time it finds that helpers would pay.
+    /// chunks adapt asks again between chunks while 2 ms or more of work are left.
     fn allowance(&self) -> usize {
         MAX_HELPERS
     }

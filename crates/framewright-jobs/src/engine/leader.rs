@@ -38,8 +38,8 @@ pub(super) struct Leader<'s, 'r, 'p, 'a, H: ?Sized, F, E> {
     together: bool,
     /// How many helpers the job is worth.
     target: u32,
-    /// How many helpers the job may have; the platform is asked when the job wants one, and again
-    /// as long as it may have none, because the reason may pass while the job runs.
+    /// How many helpers the job may have; the platform is asked when the job wants one. If it may
+    /// have none, a large job asks again, because the reason may pass while the job runs.
     allowance: u32,
     /// Where the next search for an idle slot begins.
     next_look: usize,
@@ -195,6 +195,9 @@ where
         if self.allowance == 0 {
             let most = shared.run.helpers.allowance().min(workers.slots.len()).min(MAX_HELPERS);
             self.allowance = u32::try_from(most).unwrap_or(u32::MAX);
+            if most == 0 {
+                self.asks = Asks::IF_LARGE;
+            }
         }
         self.target = self.target.min(self.allowance);
         let registration =

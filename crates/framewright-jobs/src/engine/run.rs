@@ -18,6 +18,11 @@ pub(super) struct Run<'a, H: ?Sized, F> {
 #[derive(Clone, Copy, Default)]
 pub(super) struct Asks(Option<bool>);
 
+impl Asks {
+    /// A job that asks only once it is large.
+    pub(super) const IF_LARGE: Self = Self(Some(false));
+}
+
 impl<H: Helpers + ?Sized, F> Run<'_, H, F> {
     /// The most threads that could take part, before any helper was asked.
     pub(super) fn possible_threads(&self) -> u32 {

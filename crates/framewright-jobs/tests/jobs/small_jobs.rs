@@ -66,9 +66,11 @@ fn a_job_that_may_have_no_helper_asks_again() {
         (woken, platform.asked_allowance.into_inner())
     };
     assert_eq!([0, 1, 5].map(|refusals| run(refusals, 10)), [(3, 1), (3, 2), (3, 6)]);
-    // Where there is none, it asks between chunks that soon take a millisecond.
+    // Where there is none, it asks between chunks that soon take a millisecond, and not at all if
+    // it is small.
     let (woken, asked) = run(usize::MAX, 100);
     assert!(woken == 0 && asked < 130, "{asked} times");
+    assert_eq!(run(usize::MAX, 2), (0, 1));
 }
 
 #[test]
