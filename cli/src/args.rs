@@ -209,7 +209,7 @@ options! {
         /// Another argument for QEMU, such as --qemu=-numa --qemu=node,cpus=0-1; may be repeated
         qemu: Vec<String> =
             value("qemu", "ARG").allow_hyphen_values(true).action(ArgAction::Append),
-        /// Give up after this long; a shell that has started is not limited
+        /// Give up after this long, builds aside; a shell that has started is not limited
         timeout: u64 = value("timeout", "SECONDS").value_parser(seconds).default_value("120"),
         /// Boot parameters, such as numa=off or mem=4G
         parameters: Vec<String> = words("PARAM"),

@@ -2,9 +2,11 @@
 
 mod common;
 
-use common::{Outcome, Scratch, finish, program};
+use common::{Outcome, Scratch, finish, is_running, program, signal, wait_until};
 use std::fs;
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
 
 /// Boots with a script as QEMU. The script runs `version` when asked for its version and `body`
 /// otherwise. Also returns the arguments with which the script was called.
@@ -144,5 +146,46 @@ fn without_a_toolchain_it_says_how_to_do_without() {
             "{}",
             outcome.stderr
         );
+    }
+}
+
+#[test]
+fn a_build_of_the_guest_is_announced_and_can_be_interrupted() {
+    for name in ["INT", "TERM"] {
+        let folder = Scratch::new("slow-cargo");
+        let pid = folder.path("pid");
+        let cargo = format!(
+            "#!/bin/sh\necho '   Compiling guest v0.1.0' >&2\necho '   Compiling more' >&2\n\
+             echo $$ > '{0}.new' && mv '{0}.new' '{0}'\nexec sleep 86400\n",
+            pid.display()
+        );
+        let qemu = format!("#!/bin/sh\n{VERSION}\n");
+        for (file, text) in [("qemu-system-x86_64", qemu), ("cargo", cargo)] {
+            fs::write(folder.path(file), text).expect("a script");
+            fs::set_permissions(folder.path(file), fs::Permissions::from_mode(0o755))
+                .expect("it may run");
+        }
+        let mut command = program();
+        command
+            .args(["boot", "--on", "qemu", "--accel", "tcg"])
+            .env_remove("FRAMEWRIGHT_GUEST")
+            .env("CARGO", folder.path("cargo"))
+            .env("PATH", format!("{}:/usr/bin:/bin", folder.path("").display()))
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the program starts");
+        let mut stderr = BufReader::new(child.stderr.take().expect("a pipe"));
+        let mut said = String::new();
+        stderr.read_line(&mut said).expect("text");
+        assert!(said.contains("note: building the guest"), "{said}");
+        wait_until("cargo runs", || pid.exists());
+        let cargo = fs::read_to_string(&pid).expect("a number");
+        signal(&child, name);
+        let code = child.wait().expect("it ends").code();
+        let mut rest = String::new();
+        stderr.read_to_string(&mut rest).expect("text");
+        let expected = if name == "INT" { 130 } else { 143 };
+        assert_eq!((code, rest.as_str()), (Some(expected), "framewright: interrupted\n"));
+        assert!(!is_running(&cargo));
     }
 }

@@ -2,10 +2,18 @@
 //! that it is compared with. Each is a file that the user names, or is built from this program's
 //! source tree.
 
-use crate::error::Error;
+use crate::error::{self, Error};
+use crate::interrupt;
 use serde_json::Value;
+use std::cell::Cell;
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::Duration;
+
+/// The time between two checks whether a build has ended.
+const GLANCE: Duration = Duration::from_millis(20);
 
 /// A package that is built on demand.
 pub struct Package {
@@ -31,7 +39,7 @@ impl Package {
 /// Finds or builds a package's program.
 ///
 /// # Errors
-/// Says why there is no program.
+/// Says why there is no program. Fails if a signal comes during a build.
 pub fn provide(package: &Package) -> Result<PathBuf, Error> {
     let name = package.override_by;
     match std::env::var_os(name).filter(|path| !path.is_empty()) {
@@ -58,17 +66,17 @@ fn build(package: &Package) -> Result<PathBuf, Error> {
             workspace.display()
         )));
     }
-    let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command
         .args(["build", "--release", "-p", name, "--message-format", "json-render-diagnostics"])
-        .current_dir(workspace)
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|error| {
-            Error::Failed(format!(
-                "cargo, which builds the {title}, cannot be started: {error}; set {override_by} to \
-                 the path of a built one"
-            ))
-        })?;
+        .current_dir(workspace);
+    let cannot = |error: io::Error| {
+        Error::Failed(format!(
+            "cargo, which builds the {title}, cannot be started: {error}; set {override_by} to \
+             the path of a built one"
+        ))
+    };
+    let output = supervise(command, title, &cannot)?;
     if !output.status.success() {
         let messages = String::from_utf8_lossy(&output.stderr);
         return Err(Error::Failed(format!(
@@ -80,6 +88,67 @@ fn build(package: &Package) -> Result<PathBuf, Error> {
     executable(&String::from_utf8_lossy(&output.stdout)).ok_or_else(|| {
         Error::Failed(format!("cargo built the {title} but does not say where it is"))
     })
+}
+
+/// Runs cargo, and tells the user once it turns out to take a while.
+///
+/// # Errors
+/// Fails if cargo cannot be started or a signal comes. Cargo is gone by then.
+fn supervise(
+    mut command: Command,
+    title: &'static str,
+    cannot: &dyn Fn(io::Error) -> Error,
+) -> Result<Output, Error> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut cargo = command.spawn().map_err(cannot)?;
+    let (stdout, stderr) = (cargo.stdout.take(), cargo.stderr.take());
+    let stdout = thread::spawn(move || collect(stdout, &|_| ()));
+    let is_told = Cell::new(false);
+    let stderr = thread::spawn(move || {
+        collect(stderr, &|line| {
+            if is_work(line) && !is_told.replace(true) {
+                error::note(&format!("building the {title}, which takes a while the first time"));
+            }
+        })
+    });
+    let status = loop {
+        if let Err(error) = interrupt::check() {
+            interrupt::pass_on(cargo.id());
+            // Nothing is lost if cargo, which a second signal would leave alone, has ended already.
+            let _ = cargo.wait();
+            return Err(error);
+        }
+        match cargo.try_wait() {
+            Ok(Some(status)) => break status,
+            Ok(None) => thread::sleep(GLANCE),
+            Err(error) => return Err(cannot(error)),
+        }
+    };
+    // An interrupt from the keyboard reaches cargo, too, which may end before it is seen here.
+    interrupt::check()?;
+    // A thread that panicked has ended the program.
+    let [stdout, stderr] = [stdout, stderr].map(|reader| reader.join().unwrap_or_default());
+    Ok(Output { status, stdout, stderr })
+}
+
+/// Reads all that comes, and shows each line to `see`.
+fn collect(source: Option<impl Read>, see: &dyn Fn(&[u8])) -> Vec<u8> {
+    let mut all = Vec::new();
+    let Some(mut source) = source.map(BufReader::new) else { return all };
+    loop {
+        let before = all.len();
+        // What was read before an error may still say what went wrong.
+        match source.read_until(b'\n', &mut all) {
+            Ok(1..) => see(&all[before..]),
+            Ok(0) | Err(_) => return all,
+        }
+    }
+}
+
+/// Whether a line of cargo's means that not everything has been built yet.
+fn is_work(line: &[u8]) -> bool {
+    let words = ["Blocking", "Compiling", "Downloading", "Updating"];
+    words.iter().any(|word| line.trim_ascii_start().starts_with(word.as_bytes()))
 }
 
 /// The last program that cargo's messages name.
