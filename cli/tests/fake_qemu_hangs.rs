@@ -1,12 +1,15 @@
 //! A QEMU that hangs or whose KVM fails, played by a shell script.
 
 mod common;
+#[path = "common/terminal.rs"]
+mod terminal;
 
 use common::{Outcome, Scratch, finish, is_running, program, signal, wait_until};
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
+use terminal::Terminal;
 
 /// Boots with a script as QEMU. The script runs `version` when asked for its version and `body`
 /// otherwise. Also returns the arguments with which the script was called.
@@ -188,4 +191,53 @@ fn a_build_of_the_guest_is_announced_and_can_be_interrupted() {
         assert_eq!((code, rest.as_str()), (Some(expected), "framewright: interrupted\n"));
         assert!(!is_running(&cargo));
     }
+}
+
+/// Writes a script in QEMU's place, which does `body` after its shell has begun, and an image.
+/// Returns the search path and the path of the image.
+fn hanging_shell(folder: &Scratch, body: &str) -> (String, String) {
+    let path = folder.path("qemu-system-x86_64");
+    let script = format!(
+        "#!/bin/sh\nif [ \"$1\" = --version ]; then {VERSION}; exit 0; fi\n\
+         printf '@shell\\r\\nframewright> '\n{body}\n"
+    );
+    fs::write(&path, script).expect("a script");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it may run");
+    fs::write(folder.path("image"), "").expect("an image");
+    (
+        format!("{}:/usr/bin:/bin", folder.path("").display()),
+        folder.path("image").display().to_string(),
+    )
+}
+
+const SHELL: [&str; 5] = ["shell", "--on", "qemu", "--accel", "tcg"];
+
+#[test]
+fn a_shell_that_hangs_can_be_left() {
+    for body in ["exec sleep 86400", "exec sleep 86400 >/dev/null 2>&1"] {
+        let folder = Scratch::new("hangs");
+        let (path, image) = hanging_shell(&folder, body);
+        let environment = [("PATH", path.as_str()), ("FRAMEWRIGHT_GUEST", image.as_str())];
+        let mut terminal = Terminal::run_with(&SHELL, &environment);
+        terminal.expect("Ctrl-] stops the machine");
+        terminal.expect("framewright> ");
+        // What the guest would take for keys stays its own.
+        terminal.send(b"exit\r\x03\x04");
+        terminal.send(b"\x1d");
+        terminal.expect("\r\nframewright: interrupted\r\n");
+        assert_eq!(terminal.end(), Some(130));
+    }
+}
+
+#[test]
+fn input_that_cannot_be_read_does_not_end_like_a_script() {
+    let folder = Scratch::new("unreadable");
+    let (path, image) = hanging_shell(&folder, "exec sleep 86400");
+    let mut command = program();
+    command.args(SHELL).env("PATH", path).env("FRAMEWRIGHT_GUEST", image);
+    // A folder can be opened but not read.
+    let unreadable = fs::File::open(folder.path("")).expect("a folder");
+    let outcome = finish(command.stdin(unreadable));
+    assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("standard input cannot be read: "), "{}", outcome.stderr);
 }

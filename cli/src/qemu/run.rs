@@ -64,6 +64,11 @@ pub trait Watch {
         Ok(())
     }
 
+    /// Called again and again during the run, which ends once this fails.
+    fn check(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// Called when the shell has printed something.
     fn output(&mut self, _bytes: &[u8]) -> Result<(), Error> {
         Ok(())
@@ -119,7 +124,7 @@ pub fn version(limit: Duration) -> Result<String, Error> {
             return Err(late());
         }
     }
-    if process.wait(start, limit)? == End::TimeOut {
+    if process.wait(start, limit, &mut || Ok(()))? == End::TimeOut {
         return Err(late());
     }
     let text = String::from_utf8_lossy(&said);
@@ -170,7 +175,8 @@ fn supervise(
     let mut has_shell = false;
     let mut tell = |lines: Vec<String>,
                     transcript: &mut Transcript,
-                    process: &mut Process|
+                    process: &mut Process,
+                    watch: &mut dyn Watch|
      -> Result<bool, Error> {
         if first_line.is_none() && (!transcript.log.is_empty() || transcript.report.is_some()) {
             first_line = Some(start.elapsed());
@@ -192,10 +198,11 @@ fn supervise(
     let mut heard = false;
     loop {
         interrupt::check()?;
+        watch.check()?;
         match events.recv_timeout(GLANCE) {
             Ok(Event::Serial(bytes)) => {
                 let lines = transcript.take(&bytes);
-                heard = tell(lines, &mut transcript, &mut process)?;
+                heard = tell(lines, &mut transcript, &mut process, watch)?;
             }
             Ok(Event::Complaint(bytes)) => {
                 complaints.extend(bytes);
@@ -221,11 +228,12 @@ fn supervise(
     let end = match end {
         Some(end) => end,
         None => {
-            process.wait(start, if limits.endless_shell { Duration::MAX } else { limits.whole })?
+            let limit = if limits.endless_shell { Duration::MAX } else { limits.whole };
+            process.wait(start, limit, &mut || watch.check())?
         }
     };
     let lines = transcript.finish();
-    tell(lines, &mut transcript, &mut process)?;
+    tell(lines, &mut transcript, &mut process, watch)?;
     drop(process);
     Ok(Ended {
         how: end,
@@ -281,9 +289,15 @@ impl Process {
     }
 
     /// Waits until QEMU, which has closed its outputs, is gone.
-    fn wait(&mut self, start: Instant, limit: Duration) -> Result<End, Error> {
+    fn wait(
+        &mut self,
+        start: Instant,
+        limit: Duration,
+        check: &mut dyn FnMut() -> Result<(), Error>,
+    ) -> Result<End, Error> {
         loop {
             interrupt::check()?;
+            check()?;
             match self.0.try_wait() {
                 Ok(Some(status)) => return Ok(End::Exit(status)),
                 Ok(None) if start.elapsed() >= limit => return Ok(End::TimeOut),

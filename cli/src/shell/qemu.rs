@@ -9,6 +9,7 @@ use crate::qemu::run::Watch;
 use crate::terminal::Terminal;
 use std::io::{ErrorKind, Read, Write};
 use std::process::ChildStdin;
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
 
 /// The byte that ends the input of the guest's shell.
@@ -20,6 +21,9 @@ const ESCAPE: u8 = 16;
 const ESCAPED: u8 = 64;
 /// The byte that interrupts a command in the guest.
 const INTERRUPT: u8 = 3;
+/// The key that stops the machine, Ctrl-], as in telnet. It never reaches the guest, which may
+/// hang.
+const STOP: u8 = 29;
 
 /// How the guest's complaints about a bad parameter begin.
 const PROBLEMS: [&str; 2] = ["Unknown kernel command line parameter", "Malformed parameter"];
@@ -33,7 +37,8 @@ pub fn run(target: &Target) -> Result<u8, Error> {
     let attempts = Attempts::prepare(target)?;
     let terminal = Terminal::open();
     let words = if terminal.is_some() { "shell" } else { "shell=plain" };
-    let mut line = Line { terminal, output: Output::new() };
+    let (failures, failed) = mpsc::channel();
+    let mut line = Line { terminal, output: Output::new(), failures, failed };
     let (_, ended) = attempts.run(words, true, &mut line)?;
     drop(line);
     attempts.check(&ended, false)?;
@@ -46,6 +51,9 @@ pub fn run(target: &Target) -> Result<u8, Error> {
 struct Line {
     terminal: Option<Terminal>,
     output: Output,
+    /// Where the thread that reads the input says why the run has to end.
+    failures: Sender<Error>,
+    failed: Receiver<Error>,
 }
 
 impl Watch for Line {
@@ -75,12 +83,28 @@ impl Watch for Line {
     ) -> Result<(), Error> {
         if let Some(terminal) = &self.terminal {
             terminal.take_keys();
+            self.output.line("Ctrl-] stops the machine, even one that hangs")?;
         }
         if let Some(input) = input {
             let is_typed = self.terminal.is_some();
-            std::thread::spawn(move || forward(input, is_typed));
+            let failures = self.failures.clone();
+            std::thread::spawn(move || {
+                if let Err(error) = forward(input, is_typed) {
+                    // If the run has ended meanwhile, nobody waits for this.
+                    let _ = failures.send(error);
+                }
+            });
         }
         Ok(())
+    }
+
+    fn check(&mut self) -> Result<(), Error> {
+        let Ok(error) = self.failed.try_recv() else { return Ok(()) };
+        if self.terminal.is_some() {
+            // The cursor is behind the prompt.
+            self.output.line("")?;
+        }
+        Err(error)
     }
 
     fn output(&mut self, bytes: &[u8]) -> Result<(), Error> {
@@ -102,24 +126,36 @@ fn escaped(bytes: &[u8]) -> Vec<u8> {
 }
 
 /// Sends the input to the guest, and then the end byte, until the input or the guest ends.
-fn forward(mut guest: ChildStdin, is_typed: bool) {
+///
+/// # Errors
+/// Fails if the input cannot be read, or the user stops the machine.
+fn forward(mut guest: ChildStdin, is_typed: bool) -> Result<(), Error> {
     let mut stdin = std::io::stdin().lock();
     let mut buffer = [0; 256];
     loop {
         let sent = match stdin.read(&mut buffer) {
             Ok(0) => break,
-            Ok(length) if is_typed => guest.write_all(&buffer[..length]),
+            Ok(length) if is_typed => {
+                let keys = &buffer[..length];
+                if keys.contains(&STOP) {
+                    return Err(Error::Interrupted(libc::SIGINT));
+                }
+                guest.write_all(keys)
+            }
             Ok(length) => guest.write_all(&escaped(&buffer[..length])),
             Err(error) if error.kind() == ErrorKind::Interrupted => Ok(()),
-            Err(_) => break,
+            Err(error) => {
+                return Err(Error::Failed(format!("standard input cannot be read: {error}")));
+            }
         };
         if sent.is_err() {
-            return;
+            return Ok(());
         }
     }
     let _ = guest.write_all(&[END]);
     // Keep the serial line open, as the guest may still be at work.
     std::mem::forget(guest);
+    Ok(())
 }
 
 #[cfg(test)]
