@@ -167,6 +167,40 @@ fn movable_memory_of_what_came_later_leaves_it_again() {
 }
 
 #[test]
+fn memory_that_the_host_does_not_have_is_not_filled() {
+    let outcome = shell(&["--memory", "24T"], b"movable fill 5\nmovable fill 5\nmovable\n");
+    let refused = "movable: it writes to 23.";
+    assert_eq!(outcome.stderr.matches(refused).count(), 2, "{}", outcome.stderr);
+    assert!(
+        outcome.stderr.contains("but this host has ")
+            && outcome
+                .stderr
+                .ends_with("no memory is held by handles; `movable fill` takes some\n"),
+        "{}",
+        outcome.stderr
+    );
+}
+
+#[test]
+fn memory_far_apart_can_be_filled_and_moved() {
+    let folder = common::Scratch::new("far-apart");
+    let map = folder.path("map");
+    // The second range is 4 TiB away.
+    let text = "BIOS-e820: [mem 0x0000000000000000-0x0000000003ffffff] usable\n\
+                BIOS-e820: [mem 0x0000040000000000-0x0000040003ffffff] usable\n";
+    std::fs::write(&map, text).expect("a file");
+    let mut command = program();
+    command
+        .args(["boot", "--cpus", "2", "--map"])
+        .arg(&map)
+        .args(["--exec", "movable fill 40; compact; movable check; movable free; verify"]);
+    let outcome = common::finish(&mut command);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    let said = &outcome.stdout;
+    assert!(said.contains(" is in use (40 %)") && said.contains(": all intact"), "{said}");
+}
+
+#[test]
 fn workloads_run_on_all_cpus_and_lose_nothing() {
     let outcome =
         shell(&[], b"stress 1 seed 3; memhog 64M; memhog 100M hold 1 untouched; verify; stat\n");

@@ -6,7 +6,7 @@ use crate::args::Target;
 use crate::attach::with_watchers;
 use crate::error::{self, Error};
 use crate::grid::{counted, size};
-use crate::hosted::{Lines, Quiet, Session, with_background, with_reports};
+use crate::hosted::{Lines, Quiet, Session, available_bytes, with_background, with_reports};
 use crate::interrupt;
 use crate::output::{Errors, Output};
 use crate::snapshot;
@@ -74,6 +74,14 @@ impl Host for Threads<'_> {
         // A command on all CPUs leaves none to the threads that work in the background.
         self.platform.lend_cpu();
         interrupt::has_come()
+    }
+
+    /// What the host has available, less an eighth, and what this process has taken already.
+    fn backing(&self) -> Option<u64> {
+        let available = available_bytes()?;
+        let counts = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+        let resident = counts.split_whitespace().nth(1).and_then(|pages| pages.parse().ok());
+        Some(available - available / 8 + resident.unwrap_or(0) * PAGE_SIZE)
     }
 
     fn log(&self, out: &mut dyn Write) -> Result<bool, std::fmt::Error> {

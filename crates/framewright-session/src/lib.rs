@@ -15,4 +15,4 @@ pub use background::{Quiet, with_background};
 pub use error::Error;
 pub use log::{Lines, Silent};
 pub use reporting::with_reports;
-pub use session::{Pass, Session, cpu_seconds};
+pub use session::{Pass, Session, available_bytes, cpu_seconds};

@@ -269,12 +269,17 @@ impl<'a> Pass<'a> {
     }
 }
 
+/// Returns how many bytes this host has available, if it says so.
+pub fn available_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
 /// Returns why this host should not be asked for a vmemmap of this many bytes, or `None` if it can
 /// be.
 fn too_much(bytes: u64) -> Option<String> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let available = line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()? * 1024;
+    let available = available_bytes()?;
     (bytes > available / 2).then(|| {
         let (bytes, available) = (bytes >> 20, available >> 20);
         format!(

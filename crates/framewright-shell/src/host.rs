@@ -29,6 +29,12 @@ pub trait Host: Sync {
         work(0);
     }
 
+    /// How many bytes of the machine's memory can be in use at once, if that may be fewer than it
+    /// has: the memory of a machine in a process is backed where it is touched.
+    fn backing(&self) -> Option<u64> {
+        None
+    }
+
     /// Writes the log since boot. Returns whether there is one.
     ///
     /// # Errors

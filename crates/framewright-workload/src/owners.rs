@@ -1,7 +1,8 @@
 //! Records which owner each frame has: half a word for each frame that a manager has, including
 //! frames that it gets later.
 //!
-//! The first table covers all zones as they were at the start. Code that gets a frame that no table
+//! The first table covers all zones as they were at the start, unless their span is too long for a
+//! table, which is one run: it then covers nothing. Code that gets a frame that no table
 //! covers adds a table for the memory around it, at the head of a list. The first page of such a
 //! table says what it covers, and which table is next. No two tables cover the same frame, and all
 //! of them stay until the end.
@@ -12,12 +13,15 @@
 
 use crate::stamp::word;
 use core::sync::atomic::{AtomicU64, Ordering};
-use framewright::units::{PAGE_SIZE, PAGES_PER_BLOCK, Pfn, PfnRange};
+use framewright::units::{Order, PAGE_SIZE, PAGES_PER_BLOCK, Pfn, PfnRange};
 use framewright::zone::{MigrateType, Presence};
 use framewright::{AllocateError, Manager, Platform, Request};
 
 /// A later table covers whole parts of this many frames, as memory often comes in small pieces.
 const PART: u64 = 64 * PAGES_PER_BLOCK;
+/// A table covers at most this many frames, whole parts of them, so that half of the longest run
+/// holds it.
+const LONGEST: u64 = Order::MAX.pages() / 2 * (PAGE_SIZE / 4);
 /// Words of the first page of a later table: the range that it covers, how many frames it takes,
 /// and the first frame of the next table, 0 for none.
 const START: u64 = 0;
@@ -55,14 +59,15 @@ pub(crate) fn request<P: Platform>(manager: &Manager<P>, bytes: u64) -> Request 
 }
 
 impl<'m, P: Platform> Owners<'m, P> {
-    /// Makes the first table, for all memory that the manager has now.
+    /// Makes the first table, for all memory that the manager has now if that is possible.
     pub(crate) fn new(manager: &'m Manager<P>) -> Result<Self, AllocateError> {
         let spans = manager.zones().iter().map(|zone| zone.span()).filter(|span| !span.is_empty());
         let join = |a: PfnRange, b: PfnRange| PfnRange {
             start: a.start.min(b.start),
             end: a.end.max(b.end),
         };
-        let span = spans.reduce(join).unwrap_or(PfnRange::new(0, 0));
+        let whole = spans.reduce(join).filter(|span| span.pages() <= LONGEST);
+        let span = whole.unwrap_or(PfnRange::new(0, 0));
         let run = manager.allocate(&request(manager, span.pages() * 4))?;
         let first = Table { span, run, owners: run.start };
         Ok(Self { manager, first, later: AtomicU64::new(0) })
@@ -182,7 +187,8 @@ impl<'m, P: Platform> Owners<'m, P> {
         Ok(())
     }
 
-    /// Returns the memory around a frame, extended to whole parts.
+    /// Returns the memory around a frame, extended to whole parts, or as much of it as a table
+    /// covers.
     fn around(&self, pfn: Pfn) -> PfnRange {
         let mut span = PfnRange { start: pfn, end: pfn.add(1) };
         self.manager.hotplug().for_each_run(&mut |range, presence, _| {
@@ -190,7 +196,9 @@ impl<'m, P: Platform> Owners<'m, P> {
                 span = PfnRange::new(range.start / PAGE_SIZE, range.end / PAGE_SIZE);
             }
         });
+        let piece = PfnRange::new(pfn.0 / LONGEST * LONGEST, (pfn.0 / LONGEST + 1) * LONGEST);
         PfnRange::new(span.start.0 / PART * PART, span.end.0.next_multiple_of(PART))
+            .intersection(piece)
     }
 }
 

@@ -173,9 +173,9 @@ const ALL: &[Entry] = &[
         Builtin::Movable,
         "movable",
         "[fill PERCENT [ORDER,...] [seed N]|check|pin COUNT|busy on|busy off|free]",
-        "use movable memory: fill all and free at random until PERCENT is in use; check its \
-         contents; pin random runs, moving them out of movable-only memory first; have other CPUs \
-         use it during compact, contig and vacate; free it",
+        "use movable memory: write to nearly all of memory, and free at random until PERCENT is in \
+         use; check its contents; pin random runs, moving them out of movable-only memory first; \
+         have other CPUs use it during compact, contig and vacate; free it",
     ),
     (
         Builtin::Numa,

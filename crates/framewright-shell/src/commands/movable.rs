@@ -112,6 +112,15 @@ fn fill_memory<P: Platform, H: Host>(
 ) -> Result<(), Failed> {
     let (manager, host) = (shell.manager, shell.host);
     let all = manager.totals().managed_pages;
+    let most = all - all * LEFT_FREE / 100;
+    if let Some(backing) = host.backing().filter(|backing| backing / PAGE_SIZE < most) {
+        return Err(io.fail(format_args!(
+            "it writes to {} before it frees any of it, but this host has {} for that; a smaller \
+             machine would do",
+            Size::of_pages(most),
+            Size::of_pages(backing / PAGE_SIZE)
+        )));
+    }
     let count_of_handles = u32::try_from(all.min(MOST_HANDLES)).unwrap_or(u32::MAX);
     let handles = shell
         .open_movable(count_of_handles)
