@@ -336,8 +336,8 @@ fn churn_and_fragment_lose_nothing() {
     assert_eq!(lines[7].strip_prefix("all freed: "), lines[8].strip_prefix("before: "), "{out}");
     assert_eq!(lines[7], lines[11], "{out}");
     assert!(
-        lines[3].starts_with("all freed: 511 MiB free")
-            && lines[7].starts_with("all freed: 511 MiB free"),
+        lines[3].starts_with("all freed: 512 MiB free")
+            && lines[7].starts_with("all freed: 512 MiB free"),
         "{out}"
     );
     for text in
