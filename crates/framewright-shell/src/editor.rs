@@ -56,6 +56,9 @@ pub struct Editor {
     history: History,
     /// How many lines back the arrows have gone.
     back: usize,
+    /// What was typed before the arrows went back.
+    draft: [u8; LONGEST_LINE],
+    draft_len: usize,
 }
 
 impl Editor {
@@ -71,6 +74,8 @@ impl Editor {
             escape: Escape::None,
             history: History::EMPTY,
             back: 0,
+            draft: [0; LONGEST_LINE],
+            draft_len: 0,
         }
     }
 
@@ -344,6 +349,11 @@ impl Editor {
     fn older(&mut self, out: &mut dyn Write) {
         match self.history.get(self.back + 1) {
             Some(_) => {
+                if self.back == 0 {
+                    self.draft = self.line;
+                    // A line of which a part is missing must not come back as if it were whole.
+                    self.draft_len = if self.overflown { 0 } else { self.len };
+                }
                 self.back += 1;
                 self.recall(out);
             }
@@ -359,8 +369,9 @@ impl Editor {
     }
 
     fn recall(&mut self, out: &mut dyn Write) {
-        let Self { line, history, back, .. } = self;
-        let remembered = history.get(*back).unwrap_or(&[]);
+        let Self { line, history, back, draft, draft_len, .. } = self;
+        let draft = draft.get(..*draft_len).unwrap_or(&[]);
+        let remembered = history.get(*back).unwrap_or(draft);
         line.iter_mut().zip(remembered).for_each(|(place, &byte)| *place = byte);
         self.len = remembered.len();
         self.cursor = self.len;
@@ -424,7 +435,8 @@ mod tests {
             ("a\tb\x1bZ\x1b[5;2zc\u{e4}\n", &["a bc"]),
             ("one\ntwo\n\x1b[A\x1b[A\n", &["one", "two", "one"]),
             ("one\ntwo\n\x1b[A\x1b[A\x1b[A\x1b[B!\n\x10\n", &["one", "two", "two!", "two!"]),
-            ("one\nx\x1b[A\x1b[B\x1b[Btwo\n", &["one", "two"]),
+            ("one\nx\x1b[A\x1b[B\x1b[Btwo\n", &["one", "xtwo"]),
+            ("one\nlong\x1b[A!\x1b[A\x1b[B\x02s\n", &["one", "lonsg"]),
         ] {
             let mut expected: Vec<String> = expected.iter().map(ToString::to_string).collect();
             if typed.ends_with('\n') || typed.ends_with('\r') {
@@ -466,9 +478,10 @@ mod tests {
             ("\x15new", &"new".to_string()),
             ("\x17new", &"new".to_string()),
             ("\x05\x0b", &"!TooLong".to_string()),
+            ("\x10\x0enew", &"new".to_string()),
         ] {
-            let typed = std::format!("{}y{keys}\n", "x".repeat(LONGEST_LINE));
-            assert_eq!(&lines(Editor::terminal(), typed.as_bytes())[0], expected, "{keys:?}");
+            let typed = std::format!("one\n{}y{keys}\n", "x".repeat(LONGEST_LINE));
+            assert_eq!(&lines(Editor::terminal(), typed.as_bytes())[1], expected, "{keys:?}");
         }
     }
 
