@@ -1,6 +1,7 @@
 //! The machine that the options describe, and how long it may take.
 
 use crate::args::{Target, Where};
+use crate::attach;
 use crate::error::Error;
 use framewright_hosted::Machine;
 use std::borrow::Cow;
@@ -129,6 +130,7 @@ impl Deadline {
                     "it did not end within {seconds} s; --timeout SECONDS gives it longer"
                 ))
                 .tell();
+                attach::remove_own();
                 std::process::exit(1);
             }
         });

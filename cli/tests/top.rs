@@ -357,3 +357,17 @@ fn a_terminal_that_can_do_nothing_gets_plain_tables() {
     assert_eq!(terminal.end(), Some(0));
     shell.end();
 }
+
+#[test]
+fn a_boot_that_takes_too_long_leaves_no_socket() {
+    let place = Scratch::new("late");
+    let words = ["boot", "--memory", "64M", "--timeout", "3", "--exec", "sleep 86400"];
+    let outcome = finish(program().args(words).env("XDG_RUNTIME_DIR", place.path("")));
+    assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("did not end within 3 s"), "{}", outcome.stderr);
+    let left = std::fs::read_dir(place.path("framewright")).into_iter().flatten().flatten();
+    assert_eq!(
+        left.map(|entry| entry.path()).collect::<Vec<_>>(),
+        Vec::<std::path::PathBuf>::new()
+    );
+}

@@ -19,5 +19,5 @@ pub use choice::Sort;
 pub use client::{Client, ReadError};
 pub use guest::GuestLine;
 pub use monitor::{Monitor, MonitorError};
-pub use place::{MonitorPlace, Running, own_folder, running, with_monitors};
+pub use place::{MonitorPlace, Running, own_folder, remove_own, running, with_monitors};
 pub use server::with_watchers;

@@ -82,6 +82,12 @@ impl Drop for MonitorPlace {
     }
 }
 
+/// Removes the socket of this process, for an end that drops nothing.
+pub fn remove_own() {
+    // Clients notice anyway that nobody listens.
+    let _ = fs::remove_file(socket(&folder(), std::process::id(), FILES));
+}
+
 /// Removes what an earlier process with our pid may have left.
 fn clear(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
