@@ -232,7 +232,7 @@ fn a_shell_that_hangs_can_be_left() {
 #[test]
 fn input_that_cannot_be_read_does_not_end_like_a_script() {
     let folder = Scratch::new("unreadable");
-    let (path, image) = hanging_shell(&folder, "exec sleep 86400");
+    let (path, image) = hanging_shell(&folder, "exec sleep 120");
     let mut command = program();
     command.args(SHELL).env("PATH", path).env("FRAMEWRIGHT_GUEST", image);
     // A folder can be opened but not read.
