@@ -159,7 +159,7 @@ fn a_build_of_the_guest_is_announced_and_can_be_interrupted() {
         let pid = folder.path("pid");
         let cargo = format!(
             "#!/bin/sh\necho '   Compiling guest v0.1.0' >&2\necho '   Compiling more' >&2\n\
-             echo $$ > '{0}.new' && mv '{0}.new' '{0}'\nexec sleep 86400\n",
+             echo $$ > '{0}.new' && mv '{0}.new' '{0}'\nexec sleep 120\n",
             pid.display()
         );
         let qemu = format!("#!/bin/sh\n{VERSION}\n");

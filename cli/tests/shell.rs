@@ -183,21 +183,26 @@ fn memory_that_the_host_does_not_have_is_not_filled() {
 
 #[test]
 fn memory_far_apart_can_be_filled_and_moved() {
-    let folder = common::Scratch::new("far-apart");
-    let map = folder.path("map");
-    // The second range is 4 TiB away.
-    let text = "BIOS-e820: [mem 0x0000000000000000-0x0000000003ffffff] usable\n\
-                BIOS-e820: [mem 0x0000040000000000-0x0000040003ffffff] usable\n";
-    std::fs::write(&map, text).expect("a file");
-    let mut command = program();
-    command
-        .args(["boot", "--cpus", "2", "--map"])
-        .arg(&map)
-        .args(["--exec", "movable fill 40; compact; movable check; movable free; verify"]);
-    let outcome = common::finish(&mut command);
-    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
-    let said = &outcome.stdout;
-    assert!(said.contains(" is in use (40 %)") && said.contains(": all intact"), "{said}");
+    // The second range is 4 TiB away, or 300 GiB.
+    for start in [1_u64 << 42, 300 << 30] {
+        let folder = common::Scratch::new("far-apart");
+        let map = folder.path("map");
+        let last = start + (64 << 20) - 1;
+        let text = format!(
+            "BIOS-e820: [mem 0x0000000000000000-0x0000000003ffffff] usable\n\
+             BIOS-e820: [mem {start:#018x}-{last:#018x}] usable\n"
+        );
+        std::fs::write(&map, text).expect("a file");
+        let mut command = program();
+        command
+            .args(["boot", "--cpus", "2", "--map"])
+            .arg(&map)
+            .args(["--exec", "movable fill 40; compact; movable check; movable free; verify"]);
+        let outcome = common::finish(&mut command);
+        assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+        let said = &outcome.stdout;
+        assert!(said.contains(" is in use (40 %)") && said.contains(": all intact"), "{said}");
+    }
 }
 
 #[test]

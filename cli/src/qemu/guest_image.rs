@@ -69,6 +69,7 @@ fn build(package: &Package) -> Result<PathBuf, Error> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command
         .args(["build", "--release", "-p", name, "--message-format", "json-render-diagnostics"])
+        .args(["--color", "never"])
         .current_dir(workspace);
     let cannot = |error: io::Error| {
         Error::Failed(format!(

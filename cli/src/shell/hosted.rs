@@ -76,12 +76,15 @@ impl Host for Threads<'_> {
         interrupt::has_come()
     }
 
-    /// What the host has available, less an eighth, and what this process has taken already.
-    fn backing(&self) -> Option<u64> {
+    /// What the host has available, less an eighth, and what this process has taken already, less
+    /// what is in use. The limits of control groups are not known here: what they count goes away
+    /// in part when memory is short.
+    fn backing(&self, used_bytes: u64) -> Option<u64> {
         let available = available_bytes()?;
         let counts = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
         let resident = counts.split_whitespace().nth(1).and_then(|pages| pages.parse().ok());
-        Some(available - available / 8 + resident.unwrap_or(0) * PAGE_SIZE)
+        let taken = resident.unwrap_or(0) * PAGE_SIZE;
+        Some(available - available / 8 + taken.saturating_sub(used_bytes))
     }
 
     fn log(&self, out: &mut dyn Write) -> Result<bool, std::fmt::Error> {

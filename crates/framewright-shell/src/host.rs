@@ -29,9 +29,9 @@ pub trait Host: Sync {
         work(0);
     }
 
-    /// How many bytes of the machine's memory can be in use at once, if that may be fewer than it
-    /// has: the memory of a machine in a process is backed where it is touched.
-    fn backing(&self) -> Option<u64> {
+    /// How many bytes of free memory can be written to while `used_bytes` are in use, if that may
+    /// be fewer than are free: the memory of a machine in a process is backed where it is touched.
+    fn backing(&self, _used_bytes: u64) -> Option<u64> {
         None
     }
 

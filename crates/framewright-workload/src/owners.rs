@@ -1,11 +1,11 @@
 //! Records which owner each frame has: half a word for each frame that a manager has, including
 //! frames that it gets later.
 //!
-//! The first table covers all zones as they were at the start, unless their span is too long for a
-//! table, which is one run: it then covers nothing. Code that gets a frame that no table
-//! covers adds a table for the memory around it, at the head of a list. The first page of such a
-//! table says what it covers, and which table is next. No two tables cover the same frame, and all
-//! of them stay until the end.
+//! The first table covers all zones as they were at the start, unless they are mostly holes, or too
+//! far apart for a table, which is one run: it then covers nothing. Code that gets a frame that no
+//! table covers adds a table for the memory around it, at the head of a list. The first page of
+//! such a table says what it covers, and which table is next. No two tables cover the same frame,
+//! and all of them stay until the end.
 //!
 //! Orders of memory: Release where a table becomes the head of the list and Acquire where the head
 //! is read, so that code that finds a table sees all of it. Relaxed: the owner of a frame, a hint
@@ -19,8 +19,8 @@ use framewright::{AllocateError, Manager, Platform, Request};
 
 /// A later table covers whole parts of this many frames, as memory often comes in small pieces.
 const PART: u64 = 64 * PAGES_PER_BLOCK;
-/// A table covers at most this many frames, whole parts of them, so that half of the longest run
-/// holds it.
+/// A table covers at most this many frames, whole parts of them, so that the longest run holds it
+/// and its first page.
 const LONGEST: u64 = Order::MAX.pages() / 2 * (PAGE_SIZE / 4);
 /// Words of the first page of a later table: the range that it covers, how many frames it takes,
 /// and the first frame of the next table, 0 for none.
@@ -59,14 +59,16 @@ pub(crate) fn request<P: Platform>(manager: &Manager<P>, bytes: u64) -> Request 
 }
 
 impl<'m, P: Platform> Owners<'m, P> {
-    /// Makes the first table, for all memory that the manager has now if that is possible.
+    /// Makes the first table, for all memory that the manager has now unless that is far apart.
     pub(crate) fn new(manager: &'m Manager<P>) -> Result<Self, AllocateError> {
         let spans = manager.zones().iter().map(|zone| zone.span()).filter(|span| !span.is_empty());
         let join = |a: PfnRange, b: PfnRange| PfnRange {
             start: a.start.min(b.start),
             end: a.end.max(b.end),
         };
-        let whole = spans.reduce(join).filter(|span| span.pages() <= LONGEST);
+        // Of what is mostly holes, a table takes more than a sixty-fourth.
+        let most = LONGEST.min(manager.totals().managed_pages.saturating_mul(16));
+        let whole = spans.reduce(join).filter(|span| span.pages() <= most);
         let span = whole.unwrap_or(PfnRange::new(0, 0));
         let run = manager.allocate(&request(manager, span.pages() * 4))?;
         let first = Table { span, run, owners: run.start };

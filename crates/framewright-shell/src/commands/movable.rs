@@ -112,8 +112,10 @@ fn fill_memory<P: Platform, H: Host>(
 ) -> Result<(), Failed> {
     let (manager, host) = (shell.manager, shell.host);
     let all = manager.totals().managed_pages;
-    let most = all - all * LEFT_FREE / 100;
-    if let Some(backing) = host.backing().filter(|backing| backing / PAGE_SIZE < most) {
+    let free = manager.totals().free_pages;
+    let most = free.saturating_sub(all * LEFT_FREE / 100);
+    let backing = host.backing(all.saturating_sub(free) * PAGE_SIZE);
+    if let Some(backing) = backing.filter(|backing| backing / PAGE_SIZE < most) {
         return Err(io.fail(format_args!(
             "it writes to {} before it frees any of it, but this host has {} for that; a smaller \
              machine would do",

@@ -116,7 +116,8 @@ impl<P: Platform> FrameAllocator<P> {
     }
 
     /// Allocates `count` frames from `start` on. With `count` rounded up to a power of two, `start`
-    /// must be aligned to it, and all frames of that run must be free.
+    /// must be aligned to it, and all frames of that run must be free, and none of them in another
+    /// CPU's cache if the caller cannot wait ([`Platform::can_wait`]).
     #[must_use]
     pub fn alloc_at(&self, start: usize, count: usize) -> Option<usize> {
         let order = Order::for_pages(count.checked_next_power_of_two()? as u64)?;
