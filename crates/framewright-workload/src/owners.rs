@@ -66,8 +66,8 @@ impl<'m, P: Platform> Owners<'m, P> {
             start: a.start.min(b.start),
             end: a.end.max(b.end),
         };
-        // Of what is mostly holes, a table takes more than a sixty-fourth.
-        let most = LONGEST.min(manager.totals().managed_pages.saturating_mul(16));
+        // A table for more holes than this takes more than an eighth of the memory.
+        let most = LONGEST.min(manager.totals().managed_pages.saturating_mul(PAGE_SIZE / 32));
         let whole = spans.reduce(join).filter(|span| span.pages() <= most);
         let span = whole.unwrap_or(PfnRange::new(0, 0));
         let run = manager.allocate(&request(manager, span.pages() * 4))?;

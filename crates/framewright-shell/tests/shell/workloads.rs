@@ -335,11 +335,12 @@ fn churn_and_fragment_lose_nothing() {
     // next time.
     assert_eq!(lines[7].strip_prefix("all freed: "), lines[8].strip_prefix("before: "), "{out}");
     assert_eq!(lines[7], lines[11], "{out}");
-    assert!(
-        lines[3].starts_with("all freed: 512 MiB free")
-            && lines[7].starts_with("all freed: 512 MiB free"),
-        "{out}"
-    );
+    // Some of it is in tables, how much depends on what else is compiled in.
+    let free = lines[0].strip_prefix("before: ").and_then(|rest| rest.split_once(" MiB free"));
+    let (free, _) = free.expect("a size");
+    assert!((505..=512).contains(&free.parse().unwrap_or(0)), "{out}");
+    let freed = format!("all freed: {free} MiB free, ");
+    assert!(lines[3].starts_with(&freed) && lines[7].starts_with(&freed), "{out}");
     for text in
         ["churn", "churn x", "churn 1 seed", "fragment x", "fragment 1M 2M", "fragment 1M seed x"]
     {
