@@ -182,7 +182,7 @@ fn memory_is_compacted_in_the_background() {
     let said = said(&boot(
         "2",
         &[],
-        "cat /proc/vmstat; movable fill 60; churn 3; cat /proc/vmstat; movable check; verify",
+        "cat /proc/vmstat; movable fill 60; churn 10; cat /proc/vmstat; movable check; verify",
     ));
     for name in ["compact_daemon_wake", "compact_daemon_migrate_scanned", "pgmigrate_success"] {
         assert!(growth(&said, name) > 0, "{name}: {said}");
