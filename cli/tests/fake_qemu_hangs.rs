@@ -11,6 +11,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 use terminal::Terminal;
 
+fn write_script(folder: &Scratch, name: &str, text: &str) {
+    let path = folder.path(name);
+    fs::write(&path, text).expect("a script");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it may run");
+}
+
 /// Boots with a script as QEMU. The script runs `version` when asked for its version and `body`
 /// otherwise. Also returns the arguments with which the script was called.
 fn boot(name: &str, (version, body): (&str, &str), words: &[&str]) -> (Outcome, String) {
@@ -21,9 +27,7 @@ fn boot(name: &str, (version, body): (&str, &str), words: &[&str]) -> (Outcome, 
          '{}'\n{body}\n",
         calls.display()
     );
-    let path = folder.path("qemu-system-x86_64");
-    fs::write(&path, text).expect("a script");
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it may run");
+    write_script(&folder, "qemu-system-x86_64", &text);
     fs::write(folder.path("image"), "").expect("an image");
     let old = std::env::var("PATH").unwrap_or_default();
     let mut command = program();
@@ -163,11 +167,8 @@ fn a_build_of_the_guest_is_announced_and_can_be_interrupted() {
             pid.display()
         );
         let qemu = format!("#!/bin/sh\n{VERSION}\n");
-        for (file, text) in [("qemu-system-x86_64", qemu), ("cargo", cargo)] {
-            fs::write(folder.path(file), text).expect("a script");
-            fs::set_permissions(folder.path(file), fs::Permissions::from_mode(0o755))
-                .expect("it may run");
-        }
+        write_script(&folder, "qemu-system-x86_64", &qemu);
+        write_script(&folder, "cargo", &cargo);
         let mut command = program();
         command
             .args(["boot", "--on", "qemu", "--accel", "tcg"])
@@ -196,13 +197,11 @@ fn a_build_of_the_guest_is_announced_and_can_be_interrupted() {
 /// Writes a script in QEMU's place, which does `body` after its shell has begun, and an image.
 /// Returns the search path and the path of the image.
 fn hanging_shell(folder: &Scratch, body: &str) -> (String, String) {
-    let path = folder.path("qemu-system-x86_64");
     let script = format!(
         "#!/bin/sh\nif [ \"$1\" = --version ]; then {VERSION}; exit 0; fi\n\
          printf '@shell\\r\\nframewright> '\n{body}\n"
     );
-    fs::write(&path, script).expect("a script");
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it may run");
+    write_script(folder, "qemu-system-x86_64", &script);
     fs::write(folder.path("image"), "").expect("an image");
     (
         format!("{}:/usr/bin:/bin", folder.path("").display()),

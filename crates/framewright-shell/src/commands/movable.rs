@@ -111,8 +111,8 @@ fn fill_memory<P: Platform, H: Host>(
     io: &mut Io<'_>,
 ) -> Result<(), Failed> {
     let (manager, host) = (shell.manager, shell.host);
-    let all = manager.totals().managed_pages;
-    let free = manager.totals().free_pages;
+    let totals = manager.totals();
+    let (all, free) = (totals.managed_pages, totals.free_pages);
     let most = free.saturating_sub(all * LEFT_FREE / 100);
     let backing = host.backing(all.saturating_sub(free) * PAGE_SIZE);
     if let Some(backing) = backing.filter(|backing| backing / PAGE_SIZE < most) {
